@@ -20,6 +20,7 @@ class TableReport:
     - `skipped`: the table already had the whole batch.
     - `buffered`: a snapshot of the table is running, so its changes are buffered outside the lake.
     - `way`: whether Spark or a small merge merged the batch; `reason`: why it was chosen.
+    - `conflicts`: how often another writer committed to the table first, or replaced a commit of this merge.
     - `table_rows`, `table_bytes`: the size of the table after the merge; None if the table's log does not contain it.
     """
 
@@ -51,6 +52,7 @@ class TableReport:
     rows_copied: int = 0
     files_scanned: int = 0
     files_pruned: int = 0
+    conflicts: int = 0
     table_rows: int | None = None
     table_bytes: int | None = None
 

@@ -20,7 +20,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from sluice.lake_cut.cut import SCHEMA, newest_row
 from sluice.spark_jobs.durable_lake import sync_commits
-from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.errors import LostCommitError, TableError
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.staged_batch import StagedBatch
 from sluice.spark_jobs.table_owner import TableRecord
@@ -77,6 +77,8 @@ def publish_cut(
             log = _appended(
                 fence, log, path, _row(batch, published), deltalake.Transaction(app_id(batch), key), options
             )
+            if log.transaction_version(app_id(batch)) != key:
+                raise LostCommitError(NAME, path, log.version() - 1)
         _sync(path, log)
     except (DeltaError, OSError) as error:
         raise _refused(path, error) from error
@@ -128,7 +130,10 @@ def amend_newest(
         for name, (location, record) in later.items():
             tables[name] = {"path": location, "version": record.version, "table_id": record.table_id, "stopped": False}
         row = {**newest, "published_at": dt.datetime.now(dt.UTC), "tables": json.dumps(tables)}
-        _sync(path, _appended(fence, log, path, pa.Table.from_pylist([row], schema=SCHEMA), None, options))
+        log = _appended(fence, log, path, pa.Table.from_pylist([row], schema=SCHEMA), None, options)
+        if row not in pa.table(log.scan(predicate=f"order_key = {key}")).to_pylist():
+            raise LostCommitError(NAME, path, log.version() - 1)
+        _sync(path, log)
     except (DeltaError, OSError) as error:
         raise _refused(path, error) from error
     return True

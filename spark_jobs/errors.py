@@ -50,6 +50,18 @@ class TableError(SparkJobError):
         return f"{self.table}: {self.reason}"
 
 
+class LostCommitError(TableError):
+    """Raised if the log of a Delta table lacks a commit that this run made after version `before`, because another writer replaced it."""
+
+    def __init__(self, table: str, path: str, before: int) -> None:
+        reason = (
+            f"the log of the Delta table {path} does not have what this run committed after version {before}, but another writer's commit, "
+            "which can happen if several Spark servers write one lake in S3. Use one Spark server (see `sluice check`), and restart it, "
+            "because its memory may differ from the log; Sluice tries again"
+        )
+        super().__init__(table, reason, own=False)
+
+
 def _table_error(table: str, reason: str, state: str, for_good: bool, own: bool) -> TableError:
     return TableError(table, reason, state=state, for_good=for_good, own=own)
 

@@ -127,6 +127,8 @@ class EngineStatus:
 
     `ticked_at_us`, `acked_at_us`: the sensor's last tick, the last ack of a run's batch; 0 if there was none since the engine started.
 
+    `commit_conflicts`: how often other writers of the Delta tables committed first or replaced a run's commit.
+
     `consumers`: the consumers' statuses. `group`: the figures of a group, only for a group's engine. `troubles`: what else is wrong, one
     sentence each, with what to do (`health`).
     """
@@ -148,6 +150,7 @@ class EngineStatus:
     troubles: tuple[str, ...] = ()
     ticked_at_us: int = 0
     acked_at_us: int = 0
+    commit_conflicts: int = 0
     consumers: tuple[ConsumerStatus, ...] = ()
     stream: StreamFigures = StreamFigures()
     group: GroupFigures | None = None

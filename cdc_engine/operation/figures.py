@@ -113,6 +113,12 @@ FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
         False,
         lambda s, _: s.acked_at_us / 1e6,
     ),
+    (
+        "sluice_commit_conflicts",
+        "Commits of merges that were repeated because another writer committed first or replaced them.",
+        True,
+        lambda s, _: s.commit_conflicts,
+    ),
 )
 STREAMING: tuple[tuple[str, str, bool, Value], ...] = (
     (

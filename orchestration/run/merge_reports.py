@@ -45,6 +45,7 @@ COUNTS = (
     "files_removed",
     "files_scanned",
     "files_pruned",
+    "commit_conflicts",
     "source_inserts",
     "source_updates",
     "source_deletes",
@@ -241,6 +242,7 @@ def counts_of(merged: MergedTable) -> dict[str, int]:
         "rows_changed": outcome.rows_inserted + outcome.rows_updated + outcome.rows_deleted,
         "rows_rewritten_unchanged": outcome.rows_copied,
         "batch_bytes": outcome.bytes,
+        "commit_conflicts": outcome.conflicts,
     }
     return {name: int(computed[name] if name in computed else getattr(outcome, name)) for name in COUNTS}
 

@@ -197,7 +197,8 @@ def merge_one(
         spans.merged(outcome.name, outcome.merge_ms, outcome.source_rows, outcome.way)
         failpoints.reach(failpoints.BETWEEN_TABLES)
         # The log entry also shows Dagster that the run is working.
-        sentences.say(f"{outcome.name}: merged {outcome.source_rows} rows in {outcome.merge_ms} ms")
+        again = f", again after {outcome.conflicts} commits of another writer" if outcome.conflicts else ""
+        sentences.say(f"{outcome.name}: merged {outcome.source_rows} rows in {outcome.merge_ms} ms{again}")
 
     def refusal() -> str:
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sluice.batch_manifest.table_report import TableReport
 from sluice.cdc_engine.destination_files import LakeTables
+from sluice.cdc_engine.destination_files.commit_conflicts import add_commit_conflicts
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.snapshot.record import RestartCause
 from sluice.cdc_engine.snapshot.records import SnapshotRecords, Transition
@@ -41,6 +42,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None])
     """Implements `ports.Merge`."""
     from sluice.spark_jobs.batch.context import BatchContext  # noqa: PLC0415
     from sluice.spark_jobs.batch.run_batch import merge_batch  # noqa: PLC0415
+    from sluice.spark_jobs.conflicts import CommitConflicts  # noqa: PLC0415
     from sluice.spark_jobs.errors import (  # noqa: PLC0415  pyspark takes a second to import
         MergeError,
         SparkJobError,
@@ -56,6 +58,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None])
     find = written_target(config, order.destination)
     targets, odd = targets_of(order.tables, find)
     written: dict[str, tuple[tuple[str, str], ...]] = {}
+    conflicts = CommitConflicts()
 
     def done(report: TableReport) -> None:
         written[report.path] = report.columns
@@ -79,6 +82,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None])
                 table_locks=table_locks_of(config, order.destination, order.run),
                 buffers=buffers,
                 quarantine_path=config.quarantine_path(order.destination),
+                conflicts=conflicts,
             ),
             stored=order.stored,
             on_table_done=done,
@@ -94,6 +98,18 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None])
         raise MergeFailedError(redacted(str(error)), failures_of(error, redacted)) from error
     except (SparkJobError, SluiceError) as error:
         raise MergeFailedError(redacted(str(error))) from error
+    finally:
+        _keep_conflicts(order, conflicts.total)
+
+
+def _keep_conflicts(order: MergeOrder, count: int) -> None:
+    """Adds the conflicts of the batch to the destination's count. An error is only logged, because the merge does not depend on it."""
+    if not count:
+        return
+    try:
+        add_commit_conflicts(order.config.destination_dir(order.destination), count)
+    except SluiceError as error:
+        logger.warning("%s commits of other writers came first, which could not be counted: %s", count, error)
 
 
 def targets_of(

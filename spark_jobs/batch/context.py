@@ -18,6 +18,3 @@ class BatchContext(MergeContext):
 
     buffers: SnapshotBuffers = NO_SNAPSHOT_BUFFERS
     quarantine_path: str = ""
-
-
-BATCH_BY_HAND = BatchContext()

@@ -6,22 +6,31 @@ import dataclasses
 from collections.abc import Callable
 
 from sluice.batch_manifest.table_report import TableReport
+from sluice.spark_jobs.conflicts import CommitConflicts
+from sluice.spark_jobs.errors import LostCommitError
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchResults:
-    """The reports and errors of the tables so far, by table name. `on_table_done`: called with each report that is added."""
+    """The reports and errors of the tables so far, by table name. `on_table_done`: called with each report that is added. `conflicts`: of
+    the batch.
+    """
 
     on_table_done: Callable[[TableReport], None]
     reports: dict[str, TableReport]
     errors: dict[str, Exception]
+    conflicts: CommitConflicts
 
     def add(self, report: TableReport) -> None:
+        """Records the report of a table, with the table's conflicts."""
+        report = dataclasses.replace(report, conflicts=self.conflicts.of(report.name))
         self.reports[report.name] = report
         self.on_table_done(report)
 
     def fail(self, name: str, error: Exception) -> None:
         """Records the error of a table, and removes the table's report if there is one."""
+        if isinstance(error, LostCommitError):
+            self.conflicts.add(name)
         self.errors[name] = error
         self.reports.pop(name, None)
 

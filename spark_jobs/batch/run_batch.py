@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sluice.batch_manifest.table_report import TableReport
 from sluice.batch_manifest.values import SchemaSegment, StagedTable
-from sluice.spark_jobs.batch.context import BATCH_BY_HAND, BatchContext
+from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.results import BatchResults
 from sluice.spark_jobs.cascades.derive import NOT_FOUND, carried_out
 from sluice.spark_jobs.errors import (
@@ -66,7 +66,7 @@ def merge_batch(
     batch_dir: Path,
     tables: Mapping[str, TableTarget],
     spark: SparkSettings,
-    context: BatchContext = BATCH_BY_HAND,
+    context: BatchContext | None = None,
     *,
     stored: str = "",
     on_table_done: Callable[[TableReport], None] = lambda _: None,
@@ -74,6 +74,7 @@ def merge_batch(
 ) -> list[TableReport]:
     """Merges the requested tables of the batch. Returns their reports in the manifest's order.
 
+    - `context`: None for a merge from the command line.
     - `tables`: "database.table" → target. A table of the batch that is not in `tables` is stopped, and is skipped. `context.target_of` has
       the targets of further tables, whose rows a renamed table of this batch takes over.
     - `stored`: URL of the batch's files in an object store. The run copies files that it reads itself to `batch_dir`, or next to it.
@@ -83,6 +84,7 @@ def merge_batch(
     Raises StagedBatchError before anything is merged, SparkUnavailableError if Spark is not available, and MergeError if a table could not
     be merged, after the other tables have finished. Repeating the call with the same batch is always safe.
     """
+    context = context or BatchContext()
     with local_copy(batch_dir, stored, context.storage_options) as folder:
         batch = read_staged_batch(folder, stored)
         unknown = sorted(tables.keys() - {table.name for table in batch.tables})
@@ -116,7 +118,7 @@ def _merge_tables(
 ) -> BatchResults:
     """Merges or buffers all tables of the batch. Raises SparkUnavailableError, or the error that a cascade caused."""
     buffering = Buffering(batch, targets, context.fence, context.buffers, on_table_done)
-    results = BatchResults(on_table_done, buffering.reports, buffering.errors)
+    results = BatchResults(on_table_done, buffering.reports, buffering.errors, context.conflicts)
     left = tuple(table for table in batch.tables if table.name not in buffering.names)
     buffering.buffer_others()  # Buffering needs no Spark session, so it does not wait for one.
     needs_spark = any(
@@ -224,6 +226,7 @@ class _BatchWork:
         records = {name: each.record for name, each in results.items() if each.record is not None}
         self._context.records.keep_all(records)
         for name, result in results.items():
+            self._context.conflicts.add(name, result.conflicts)
             if result.error is not None:
                 self._results.fail(name, result.error)
             elif result.report is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
+from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.fence import BY_HAND, Fence
 from sluice.spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks
 from sluice.spark_jobs.table_owner import NO_RECORDS, TableRecords
@@ -22,6 +23,7 @@ class MergeContext:
     - `target_of`: returns the target of "database.table". The table need not be in the batch: a RENAME may have given its name to a table
       of the batch, which then takes over its rows.
     - `run`: the id of the run, which is stored in the commits.
+    - `conflicts`: counts commits that other writers came before.
     - `table_locks`: the locks of tables that runs of other destinations also write.
     """
 
@@ -30,6 +32,7 @@ class MergeContext:
     records: TableRecords = NO_RECORDS
     target_of: Callable[[str], TableTarget | None] = nowhere
     run: str = ""
+    conflicts: CommitConflicts = dataclasses.field(default_factory=CommitConflicts)
     table_locks: TableLocks = NO_TABLE_LOCKS
 
 

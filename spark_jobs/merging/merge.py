@@ -23,6 +23,7 @@ from sluice.batch_manifest.values import (
     StagedTable,
     TruncateSegment,
 )
+from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.durable_lake import sync_commits
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging import fold, merge_clauses, merge_sql
@@ -30,7 +31,7 @@ from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT, MergeContext
 from sluice.spark_jobs.session import LakeSession, first_line
 from sluice.spark_jobs.staged_batch import DELETED, StagedBatch, last_order_key
 from sluice.spark_jobs.table_owner import LakeWriter, TableRecord, refuse_unless_ours
-from sluice.spark_jobs.tables import alteration_steps as following
+from sluice.spark_jobs.tables import alteration_steps
 from sluice.spark_jobs.tables.alterations import AlterationPlan
 from sluice.spark_jobs.tables.commit_record import commit_record, maintenance_record
 from sluice.spark_jobs.tables.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
@@ -69,7 +70,7 @@ def merge_table(
     table = DeltaTable(staged.name, target.path, app_id, storage_options, target.shard)
     writer = writer_of(batch, staged)
     origins = Origins(batch, writer, context.target_of, storage_options, records)
-    merge = _TableMerge(session, table, target, app_id, writer, "", origins)
+    merge = _TableMerge(session, table, target, app_id, writer, "", origins, context.conflicts)
     table.refresh()
     known = records.get(staged.name)
     refuse_other_owner(table, writer, known)
@@ -158,6 +159,7 @@ class _TableMerge:
     writer: LakeWriter
     user_metadata: str
     origins: Origins
+    conflicts: CommitConflicts
 
     def apply(self, segment: Segment, applied_order_key: int) -> CommitCounts:
         match segment:
@@ -172,7 +174,7 @@ class _TableMerge:
         self._give_columns(segment.columns, segment.key)
         self.session.expect(segment.rows + self._rows_met(segment))
         self.session.sql(fold.staged_view(VIEW, segment, self.session.uploaded))
-        left = following.left_columns(segment, self.table)
+        left = alteration_steps.left_columns(segment, self.table)
         scanned = self.table.scanned(segment.key[0], *_bounds(segment)) if segment.key else CommitCounts()
         applies = merge_sql.append_new if self._all_new(segment, scanned) else merge_sql.apply_changes
         statement = applies(VIEW, segment, self.target, applied_order_key, left)
@@ -209,10 +211,12 @@ class _TableMerge:
             return self._take_over(segment)
         existed = self.table.snapshot.exists
         self.session.expect(self.table.row_count)
-        if existed and (plan := following.retyping_plan(self.table, self.app_id, segment)):
+        if existed and (plan := alteration_steps.retyping_plan(self.table, self.app_id, segment)):
             return self._retype(segment, plan)
         plan = (
-            following.begin(self.session, self.table, self.app_id, segment) if existed and segment.alterations else None
+            alteration_steps.begin(self.session, self.table, self.app_id, segment)
+            if existed and segment.alterations
+            else None
         )
         self._give_columns(segment.columns, segment.key)
         values = {**(dict(plan.copies) if plan else {}), **merge_sql.fill_values(segment)}
@@ -227,7 +231,7 @@ class _TableMerge:
                     merge_sql.assign(values, segment.order_key, self.target), segment.order_key, values_id
                 )
                 values = {}
-            following.end(self.session, self.table, self.app_id, segment, plan)
+            alteration_steps.end(self.session, self.table, self.app_id, segment, plan)
         last = merge_sql.assign(values, segment.order_key, self.target) if values else merge_sql.nothing(self.target)
         return counts + self._commit(last, segment.order_key)
 
@@ -244,7 +248,7 @@ class _TableMerge:
         columns of all shards.
         """
         existed = self.table.snapshot.exists
-        values = following.alter_shard(self.session, self.table, shard, segment) if existed else {}
+        values = alteration_steps.alter_shard(self.session, self.table, shard, segment) if existed else {}
         self._give_columns(segment.columns, segment.key)
         values |= merge_sql.fill_values(segment)
         if not existed or not (values or segment.alterations):
@@ -264,13 +268,14 @@ class _TableMerge:
 
     def _give_columns(self, source: tuple[LakeColumn, ...], key: tuple[str, ...]) -> None:
         wanted = wanted_columns(source, soft_deletes=self.target.deletes == "soft" and bool(key))
-        statements = schema_statements(self.table, self.target, wanted, key, self.writer.owner.to_text())
-        for statement in statements:
-            self.session.commit(self.table.name, statement)
-        if statements:
-            self.table.refresh()
-            # Another run may have created the table at the same moment.
-            refuse_other_owner(self.table, self.writer, None)
+
+        def due() -> list[str]:
+            return schema_statements(self.table, self.target, wanted, key, self.writer.owner.to_text())
+
+        # Another run may have created the table at the same moment.
+        alteration_steps.alter(
+            self.session, self.table, due, lambda table: refuse_other_owner(table, self.writer, None)
+        )
 
     def _commit(self, statement: str, version: int, app_id: str = "") -> CommitCounts:
         """Makes one Delta commit and returns its counts. No new version means that the table already has the transaction, or that nothing
@@ -299,6 +304,7 @@ class _TableMerge:
         """Returns the table's version for the next attempt of the statement. Raises TableError if the other commit was more than
         maintenance, or if this was the last attempt.
         """
+        self.conflicts.add(self.table.name)
         seen = self.table.snapshot
         self.table.refresh()
         record = TableRecord(table_id=seen.table_id, version=seen.version)

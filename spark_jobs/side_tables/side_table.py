@@ -21,12 +21,12 @@ from deltalake.schema import PrimitiveType
 
 from sluice.batch_manifest.values import LakeColumn, StagedTable
 from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.durable_lake import before_checkpoint, sync_commits
-from sluice.spark_jobs.errors import TableError, unreadable_log
+from sluice.spark_jobs.errors import LostCommitError, TableError, unreadable_log
 from sluice.spark_jobs.fence import READ_ONLY, Fence
 from sluice.spark_jobs.staged_batch import StagedBatch
 from sluice.spark_jobs.table_owner import TABLE_OWNED, TableRecord
-from sluice.spark_jobs.tables.commit_record import lost_commit
 
 TRIES_MAX = 5
 CHECKPOINT_COMMITS = 50
@@ -65,6 +65,7 @@ class SideTable:
     log: Any = None
     txn_id: str = ""
     fence: Fence = READ_ONLY
+    conflicts: CommitConflicts = dataclasses.field(default_factory=CommitConflicts)
 
     def aside(self, word: str) -> SideTable:
         """Returns the same table with the app id for another kind of commits, whose order keys are stored separately."""
@@ -168,6 +169,7 @@ class SideTable:
             except CommitFailedError as error:
                 if refused := self.too_new(error):
                     raise refused from error
+                self.conflicts.add(self.name)
                 self.open()
                 if tried == TRIES_MAX:
                     why = f"other writers commit to the Delta table {self.path} all the time ({error}); Sluice tries again"
@@ -182,7 +184,7 @@ class SideTable:
     def require_own(self, before: int, order_key: int) -> None:
         """Raises TableError if there are commits after the version `before`, but the transaction of this order key is missing."""
         if self.version > before and self.applied < order_key:
-            raise TableError(self.name, lost_commit(self.path, before), own=False)
+            raise LostCommitError(self.name, self.path, before)
 
     def mark(self, order_key: int, user_metadata: str) -> None:
         """Makes a commit without rows that stores the order key up to which the table has all changes.

@@ -55,12 +55,17 @@ class Share:
         """
         name = self.staged.name
         app_id = side_app_id(self.batch, self.staged, kind)
-        table = SideTable(name, path, app_id, self.context.storage_options, fence=self.context.fence).open()
+        table = self.opened(name, path, app_id)
         if table.log is None:
             self.target.refuse_clash(name)
         if not self.target.current_state:
             refuse_unless_left(writer_of(self.batch, self.staged), self.context.records.side_table(name, kind), table)
         return table
+
+    def opened(self, name: str, path: str, app_id: str) -> SideTable:
+        """Opens a change log or a history of any table. Raises TableError if it has another owner."""
+        given = self.context
+        return SideTable(name, path, app_id, given.storage_options, fence=given.fence, conflicts=given.conflicts).open()
 
     @property
     def has_rows(self) -> bool:
@@ -286,9 +291,7 @@ def _leave_old_name(given: history.History, share: Share, segment: SchemaSegment
         return
     batch = share.batch
     app_id = side_app_id_of(batch.destination, batch.ledger_id, history.KIND, segment.renamed_from)
-    table = SideTable(
-        segment.renamed_from, origin.history, app_id, share.context.storage_options, fence=share.context.fence
-    ).open()
+    table = share.opened(segment.renamed_from, origin.history, app_id)
     left = dataclasses.replace(given, table=table)
     left.leave(segment.order_key, segment.commit_time_us, share.record(segment))
     _keep(table, share, history.KIND)

@@ -19,6 +19,7 @@ from typing import Any
 
 from sluice.batch_manifest.table_report import TableReport
 from sluice.object_stores.options import without_secrets
+from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.errors import SparkUnavailableError, TableError
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
@@ -42,12 +43,16 @@ OLD_SPARK = "this Spark Connect server is older than 4.1, where each session lea
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SmallResult:
-    """The result of one table: a report with its record, an error, or the reason why Spark must merge the table (`declined`)."""
+    """The result of one table: a report with its record, an error, or the reason why Spark must merge the table (`declined`).
+
+    `conflicts`: how often another writer committed first.
+    """
 
     report: TableReport | None = None
     record: TableRecord | None = None
     error: TableError | None = None
     declined: str = ""
+    conflicts: int = 0
 
 
 def merge_small_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[str, SmallResult]:
@@ -212,10 +217,16 @@ def _answer(job: SmallJob, others: str = "", fence: Fence | None = None) -> dict
     """
     if others:
         return {UNFIT: others}
+    conflicts = CommitConflicts()
+    return {**_merged(job, fence, conflicts), "conflicts": conflicts.total}
+
+
+def _merged(job: SmallJob, fence: Fence | None, conflicts: CommitConflicts) -> dict[str, Any]:
+    """Merges one table and returns its report and record, its error, or why it was declined."""
     try:
         if fence:
             fence.check(job.staged.name)
-        result = merge_small(job)
+        result = merge_small(job, conflicts)
     except TableError as error:
         reason = without_secrets(error.reason, job.storage_options)
         return {"error": [error.table, reason, error.state, error.for_good, error.own]}
@@ -231,10 +242,13 @@ def _answer(job: SmallJob, others: str = "", fence: Fence | None = None) -> dict
 def _result(answer: Mapping[str, Any] | None) -> SmallResult:
     if answer is None:
         return SmallResult(declined=SILENT)
+    conflicts = int(answer.get("conflicts", 0))
     if "error" in answer:
         table, reason, state, for_good, own = answer["error"]
-        return SmallResult(error=TableError(table, reason, state=state, for_good=for_good, own=own))
+        error = TableError(table, reason, state=state, for_good=for_good, own=own)
+        return SmallResult(error=error, conflicts=conflicts)
     if "declined" in answer:
-        return SmallResult(declined=str(answer["declined"]))
+        return SmallResult(declined=str(answer["declined"]), conflicts=conflicts)
     report = {**answer["report"], "columns": tuple(tuple(column) for column in answer["report"]["columns"])}
-    return SmallResult(report=TableReport(**report), record=TableRecord(**answer["record"]))
+    record = TableRecord(**answer["record"])
+    return SmallResult(report=TableReport(**report), record=record, conflicts=conflicts)

@@ -6,7 +6,6 @@ another program committed first, everything is checked again, because that commi
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from sluice.batch_manifest.values import (
     StagedTable,
     TruncateSegment,
 )
+from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.durable_lake import before_checkpoint, local_folder
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging import fold, merge_clauses
@@ -89,13 +89,15 @@ class Declined:
     reason: str
 
 
-def merge_small(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
+def merge_small(job: SmallJob, conflicts: CommitConflicts) -> tuple[TableReport, TableRecord] | Declined:
     """Applies the segments that the table lacks. Returns Declined if Spark must do this. Raises TableError like `merging.merge_table`, or
-    any exception of deltalake.
+    any exception of deltalake. `conflicts`: counts the commits of other writers.
     """
     for _ in range(TRIES_MAX):
-        with contextlib.suppress(exceptions.CommitFailedError):
+        try:
             return _merge_once(job)
+        except exceptions.CommitFailedError:
+            conflicts.add(job.staged.name)
     return Declined(reason=f"another writer committed to it first, {TRIES_MAX} times in a row")
 
 

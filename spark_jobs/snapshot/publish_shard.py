@@ -7,6 +7,7 @@ from sluice.spark_jobs.session import LakeSession
 from sluice.spark_jobs.snapshot import publish_sql
 from sluice.spark_jobs.snapshot.publication import Publication
 from sluice.spark_jobs.table_owner import refuse_others
+from sluice.spark_jobs.tables.alteration_steps import alter
 from sluice.spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable, schema_statements, wanted_columns
 from sluice.spark_jobs.targets import shards
 
@@ -14,12 +15,13 @@ from sluice.spark_jobs.targets import shards
 def give_columns(session: LakeSession, given: Publication, table: DeltaTable) -> DeltaSnapshot:
     """Creates the table, or adds the shard's columns to it, without changing rows. Returns the table's new state."""
     wanted = wanted_columns(given.columns, soft_deletes=given.soft_deletes)
-    for statement in schema_statements(table, given.target, wanted, given.key, given.owner.to_text()):
-        session.commit(given.owner.table, statement)
-    after = table.refresh()
+
+    def due() -> list[str]:
+        return schema_statements(table, given.target, wanted, given.key, given.owner.to_text())
+
     # Another run may have created the table at the same moment.
-    refuse_others(given.owner, table.found(None, given.owner.to_text()))
-    return after
+    alter(session, table, due, lambda there: refuse_others(given.owner, there.found(None, given.owner.to_text())))
+    return table.snapshot
 
 
 def statement(given: Publication, there: DeltaSnapshot, rows: publish_sql.Rows) -> str:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable, Mapping
 
 from sluice.batch_manifest.values import ChangesSegment, SchemaSegment
+from sluice.spark_jobs.errors import LostCommitError
 from sluice.spark_jobs.session import LakeSession
 from sluice.spark_jobs.tables import alterations
 from sluice.spark_jobs.tables.alterations import PLAN_PROPERTY, AlterationPlan
@@ -20,6 +22,8 @@ from sluice.spark_jobs.targets import shards
 from sluice.spark_jobs.targets.shards import Shard
 
 BEGUN, MOVED, COPIED = "begun", "moved", "copied"
+# A property with this beginning adds a feature to the protocol, and the table does not keep it.
+FEATURE = "delta.feature."
 
 
 def retyping_plan(table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan | None:
@@ -40,16 +44,16 @@ def begin(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaS
     stage, plan = _kept_plan(table, name) or (BEGUN, _made(table, segment))
     if stage == BEGUN:
         _keep_plan(session, table, BEGUN, name, plan)
-        _run(session, table, alterations.removing_statements(table.path, plan, table.snapshot.columns))
+        alter(session, table, lambda: alterations.removing_statements(table.path, plan, table.snapshot.columns))
         _keep_plan(session, table, MOVED, name, plan)
-    _run(session, table, alterations.giving_statements(table.path, plan, table.snapshot.columns))
+    alter(session, table, lambda: alterations.giving_statements(table.path, plan, table.snapshot.columns))
     return dataclasses.replace(plan, copies=()) if stage == COPIED else plan
 
 
 def end(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSegment, plan: AlterationPlan) -> None:
     """Drops the columns whose values have been copied."""
     _keep_plan(session, table, COPIED, f"{app_id}@{segment.order_key}", plan)
-    _run(session, table, alterations.closing_statements(table.path, plan, table.snapshot.columns))
+    alter(session, table, lambda: alterations.closing_statements(table.path, plan, table.snapshot.columns))
 
 
 def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: SchemaSegment) -> dict[str, str]:
@@ -67,9 +71,8 @@ def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: 
     wanted.pop(alterations.KEPT_PROPERTY, None)
     if gone := shards.dropped_after(shard, properties, segment):
         wanted[shard.dropped_property] = json.dumps(gone)
-    wanted = {name: value for name, value in wanted.items() if properties.get(name) != value}
-    _run(session, table, [set_properties(table.path, wanted)] if wanted else [])
-    _run(session, table, alterations.giving_statements(table.path, plan, table.snapshot.columns))
+    _set_properties(session, table, wanted)
+    alter(session, table, lambda: alterations.giving_statements(table.path, plan, table.snapshot.columns))
     return {column.name: f"CAST(NULL AS {column.type})" for column in back}
 
 
@@ -102,12 +105,43 @@ def _keep_plan(session: LakeSession, table: DeltaTable, stage: str, name: str, p
     properties = alterations.table_properties(plan, snapshot.properties, snapshot.features)
     if plan.is_kept_in_table:
         properties[PLAN_PROPERTY] = json.dumps({"name": name, "stage": stage, "plan": plan.to_json()})
-    if any(snapshot.properties.get(name) != value for name, value in properties.items()):
-        _run(session, table, [set_properties(table.path, properties)])
+    _set_properties(session, table, properties)
 
 
-def _run(session: LakeSession, table: DeltaTable, statements: list[str]) -> None:
+def _set_properties(session: LakeSession, table: DeltaTable, properties: Mapping[str, str]) -> None:
+    def due() -> list[str]:
+        snapshot = table.snapshot
+        lacking = {
+            name: value
+            for name, value in properties.items()
+            if snapshot.properties.get(name) != value and name.removeprefix(FEATURE) not in snapshot.features
+        }
+        return [set_properties(table.path, lacking)] if lacking else []
+
+    alter(session, table, due)
+
+
+def _any_table(table: DeltaTable) -> None:
+    """Refuses no table, because the caller has checked it."""
+
+
+def alter(
+    session: LakeSession,
+    table: DeltaTable,
+    due: Callable[[], list[str]],
+    check: Callable[[DeltaTable], None] = _any_table,
+) -> None:
+    """Executes the statements that `due` derives from the table's state, and reads the table again. `check`: refuses a table that another
+    program may have created meanwhile.
+
+    Raises LostCommitError if some are still due then, because another writer's commit replaced one. Their commits have no transaction by
+    which they could be found.
+    """
+    before, statements = table.snapshot.version, due()
     for statement in statements:
         session.commit(table.name, statement)
     if statements:
         table.refresh()
+        check(table)
+        if due():
+            raise LostCommitError(table.name, table.path, before)

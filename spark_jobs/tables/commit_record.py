@@ -213,15 +213,6 @@ def _up_to(record: Mapping[str, Any]) -> int:
     return max(int(record.get(name, -1)) for name in ("last_order_key", "label"))
 
 
-def lost_commit(path: str, before: int) -> str:
-    """Returns the message for a commit that this run made after version `before` and that is missing in the log."""
-    return (
-        f"the log of the Delta table {path} does not have what this run committed after version {before}, but another writer's commit, "
-        "which can happen if several Spark servers write one lake in S3. Use one Spark server (see `sluice check`), and restart it, "
-        "because its memory may differ from the log; Sluice tries again"
-    )
-
-
 def row_counts(metrics: Mapping[str, Any]) -> dict[str, int]:
     """Returns how many rows a commit inserted, updated and deleted, by the names in `METRICS`. `metrics`: Delta's,
     whose numbers are text.

@@ -17,10 +17,10 @@ from deltalake import exceptions
 
 from sluice.batch_manifest.values import LakeColumn
 from sluice.spark_jobs import sql_text
-from sluice.spark_jobs.errors import TableError, unreadable_log
+from sluice.spark_jobs.errors import LostCommitError, TableError, unreadable_log
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, epoch_of
 from sluice.spark_jobs.table_owner import FoundTable, TableRecord
-from sluice.spark_jobs.tables.commit_record import first_count, is_another_try, lost_commit, own_commit, row_counts
+from sluice.spark_jobs.tables.commit_record import first_count, is_another_try, own_commit, row_counts
 from sluice.spark_jobs.tables.marked_rows import marked_rows
 from sluice.spark_jobs.targets import layout, shards
 from sluice.spark_jobs.targets.report import TableTarget
@@ -310,7 +310,7 @@ class DeltaTable:
         # are checked too.
         another = any(is_another_try(each, user_metadata) for each in commits) if app_id else False
         if (app_id and (done is None or done < version)) or (commits and not another):
-            raise TableError(self.name, lost_commit(self.path, before), own=False)
+            raise LostCommitError(self.name, self.path, before)
         return CommitCounts()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.destination_files.commit_conflicts import RECORD, ConflictCount, add_commit_conflicts
 from sluice.cdc_engine.destination_files.lake_tables import LakeTables
 from sluice.cdc_engine.errors import MetaError, NotSharedError
 from sluice.cdc_engine.file_lock import FileLock
@@ -38,6 +39,21 @@ def test_a_broken_ledger_is_said_and_not_taken_for_an_empty_line(tmp_path: Path)
     (tmp_path / "meta.json").write_text("{")
     with pytest.raises(MetaError):
         destination_files.head_of_line(tmp_path)
+
+
+def test_conflicts_of_runs_add_up_and_a_broken_count_delays_nothing(tmp_path: Path) -> None:
+    shown = ConflictCount(tmp_path)
+    shown.look()
+    assert shown.count == 0
+    for count in (2, 3):
+        add_commit_conflicts(tmp_path, count)
+    shown.look()
+    assert shown.count == 5
+    (tmp_path / RECORD).write_text("{")
+    shown.look()
+    assert shown.count == 5
+    with pytest.raises(MetaError, match="remove it"):
+        add_commit_conflicts(tmp_path, 1)
 
 
 def test_the_lease_holder_is_shown(tmp_path: Path) -> None:

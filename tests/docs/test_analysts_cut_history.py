@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.lake_cut.cut import cuts_path
+from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.cuts import PublishedTables, publish_cut
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT
@@ -86,7 +87,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
                 storage_options={},
                 makes_tables=True,
             )
-            result = merge_small(job)
+            result = merge_small(job, CommitConflicts())
             assert isinstance(result, tuple), result
             write_side_tables(None, Share(batch=batch, staged=staged, target=target, context=BY_HAND_CONTEXT))
             records[staged.name] = (path, result[1])

@@ -38,6 +38,7 @@ STATUS = EngineStatus(
     ring_bytes_max=1000,
     consumers=(CONSUMER,),
     troubles=("one",),
+    commit_conflicts=3,
     stream=StreamFigures(
         bytes=5000, transactions=7, row_events=20, connections=2, received_at=1.0, put_wait_seconds=0.25,
         put_sequence=20, ack_sequence=15, events_max=1024, behind_seconds=0.5,
@@ -75,6 +76,7 @@ def test_the_endpoint_says_what_the_engines_say_admin(endpoint: Endpoint) -> Non
     assert found["canal_instance_subscriptions", shop] == 2
     assert found["canal_instance_sink_blocking_time_total", shop] == 250
     assert found["sluice_lag_seconds", shop] == 1.5
+    assert found["sluice_commit_conflicts_total", shop] == 3
     assert found["sluice_retention_left_hours", shop] == 3.5
     assert found["sluice_state", (("destination", "shop"), ("state", "RUNNING"))] == 1
     assert found["sluice_state", (("destination", "down"), ("state", "NOT_STARTED"))] == 1

@@ -19,6 +19,7 @@ import structlog
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
 from sluice.cdc_engine.contracts import ClientIdentity, OutstandingBatch
 from sluice.cdc_engine.destination_files import installation_id
+from sluice.cdc_engine.destination_files.commit_conflicts import ConflictCount
 from sluice.cdc_engine.errors import LeaseLostError, NotStartedError, SluiceError, SourceConnectionError
 from sluice.cdc_engine.ha.leases import open_lease
 from sluice.cdc_engine.handlers.calls import Calls
@@ -94,6 +95,7 @@ class Engine:
         self._gave_way = threading.Event()
         self._unwatched = threading.Event()  # Set to end the running watch and failover.
         self._pulse, self._traces = Pulse(), Traces(name, self.directory)
+        self._conflicts = ConflictCount(self.directory)
         self._serving: Serving | None = None
         self._sending: Sending[tuple[Chosen, ...]] | None = None
         self._revived = 0  # Restarts of the parser since it was last RUNNING.
@@ -206,6 +208,7 @@ class Engine:
     def _open(self) -> None:
         self._state, self._reason, self._changed_at = EngineState.STARTING, "", time.monotonic()
         self._destination = self._destination.of_installation(installation_id(self.directory))
+        self._conflicts.look()
         handlers = handlers_of(self.name, self._destination.handlers)
         self._traces = Traces(self.name, self.directory, trace_sender())
         parts = make_parts(
@@ -304,6 +307,7 @@ class Engine:
         """Acks a batch. Raises CanalServiceError if the batch is not in flight any more."""
         self._handing_out().ack(batch)
         self._pulse.acked()
+        self._conflicts.look()
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
         """Rolls a batch back: the same changes are handed out again under a new delivery. Raises CanalServiceError as `ack` does.
@@ -311,6 +315,7 @@ class Engine:
         `damaged`: its run could not read the staged files, so they are staged again.
         """
         self._handing_out().rollback(batch, damaged=damaged)
+        self._conflicts.look()
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
         """Stops tables that cannot be merged, at the start of the batch, which is then handed out again without them.
@@ -370,6 +375,7 @@ class Engine:
             troubles=self._troubles(state),
             ticked_at_us=self._pulse.ticked_at_us(),
             acked_at_us=self._pulse.acked_at_us(),
+            commit_conflicts=self._conflicts.count,
             consumers=parts.consumers.statuses(parts.parser.position) if parts.consumers is not None else (),
             stream=figures_of(parts.parser.counters, metrics, self._unread_seconds(), shared=parts.parser.shares),
             updated_at_us=time.time_ns() // 1000,

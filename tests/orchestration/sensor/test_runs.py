@@ -29,6 +29,7 @@ NUMBERS = {
     "files_removed": int,
     "files_scanned": int,
     "files_pruned": int,
+    "commit_conflicts": int,
     "delta_version": int,
     "delta_version_before": int,
     "source_inserts": int,

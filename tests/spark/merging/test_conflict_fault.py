@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging.merge import TRIES_MAX, _TableMerge
 from sluice.spark_jobs.table_owner import OWNER_PROPERTY, FoundTable, LakeWriter, Owner, TableRecord
@@ -68,7 +69,7 @@ def merging(*others: str) -> tuple[_TableMerge, LakeSession]:
     table = Table(*others)
     session = LakeSession(table)
     target = TableTarget(path=table.path)
-    return _TableMerge(session, table, target, "app", WRITER, "{}", None), session  # type: ignore[arg-type]
+    return _TableMerge(session, table, target, "app", WRITER, "{}", None, CommitConflicts()), session  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("conflicts", range(TRIES_MAX))
@@ -76,6 +77,7 @@ def test_fault_a_merge_that_a_user_s_optimize_came_before_is_done_again(conflict
     merge, session = merging(*itertools.repeat("OPTIMIZE", conflicts))
     assert merge._commit("MERGE", 7) == CommitCounts(rows_inserted=1)
     assert session.versions == [7] * (conflicts + 1), "under the same transaction"
+    assert merge.conflicts.of("shop.orders") == conflicts
 
 
 def test_fault_a_user_who_never_ends_tidying_stops_no_table() -> None:

@@ -12,6 +12,7 @@ import deltalake
 import pyarrow as pa
 
 from sluice.batch_manifest.table_report import TableReport
+from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT
 from sluice.spark_jobs.side_tables.write import Share, write_side_tables
 from sluice.spark_jobs.small.merge import SmallJob, merge_small
@@ -73,7 +74,8 @@ class Beside:
                 staged_at=0.0,
                 storage_options={},
                 makes_tables=True,
-            )
+            ),
+            CommitConflicts(),
         )
         assert isinstance(result, tuple), result
         return result[0]

@@ -49,8 +49,8 @@ def test_fault_a_task_that_dies_after_its_commit_changes_nothing_twice(
     lake.merge({"shop.a": [FIRST], "shop.b": [Changes(log, FIRST.images)]})
     plain = small_merge.merge_small
 
-    def dies(job: Any) -> Any:
-        plain(job)
+    def dies(job: Any, conflicts: Any) -> Any:
+        plain(job, conflicts)
         os._exit(9)
 
     directory = lake.stage({"shop.a": [SECOND], "shop.b": [Changes(log, SECOND.images)]})
@@ -188,7 +188,7 @@ def test_small_tables_of_executors_with_another_deltalake_are_merged_in_the_run(
 
 @pytest.mark.parametrize("text", ["key se/cret+key", "https://x/?sig=se%2Fcret%2Bkey&r=eu"])
 def test_an_error_of_a_store_does_not_tell_its_secrets(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    def fails(_: Any) -> None:
+    def fails(*_: Any) -> None:
         raise OSError(text)
 
     monkeypatch.setattr(small_job, "merge_small", fails)

@@ -18,6 +18,7 @@ import pytest
 
 from sluice.batch_manifest.table_report import TableReport
 from sluice.spark_jobs import durable_lake
+from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging import merge as merging
 from sluice.spark_jobs.small import merge as small_merge
@@ -99,7 +100,7 @@ class Table:
 
 
 def merged(job: SmallJob) -> TableReport:
-    result = merge_small(job)
+    result = merge_small(job, CommitConflicts())
     assert not isinstance(result, Declined), result.reason
     return result[0]
 
@@ -135,7 +136,7 @@ def test_fault_a_task_that_another_overtook_with_the_same_batch_writes_nothing(
 ) -> None:
     table.make().merge(*ABC)
     job = table.stage(Changes(ORDERS, changes))
-    tried = while_it_commits(monkeypatch, lambda: merge_small(job))
+    tried = while_it_commits(monkeypatch, lambda: merge_small(job, CommitConflicts()))
     assert merged(job).skipped
     assert len(tried) == 2
     assert table.log.version() == 2
@@ -164,9 +165,11 @@ def test_fault_a_writer_that_is_always_faster_leaves_the_table_to_spark(
         return plain(merge, order_key)
 
     monkeypatch.setattr(small_merge._SmallMerge, "_commit_properties", properties)
-    result = merge_small(job)
+    conflicts = CommitConflicts()
+    result = merge_small(job, conflicts)
     assert isinstance(result, Declined)
     assert "committed to it first" in result.reason
+    assert conflicts.total == small_merge.TRIES_MAX
 
 
 def test_fault_a_crash_after_the_commit_leaves_nothing_to_do_but_to_sync(
@@ -177,7 +180,7 @@ def test_fault_a_crash_after_the_commit_leaves_nothing_to_do_but_to_sync(
     with monkeypatch.context() as patch:
         patch.setattr(durable_lake, "_sync", lambda _: (_ for _ in ()).throw(OSError("no power")))
         with pytest.raises(TableError, match="could not be synced to disk"):
-            merge_small(job)
+            merge_small(job, CommitConflicts())
     disk = Disk(Path(table.path), monkeypatch)
     report = merged(job)
     assert (report.skipped, table.rows("id", '"Name"')) == (True, CHANGED)
@@ -213,11 +216,11 @@ def test_identity_a_table_of_another_or_another_table_is_refused(table: Table) -
     table.make(owner=dataclasses.replace(OWNER, ledger_id="f" * 12))
     job = table.stage(Changes(ORDERS, ABC))
     with pytest.raises(TableError) as refusal:
-        merge_small(job)
+        merge_small(job, CommitConflicts())
     assert refusal.value.state == TABLE_OWNED
     table.log.alter.set_table_properties({"sluice.owner": OWNER.to_text()}, raise_if_not_exists=False)
     with pytest.raises(TableError) as refusal:
-        merge_small(dataclasses.replace(job, known=TableRecord(table_id="other", version=0)))
+        merge_small(dataclasses.replace(job, known=TableRecord(table_id="other", version=0)), CommitConflicts())
     assert refusal.value.state == TABLE_REPLACED
     assert table.log.version() == 1
     assert (

@@ -1,17 +1,26 @@
-"""Another writer commits to a table while Sluice merges small batches into it, on each kind of store: nothing of either writer is lost."""
+"""Another writer commits to a table while Sluice merges batches into it, on each kind of store: nothing of either writer is lost."""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import uuid
+from pathlib import Path
 
 import pytest
 from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
 
+from benchmarks.servers.azurite.server import AzuriteServer
 from benchmarks.servers.s3 import S3Server
+from sluice.batch_manifest.table_report import TableReport
+from sluice.object_stores.folder import StoreFolder
+from sluice.spark_jobs.conflicts import CommitConflicts
+from sluice.spark_jobs.small.merge import Declined, SmallJob, merge_small
+from sluice.spark_jobs.staged_batch import read_staged_batch
 from tests.spark.conftest import Lake
 from tests.spark.small.test_kill_fault import ORDERS
+from tests.spark.small.test_small_merge import while_it_commits
 from tests.spark.staged import INSERT, Changes, Image, Schema
 from tests.waiting import wait_for
 
@@ -55,30 +64,100 @@ class Colleague:
             self.committed.append(name)
 
 
-@pytest.fixture(params=["local", "s3"])
+def in_s3(request: pytest.FixtureRequest, lake: Lake) -> Lake:
+    store: S3Server = request.getfixturevalue("s3_store")
+    return dataclasses.replace(lake, root=f"s3://{store.bucket}/{uuid.uuid4().hex[:12]}", storage_options=store.options)
+
+
+def in_azure(request: pytest.FixtureRequest, lake: Lake) -> Lake:
+    """Azurite has no endpoint for Spark, which makes the table in a folder that is then uploaded."""
+    store: AzuriteServer = request.getfixturevalue("azurite")
+    there = dataclasses.replace(
+        lake, root=f"az://{store.container}/{uuid.uuid4().hex[:12]}", storage_options=store.options
+    )
+    merge_first(lake)
+    StoreFolder(there.path(NAME), there.storage_options).put(Path(lake.path(NAME)))
+    return there
+
+
+@pytest.fixture(params=["local", "s3", "azure"])
 def raced(request: pytest.FixtureRequest, lake: Lake) -> Lake:
-    if request.param == "s3":
-        store: S3Server = request.getfixturevalue("s3_store")
-        lake.root, lake.storage_options = f"s3://{store.bucket}/{uuid.uuid4().hex[:12]}", store.options
+    """A lake whose table has the first two batches in two files."""
     lake.way = "small"
+    match request.param:
+        case "azure":
+            return in_azure(request, lake)
+        case "s3":
+            lake = in_s3(request, lake)
+    merge_first(lake)
     return lake
 
 
-def batch(number: int) -> list[Image]:
-    return [Image(INSERT, 10 * number + 1, {"id": number, "name": "x"})]
+def merge_first(lake: Lake) -> None:
+    for number in (0, 1):
+        merge(lake, number)
+
+
+def merge(lake: Lake, number: int) -> TableReport:
+    return lake.merge({NAME: batch(number)})[NAME]
+
+
+def batch(number: int, key: tuple[str, ...] = ()) -> list[Changes]:
+    schema = Schema(ORDERS.columns, key)
+    return [Changes(schema, [Image(INSERT, 10 * number + 1, {"id": number, "name": "x"})])]
 
 
 @pytest.mark.servers
 @pytest.mark.spark
 @pytest.mark.store
 def test_store_a_small_merge_and_a_compaction_replace_no_commit_of_each_other(raced: Lake) -> None:
-    schema = Schema(ORDERS.columns)
-    for number in (0, 1):
-        raced.merge({NAME: [Changes(schema, batch(number))]})
     with Colleague(raced) as colleague:
         for number in range(2, BATCHES):
-            raced.merge({NAME: [Changes(schema, batch(number))]})
+            merge(raced, number)
         wait_for("the other writer has committed", lambda: colleague.committed or colleague.errors)
+    require_all(raced, colleague)
+
+
+@pytest.mark.servers
+@pytest.mark.spark
+@pytest.mark.store
+def test_store_a_small_merge_that_another_writer_came_before_is_done_again_and_counted(
+    raced: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = read_staged_batch(raced.stage({NAME: batch(2)}))
+    job = SmallJob(
+        batch=dataclasses.replace(staged, tables=()),
+        staged=staged.tables[0],
+        target=raced.target(NAME),
+        known=None,
+        staged_at=0.0,
+        storage_options=raced.storage_options,
+        makes_tables=False,
+    )
+    conflicts = CommitConflicts()
+    tried = while_it_commits(monkeypatch, raced.log(NAME).optimize.compact)
+    assert not isinstance(merge_small(job, conflicts), Declined)
+    assert (len(tried), conflicts.of(NAME)) == (2, 1)
+    assert raced.rows(NAME, "id") == [(0,), (1,), (2,)]
+
+
+@pytest.mark.servers
+@pytest.mark.spark
+@pytest.mark.store
+def test_store_merges_by_spark_and_compactions_replace_no_commit_of_each_other(
+    request: pytest.FixtureRequest, lake: Lake
+) -> None:
+    lake = dataclasses.replace(in_s3(request, lake), way="spark")
+    for number in (0, 1):
+        lake.merge({NAME: batch(number, ("id",))})
+    with Colleague(lake) as colleague:
+        for number in range(2, BATCHES):
+            lake.merge({NAME: batch(number, ("id",))})
+        wait_for("the other writer has committed", lambda: colleague.committed or colleague.errors)
+    require_all(lake, colleague)
+
+
+def require_all(raced: Lake, colleague: Colleague) -> None:
     history = raced.log(NAME).history()
     assert not colleague.errors
     assert {each["colleague"] for each in history if "colleague" in each} == set(colleague.committed)

@@ -1,0 +1,35 @@
+"""Counts the commits that other writers of a Delta table came before, or replaced. Merges count them, and runs report them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+
+logger = logging.getLogger(__name__)
+
+
+class CommitConflicts:
+    """The conflicts of one batch by table. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of: Counter[str] = Counter()
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Counts conflicts of "database.table", of its change log or of its history."""
+        if count:
+            logger.warning(
+                "%s: another writer committed first or replaced a commit, %s times; it is merged again", name, count
+            )
+        with self._lock:
+            self._of[name] += count
+
+    def of(self, name: str) -> int:
+        with self._lock:
+            return self._of[name]
+
+    @property
+    def total(self) -> int:
+        with self._lock:
+            return self._of.total()
