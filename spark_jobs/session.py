@@ -34,6 +34,8 @@ CONNECT_SECONDS_MAX = 10.0
 # How often a failed call is repeated, after waits of 50 ms to 2 s. A server that does not answer within about 4 s is considered down.
 RETRIES_MAX = 4
 RETRY_MILLISECONDS_MAX = 2000
+GRPC_ERROR = "of RPC that terminated with:"  # In the text of each error of gRPC.
+GRPC_DETAILS = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
 TOKEN = re.compile(r";token=([^;]*)")
 # The user to whom Spark's sessions belong. With one name for all accounts, a later run under another account finds them.
 USER_ID = "sluice"
@@ -408,8 +410,11 @@ def _forget(settings: SparkSettings) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's text, with advice if there is any. The other lines are the stack trace of Spark's server."""
-    return explained(str(error).strip().partition("\n")[0]) or type(error).__name__
+    """Returns the first line of an error's text, with advice if there is any. The other lines are the stack trace of Spark's server. Of an
+    error of gRPC, which has no such line, returns the details.
+    """
+    found = GRPC_DETAILS.search(str(error)) if GRPC_ERROR in str(error) else None
+    return explained(found[1] if found else str(error).strip().partition("\n")[0]) or type(error).__name__
 
 
 def table_error(table: str, error: Exception, what: str = "Spark could not merge it") -> TableError:

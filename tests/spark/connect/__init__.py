@@ -1,0 +1,1 @@
+"""Tests of Spark Connect servers behind TLS and a token."""
