@@ -54,7 +54,9 @@ def bench_growth(
 
 @bench_app.command("scaling")
 def bench_scaling(json_file: BenchJson = None) -> None:
-    """Merge on a standalone Spark cluster with one, two and four executor cores, if the machine has them; about 10 minutes."""
+    """Merge on a standalone Spark cluster whose one, two and four executors have cores of their own, if the machine has so many; about 10
+    minutes.
+    """
     from benchmarks.scaling import run  # noqa: PLC0415
 
     run(json_file)

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,20 @@ DAEMON_MEMORY, EXECUTOR_MEMORY = "192m", "1g"
 
 class SparkCluster:
     """A master and `workers` workers with one core each on 127.0.0.1. `environment`: for the workers and their executors, for example
-    credentials.
+    credentials. `cores`: the core of the machine for each worker and its executor; empty for any core.
     """
 
     def __init__(
-        self, folder: Path, environment: Mapping[str, str], *, workers: int = 2, java: Java | None = None
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        *,
+        workers: int = 2,
+        java: Java | None = None,
+        cores: Sequence[int] = (),
     ) -> None:
         self.folder, self._given, self._count, self._java = folder.absolute(), dict(environment), workers, java
+        self._cores = tuple(cores)
         self._port, self._page = free_port(), free_port()
         self._master: ChildProcess | None = None
         self._workers: list[ChildProcess] = []
@@ -75,11 +82,18 @@ class SparkCluster:
         """Starts one more worker. `alive` includes it once it is registered at the master."""
         folder = self.folder / f"worker-{number}"
         size = ("--cores", "1", "--memory", EXECUTOR_MEMORY, "--work-dir", str(folder))
-        self._workers.append(self._begin(folder.name, WORKER_CLASS, *size, "--webui-port", str(free_port()), self.url))
+        core = self._cores[number] if self._cores else None
+        page = ("--webui-port", str(free_port()))
+        self._workers.append(self._begin(folder.name, WORKER_CLASS, *size, *page, self.url, core=core))
 
     def kill_worker(self, number: int) -> None:
         """Ends a worker and its executor with SIGKILL, as the loss of a machine would."""
         self._workers[number].kill()
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The process ids of the workers. Their executors are children of these processes."""
+        return [worker.pid for worker in self._workers]
 
     @property
     def alive(self) -> int:
@@ -101,9 +115,10 @@ class SparkCluster:
             if process is not None:
                 process.kill()
 
-    def _begin(self, name: str, of_class: str, *arguments: str) -> ChildProcess:
+    def _begin(self, name: str, of_class: str, *arguments: str, core: int | None = None) -> ChildProcess:
         program = str(spark_home(open_cache()) / "bin" / "spark-class")
-        command = [program, of_class, "--host", LOOPBACK, *arguments]
+        there = [] if core is None else ["taskset", "--cpu-list", str(core)]
+        command = [*there, program, of_class, "--host", LOOPBACK, *arguments]
         return ChildProcess(command, self.folder / f"{name}.log", environment=self._environment(), folder=self.folder)
 
     def _environment(self) -> dict[str, str]:
