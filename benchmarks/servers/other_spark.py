@@ -2,9 +2,12 @@
 
 import dataclasses
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from benchmarks.servers.installing import installed_once, uv
+from sluice.console.toolchain.artifacts import EXTRAS
 from sluice.console.toolchain.cache import open_cache
 from sluice.console.toolchain.setup import set_up
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
@@ -13,23 +16,29 @@ from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectSe
 OTHER_SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 }
+HADOOP_MODULE = "hadoop-aws"  # It must have the version of the other jars of Hadoop, which pyspark brings.
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True)
 class OtherSpark:
-    """A version of Spark with its Delta. `group`: the group of its jars in artifacts.toml. `sha256`: the checksum of pyspark's file on
-    PyPI.
+    """A version of Spark with its Delta and its client for S3. `group`: the group of its jars in artifacts.toml. `sha256`: the checksum of
+    pyspark's file on PyPI. `shares_store`: it takes Amazon's modules of the pinned Spark, and only Hadoop's module has another version.
     """
 
     group: str
     version: str
     sha256: str
+    shares_store: bool
 
-    def server(self, folder: Path, memory: str = "1g") -> SparkConnectServer:
-        """Returns a server that is not started. The first call downloads 0.3 to 0.4 GB."""
+    def server(self, folder: Path, memory: str = "1g", more: Mapping[str, str] = NO_SETTINGS) -> SparkConnectServer:
+        """Returns a server that is not started. `more`: further settings. The first call downloads 0.3 to 0.4 GB."""
         jars = set_up([], delta=False, extras=(self.group,)).extra_jars
+        if self.shares_store:
+            client = set_up([], delta=False, extras=EXTRAS).extra_jars
+            jars = (*jars, *(jar for jar in client if HADOOP_MODULE not in jar.name))
         home = installed_once(open_cache(), f"pyspark-{self.version}", self._installed)
-        settings = ServerSettings(more=OTHER_SETTINGS, home=home)
+        settings = ServerSettings(more={**OTHER_SETTINGS, **more}, home=home)
         return SparkConnectServer(jars, folder, memory=memory, settings=settings)
 
     def _installed(self, folder: Path) -> Path:
@@ -42,5 +51,5 @@ class OtherSpark:
 
 
 # In 3.5.6 and 3.5.7, Delta 3.3 cannot replace a table (delta-io/delta#4671).
-SPARK35 = OtherSpark("spark35", "3.5.5", "6effc9ce98edf231f4d683fd14f7270629bf8458c628d6a2620ded4bb34f3cb9")
-SPARK40 = OtherSpark("spark40", "4.0.1", "9d1f22d994f60369228397e3479003ffe2dd736ba79165003246ff7bd48e2c73")
+SPARK35 = OtherSpark("spark35", "3.5.5", "6effc9ce98edf231f4d683fd14f7270629bf8458c628d6a2620ded4bb34f3cb9", False)
+SPARK40 = OtherSpark("spark40", "4.0.1", "9d1f22d994f60369228397e3479003ffe2dd736ba79165003246ff7bd48e2c73", True)

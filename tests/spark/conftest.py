@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,14 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from benchmarks.servers.other_spark import SPARK35
+from benchmarks.servers.s3 import S3Server
 from sluice.batch_manifest.table_report import TableReport
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs import session
 from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.object_store import spark_environment, spark_settings
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.ways import SmallSetting
@@ -71,6 +74,17 @@ class Lake:
 def lake(tmp_path: Path, spark_server: SparkConnectServer) -> Lake:
     """An empty lake with the shared Spark server. A test of both ways of merging also uses `way`; a test of one way sets it."""
     return Lake(tmp_path, SparkSettings(remote=spark_server.url, sessions_file=tmp_path / "lanes.json"))
+
+
+@pytest.fixture(scope="session")
+def spark35_server(tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server) -> Iterator[SparkConnectServer]:
+    """A Spark 3.5 with Delta 3.3 that knows nothing of Sluice, and the S3 server."""
+    server = SPARK35.server(tmp_path_factory.mktemp("spark35"))
+    server.tell(spark_settings(s3_place.options), spark_environment(s3_place.options))
+    try:
+        yield server.start()
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="module", params=["spark", "small"])

@@ -12,17 +12,24 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.servers.hive_metastore import HiveMetastore
+from benchmarks.servers.other_spark import SPARK35
+from benchmarks.servers.s3 import S3Server
 from sluice.cdc_engine.config.sluice import SluiceConfig
 from sluice.cdc_engine.destination_files import LakeTables
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
 from sluice.console.lake.register import register as lake_register
+from sluice.console.toolchain.artifacts import EXTRAS
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 from sluice.orchestration.run.catalog.registration import register_after_run, register_tables
 from sluice.spark_jobs.catalog import COMMENT_MAX
+from sluice.spark_jobs.object_store import spark_environment, spark_settings
 from sluice.spark_jobs.session import SparkSettings, open_sessions
 from tests.spark.catalog.test_catalog_changes import config_of
+from tests.spark.conftest import Lake
+from tests.spark.staged import DELETE, INSERT, Changes, Image, Schema
 
 pytestmark = [pytest.mark.catalog, pytest.mark.spark, pytest.mark.servers]
+KEYED = Schema({"id": "bigint", "name": "string"}, key=("id",))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +38,11 @@ class Sparks:
 
     ours: SparkConnectServer
     others: SparkConnectServer
+    metastore: HiveMetastore
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
         """Returns the rows that the other Spark reads."""
-        with open_sessions(SparkSettings(remote=self.others.url), 1) as (session,):
-            return sorted(tuple(row) for row in session.spark.sql(statement).collect())
+        return rows_of(self.others, statement)
 
     def act(self, *statements: str) -> None:
         with open_sessions(SparkSettings(remote=self.others.url), 1) as (session,):
@@ -43,20 +50,66 @@ class Sparks:
                 session.spark.sql(statement)
 
 
+def rows_of(server: SparkConnectServer, statement: str) -> list[tuple[Any, ...]]:
+    with open_sessions(SparkSettings(remote=server.url), 1) as (session,):
+        return sorted(tuple(row) for row in session.spark.sql(statement).collect())
+
+
 @pytest.fixture(scope="module")
-def sparks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sparks]:
+def sparks(tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server) -> Iterator[Sparks]:
     folder = tmp_path_factory.mktemp("catalog")
     metastore = HiveMetastore(folder / "metastore").start()
     settings = ServerSettings(more=metastore.spark_settings)
-    servers = [SparkConnectServer(None, folder / name, memory="1g", settings=settings) for name in ("ours", "others")]
+    ours = SparkConnectServer(None, folder / "ours", memory="1g", settings=settings, extras=EXTRAS)
+    ours.tell(spark_settings(s3_place.options), spark_environment(s3_place.options))
+    others = SparkConnectServer(None, folder / "others", memory="1g", settings=settings)
+    servers = [ours, others]
     try:
         for server in servers:
             server.start()
-        yield Sparks(*servers)
+        yield Sparks(ours, others, metastore)
     finally:
         for server in servers:
             server.stop()
         metastore.kill()
+
+
+@pytest.fixture(scope="module")
+def spark35(
+    sparks: Sparks, tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server
+) -> Iterator[SparkConnectServer]:
+    """A Spark 3.5 of somebody else with the same metastore."""
+    server = SPARK35.server(tmp_path_factory.mktemp("spark35"), more=sparks.metastore.spark_settings)
+    server.tell(spark_settings(s3_place.options), spark_environment(s3_place.options))
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
+@pytest.mark.store
+@pytest.mark.spark_version
+def test_a_foreign_spark_35_reads_tables_and_views_of_a_lake_in_s3_by_name(
+    tmp_path: Path, sparks: Sparks, spark35: SparkConnectServer, s3_store: S3Server
+) -> None:
+    lake = Lake(tmp_path, SparkSettings(remote=sparks.ours.url), way="spark", storage_options=s3_store.options)
+    config = with_views(lake_of(tmp_path, sparks)).model_copy(
+        update={"lake": f"s3://{s3_store.bucket}/{tmp_path.name}", "storage_options": s3_store.options}
+    )
+    names = {"shop.orders": "hard", "shop.items": "soft"}
+    for name, deletes in names.items():
+        given = {"path": config.table_path("east", *name.split(".")), "deletes": deletes}
+        lake.merge(
+            {name: [Changes(KEYED, [Image(INSERT, 10 + key, {"id": key, "name": "x"}) for key in range(3)])]}, **given
+        )
+        lake.merge({name: [Changes(KEYED, [Image(DELETE, 21, {"id": 1, "name": "x"})])]}, **given)
+    LakeTables(config.destination_dir("east")).keep(dict.fromkeys(names, ("id", 1)))
+    schema = f"{tmp_path.name}_shop".lower()
+    assert register_tables(config, "east").failed == {}
+    assert rows_of(spark35, f"SELECT id, name FROM {schema}.orders") == [(0, "x"), (2, "x")]
+    assert rows_of(spark35, f"SELECT id, _sluice_deleted FROM {schema}.items") == [(0, False), (1, True), (2, False)]
+    for name in ("orders_v", "items_v"):
+        assert rows_of(spark35, f"SELECT * FROM {schema}.{name}") == [(0, "x"), (2, "x")], name
 
 
 def lake_of(root: Path, sparks: Sparks, *names: str) -> SluiceConfig:

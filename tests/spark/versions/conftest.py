@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.servers.other_spark import SPARK35, SPARK40, OtherSpark
+from benchmarks.servers.s3 import S3Server
 from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.object_store import spark_environment, spark_settings
 
 
 @pytest.fixture(scope="session", params=[SPARK35, SPARK40], ids=lambda spark: spark.version)
@@ -15,8 +17,11 @@ def other_spark(request: pytest.FixtureRequest) -> OtherSpark:
 
 
 @pytest.fixture(scope="session")
-def spark_server(other_spark: OtherSpark, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectServer]:
+def spark_server(
+    other_spark: OtherSpark, tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server
+) -> Iterator[SparkConnectServer]:
     server = other_spark.server(tmp_path_factory.mktemp(other_spark.group))
+    server.tell(spark_settings(s3_place.options), spark_environment(s3_place.options))
     try:
         yield server.start()
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
+from benchmarks.servers.s3 import S3Server
+from sluice.console.lake.sql_store import load_extension, open_stores
 from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.old_spark import fill_old_field
 
 PAGE = Path(__file__).parents[3] / "docs" / "readers.md"
 READS, REFUSES, MISREADS = "reads", "refuses", "**misreads**"
 Rows = list[tuple[Any, ...]]
+Tables = dict[str, tuple[str, Rows]]  # Feature → (path, the rows that Spark reads).
 WIDEN = "ALTER TABLE {} ALTER COLUMN amount TYPE BIGINT"
 RENAME = "ALTER TABLE {} RENAME COLUMN note TO remark"
 DELETE = "DELETE FROM {} WHERE id % 4 = 0"
@@ -67,6 +72,24 @@ def by_dataset(path: str) -> Rows:
     return [tuple(row.values()) for row in deltalake.DeltaTable(path).to_pyarrow_table().to_pylist()]
 
 
+def by_duckdb_in_s3(path: str, request: pytest.FixtureRequest) -> Rows:
+    store: S3Server = request.getfixturevalue("s3_store")
+    connection = duckdb.connect()
+    load_extension(connection, "delta")
+    open_stores(connection, [path], store.options)
+    return connection.sql(f"SELECT * FROM delta_scan('{path.replace('s3a://', 's3://')}')").fetchall()
+
+
+def by_spark35_in_s3(path: str, request: pytest.FixtureRequest) -> Rows:
+    """The server knows nothing of Sluice, and reads by the address in the store."""
+    session: SparkSession = request.getfixturevalue("old_session")
+    return [tuple(row) for row in session.sql(f"SELECT * FROM delta.`{path}`").collect()]
+
+
+READERS_IN_S3: dict[str, Callable[[str, pytest.FixtureRequest], Rows]] = {
+    "DuckDB in S3": by_duckdb_in_s3,
+    "Spark 3.5 in S3": by_spark35_in_s3,
+}
 READERS: dict[str, Callable[[str], Rows]] = {
     "DuckDB": by_duckdb,
     "deltalake QueryBuilder": by_query_builder,
@@ -79,7 +102,8 @@ def matrix() -> dict[tuple[str, str], str]:
     """(feature, reader) → word, as the page has it; Spark's column, which is the measure, is left out."""
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     head, *rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
-    return {(row[0], reader): row[head.index(reader)] for row in rows for reader in READERS if row[0] in FEATURES}
+    readers = (*READERS, *READERS_IN_S3)
+    return {(row[0], reader): row[head.index(reader)] for row in rows for reader in readers if row[0] in FEATURES}
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +114,27 @@ def session(spark_server: SparkConnectServer) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def tables(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Rows]]:
-    """Feature → (path, the rows that Spark reads)."""
-    made: dict[str, tuple[str, Rows]] = {}
+def tables(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    return make_tables(session, str(tmp_path_factory.mktemp("readers")))
+
+
+@pytest.fixture(scope="module")
+def tables_in_s3(session: SparkSession, s3_store: S3Server) -> Tables:
+    return make_tables(session, f"s3a://{s3_store.bucket}/{uuid.uuid4().hex[:12]}")
+
+
+@pytest.fixture(scope="module")
+def old_session(spark35_server: SparkConnectServer) -> Iterator[SparkSession]:
+    made = SparkSession.builder.remote(spark35_server.url).create()
+    fill_old_field(made.client)
+    yield made
+    made.stop()
+
+
+def make_tables(session: SparkSession, root: str) -> Tables:
+    made: Tables = {}
     for name, feature in FEATURES.items():
-        path = str(tmp_path_factory.mktemp("readers") / re.sub(r"\W+", "-", name))
+        path = "/".join((root, re.sub(r"\W+", "-", name)))
         table = f"delta.`{path}`"
         session.sql(
             f"CREATE TABLE {table} (id BIGINT, day DATE, amount INT, note STRING) USING delta"
@@ -111,22 +151,38 @@ def tables(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> d
 
 
 def test_the_page_has_every_reader_and_feature() -> None:
-    assert set(matrix()) == {(feature, reader) for feature in FEATURES for reader in READERS}
+    assert set(matrix()) == {(feature, reader) for feature in FEATURES for reader in (*READERS, *READERS_IN_S3)}
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("feature", FEATURES)
-def test_a_reader_does_what_the_page_says(tables: dict[str, tuple[str, Rows]], feature: str, reader: str) -> None:
+def test_a_reader_does_what_the_page_says(tables: Tables, feature: str, reader: str) -> None:
     path, wanted = tables[feature]
+    assert judged(lambda: READERS[reader](path), wanted) == matrix()[feature, reader]
+
+
+@pytest.mark.spark
+@pytest.mark.servers
+@pytest.mark.store
+@pytest.mark.spark_version
+@pytest.mark.parametrize("reader", READERS_IN_S3)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_store_a_reader_of_a_lake_in_s3_does_what_the_page_says(
+    tables_in_s3: Tables, feature: str, reader: str, request: pytest.FixtureRequest
+) -> None:
+    path, wanted = tables_in_s3[feature]
+    assert judged(lambda: READERS_IN_S3[reader](path, request), wanted) == matrix()[feature, reader]
+
+
+def judged(read: Callable[[], Rows], wanted: Rows) -> str:
+    """Returns the page's word for what a reader does."""
     assert wanted
     try:
-        rows = READERS[reader](path)
+        rows = read()
     except Exception:  # each reader has errors of its own
-        found = REFUSES
-    else:
-        found = READS if sorted(rows, key=repr) == sorted(wanted, key=repr) else MISREADS
-    assert found == matrix()[feature, reader]
+        return REFUSES
+    return READS if sorted(rows, key=repr) == sorted(wanted, key=repr) else MISREADS
 
 
 def test_no_default_makes_a_table_that_a_reader_of_ours_cannot_read() -> None:

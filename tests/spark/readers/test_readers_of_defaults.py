@@ -1,0 +1,74 @@
+"""What Sluice writes with its default settings, also after columns were widened, added and dropped: every reader reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql.connect.session import SparkSession
+
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.old_spark import fill_old_field
+from sluice.spark_jobs.targets.layout import PLAIN, Layout
+from tests.spark.conftest import Lake
+from tests.spark.readers.test_readers import READERS
+from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange, Segment
+
+NAME = "shop.orders"
+BEFORE = Schema({"id": "bigint", "land": "string", "n": "int", "old": "string"}, key=("id",))
+AFTER = Schema({"id": "bigint", "land": "string", "n": "bigint", "new": "string"}, key=("id",))
+BIG = 2**40
+# The defaults of `schema_changes`: a wider type is rewritten, and a dropped column is kept.
+ALTERATIONS = (
+    {"kind": "widen", "column": "n", "new_name": "", "old_type": "int", "new_type": "bigint", "plan": "rewrite"},
+    {"kind": "drop", "column": "old", "new_name": "", "plan": "keep"},
+)
+LAYOUTS = {"plain": PLAIN, "partitions": Layout(partition_by=("land",)), "clusters": Layout(cluster_by=("land",))}
+# It refuses deletion vectors, which default tables have. `deletion_vectors: false` makes a table for it.
+REFUSES_VECTORS = "deltalake pyarrow"
+
+
+def image(operation: int, order_key: int, key: int, **values: Any) -> Image:
+    return Image(operation, order_key, {"id": key, "land": "at" if key % 2 else "de", **values})
+
+
+def merge_story(lake: Lake, layout: Layout, **options: Any) -> list[tuple[Any, ...]]:
+    """Inserts, changes and deletes rows before and after a change of the columns. Returns the rows that are right."""
+    first = [image(INSERT, 10 + key, key, n=key, old="o") for key in range(6)]
+    lake.merge({NAME: [Changes(BEFORE, first)]}, layout=layout, **options)
+    changes = [image(UPDATE_AFTER, 21, 1, n=11, old="p"), image(DELETE, 22, 2, n=2, old="o")]
+    lake.merge({NAME: [Changes(BEFORE, changes)]}, layout=layout, **options)
+    later = [image(UPDATE_AFTER, 41, 3, n=BIG, new="q"), image(DELETE, 42, 4, n=4, new=None)]
+    altered: list[Segment] = [SchemaChange(31, AFTER, ALTERATIONS), Changes(AFTER, later)]
+    lake.merge({NAME: altered}, layout=layout, **options)
+    return [(0, "de", 0, None), (1, "at", 11, None), (3, "at", BIG, "q"), (5, "at", 5, None)]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "no vectors"])
+def test_every_reader_reads_what_the_defaults_write(lake: Lake, layout: str, *, vectors: bool) -> None:
+    right = merge_story(lake, LAYOUTS[layout], deletion_vectors=vectors)
+    assert lake.rows(NAME, "id", "land", "n", "new") == right
+    names = [field.name for field in lake.log(NAME).schema().fields]
+    places = [names.index(name) for name in ("id", "land", "n", "new")]
+    for reader, read in READERS.items():
+        if vectors and reader == REFUSES_VECTORS:
+            continue
+        found = sorted(tuple(row[place] for place in places) for row in read(lake.path(NAME)))
+        assert found == right, reader
+
+
+@pytest.mark.spark
+@pytest.mark.servers
+@pytest.mark.spark_version
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_spark_35_reads_what_the_defaults_write(lake: Lake, layout: str, spark35_server: SparkConnectServer) -> None:
+    right = merge_story(lake, LAYOUTS[layout])
+    session = SparkSession.builder.remote(spark35_server.url).create()
+    fill_old_field(session.client)
+    try:
+        rows = session.sql(f"SELECT id, land, n, new FROM delta.`{lake.path(NAME)}`").collect()
+    finally:
+        session.stop()
+    assert sorted(tuple(row) for row in rows) == right
