@@ -42,12 +42,12 @@ def reload_definitions(module: str = DEFINITIONS) -> None:
     """Rebuilds the definitions and gives them to every code server of this process. If the build raises an error, the old definitions
     stay and the error is raised.
     """
-    from sluice.orchestration.base.table_catalog import tables_of_now  # noqa: PLC0415  imports Dagster, in a process that forks
+    from sluice.orchestration.base.table_catalog import current_tables  # noqa: PLC0415  imports Dagster, in a process that forks
 
     with _lock:
         old = sys.modules.pop(module, None)
         try:
-            with tables_of_now():
+            with current_tables():
                 loaded = [(server, server.reload_repositories()) for server in _servers]
         except BaseException:
             if old is not None:

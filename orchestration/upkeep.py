@@ -16,9 +16,9 @@ import structlog
 
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.keeping.keeper import Keeper, follow
-from sluice.orchestration.base.table_catalog import digest_of_tables, tables_of_now
+from sluice.orchestration.base.table_catalog import current_tables, digest_of_tables
 from sluice.orchestration.reload import reload_definitions
-from sluice.orchestration.sensor.runless import Voice, speak
+from sluice.orchestration.sensor.runless import CheckPublisher, publish_checks
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.keeping.conf_watch import ConfWatch
@@ -82,16 +82,17 @@ class ShownDefinitions:
         return found or known
 
 
-class Voices:
-    """Returns one `Voice` per destination of the conf/ in use, when it is called."""
+class CheckPublishers:
+    """Returns one `CheckPublisher` per destination of the conf/ in use, when it is called."""
 
     def __init__(self, watch: ConfWatch) -> None:
-        self._watch, self._made = watch, dict[str, Voice]()
+        self._watch, self._made = watch, dict[str, CheckPublisher]()
 
-    def __call__(self) -> Iterable[Voice]:
+    def __call__(self) -> Iterable[CheckPublisher]:
         config = self._watch.in_use.config
         self._made = {
-            name: self._made.get(name) or Voice(name, config.destination_dir(name)) for name in config.destinations
+            name: self._made.get(name) or CheckPublisher(name, config.destination_dir(name))
+            for name in config.destinations
         }
         return self._made.values()
 
@@ -102,7 +103,7 @@ def keep_up(watch: ConfWatch) -> None:
     The definitions are read after this call, in this process and in the process from which runs are forked.
     """
     try:
-        with tables_of_now():
+        with current_tables():
             pass
     except OSError as error:
         log.error("tables_not_copied", reason=error.strerror)
@@ -114,4 +115,6 @@ def keep_up(watch: ConfWatch) -> None:
         keeper.look(watch.in_use)
         lookers.insert(0, keeper.look)
     threading.Thread(target=follow, args=(watch, lookers, stopping), name="follow-conf", daemon=True).start()
-    threading.Thread(target=speak, args=(Voices(watch), stopping), name="watch-ticks", daemon=True).start()
+    threading.Thread(
+        target=publish_checks, args=(CheckPublishers(watch), stopping), name="watch-ticks", daemon=True
+    ).start()

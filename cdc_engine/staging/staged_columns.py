@@ -21,7 +21,7 @@ def staged_columns(decoder: RowDecoder) -> tuple[LakeColumn, ...]:
         LakeColumn(
             name=column.name,
             type=each.spark,
-            nullable=column.nullable or each.null_beside_source or decoder.policy.undecodable == QUARANTINE,
+            nullable=column.nullable or each.may_become_null or decoder.policy.undecodable == QUARANTINE,
             mysql_type=column.mysql_type,
         )
         for column, each in pairs

@@ -1,7 +1,7 @@
 """Runs a child process that ends with its parent, unless it must outlive the parent. The database servers, Spark and `stack` use it.
 
 Each child leads its own process group, so that Ctrl-C in the terminal reaches only the program that started it. A shell that waits on a
-pipe (the leash) kills the child when that program dies, even by SIGKILL. The kernel's parent-death signal cannot be used, because it is
+pipe (the watcher) kills the child when that program dies, even by SIGKILL. The kernel's parent-death signal cannot be used, because it is
 sent when the thread that started the child ends, not when the process ends.
 """
 
@@ -44,7 +44,7 @@ class ChildProcess:
                 cwd=folder,
                 start_new_session=True,
             )
-        self._leash = _leash(self._process.pid) if die_with_parent else None
+        self._watcher = _watcher_of(self._process.pid) if die_with_parent else None
 
     @property
     def pid(self) -> int:
@@ -80,10 +80,10 @@ class ChildProcess:
         """Kills the program and its process group."""
         self._signal(signal.SIGKILL)
         self._process.wait()
-        if self._leash:
-            self._leash.kill()
-            self._leash.communicate()
-            self._leash = None
+        if self._watcher:
+            self._watcher.kill()
+            self._watcher.communicate()
+            self._watcher = None
 
     def stall(self) -> None:
         """Stops the program and its process group with SIGSTOP, to simulate a hanging host. Returns when the program has stopped. `kill`
@@ -101,7 +101,7 @@ class ChildProcess:
                 os.killpg(self._process.pid, number)
 
 
-def _leash(pid: int) -> "subprocess.Popen[bytes]":
+def _watcher_of(pid: int) -> "subprocess.Popen[bytes]":
     """Starts a shell that kills the child's process group when its pipe closes, which happens when this process dies."""
     return subprocess.Popen(
         ["/bin/sh", "-c", f"read _; kill -KILL -{pid}"],

@@ -53,12 +53,12 @@ def read_tables(directory: Path) -> tuple[TableVersion, ...]:
     """Returns the tables in the engine's current list, sorted by name; empty before the first connection to the source. Raises MetaError,
     which states the remedy.
     """
-    return _by_name(tables_file.read_tables(_list_of_now(directory)))
+    return _by_name(tables_file.read_tables(_current_list(directory)))
 
 
 def read_comments(directory: Path) -> tables_file.Comments:
     """Returns the comments of tables and columns in the source, from the engine's current list. Raises MetaError."""
-    return tables_file.read_comments(_list_of_now(directory))
+    return tables_file.read_comments(_current_list(directory))
 
 
 def digest_of_tables(directory: Path) -> str:
@@ -66,7 +66,7 @@ def digest_of_tables(directory: Path) -> str:
     if not read_tables(directory):
         return ""
     with contextlib.suppress(FileNotFoundError):
-        return hashlib.sha256(_list_of_now(directory).read_bytes()).hexdigest()
+        return hashlib.sha256(_current_list(directory).read_bytes()).hexdigest()
     return ""
 
 
@@ -76,7 +76,7 @@ def defined_tables(config: SluiceConfig, destination: str) -> tuple[TableVersion
 
 
 @contextlib.contextmanager
-def tables_of_now() -> Iterator[None]:
+def current_tables() -> Iterator[None]:
     """Copies the engine's current lists of tables for the definitions that the block builds and for later runs.
 
     If the block fails, the previous copies are restored. Raises OSError if the lists cannot be copied. Does nothing if no conf/ is
@@ -90,7 +90,7 @@ def tables_of_now() -> Iterator[None]:
     config = conf_in_use().config
     for name in config.destinations:
         with contextlib.suppress(FileNotFoundError):
-            lists[name] = _list_of_now(config.destination_dir(name)).read_bytes()
+            lists[name] = _current_list(config.destination_dir(name)).read_bytes()
     try:
         _copy(folder, lists)
         yield
@@ -121,10 +121,10 @@ def _list_of_definitions(config: SluiceConfig, destination: str) -> Path:
     folder = tables_in_use()
     if folder is not None and folder.is_dir():
         return folder / f"{destination}.json"
-    return _list_of_now(config.destination_dir(destination))
+    return _current_list(config.destination_dir(destination))
 
 
-def _list_of_now(directory: Path) -> Path:
+def _current_list(directory: Path) -> Path:
     """Returns the path of the engine's list. If this host does not have it, downloads it from the object store. If the store does not
     answer, returns the path of the last download.
     """
@@ -275,7 +275,7 @@ class SourceColumns:
     def __init__(self, config: SluiceConfig, destination: str, path: Callable[[], Path] | None = None) -> None:
         self._settings = config.destinations[destination].tables
         directory, self._destination = config.destination_dir(destination), destination
-        self._find = path or (lambda: _list_of_now(directory))
+        self._find = path or (lambda: _current_list(directory))
         self._written_ns, self._tables = -1, dict[str, TableVersion]()
         self._comments: tables_file.Comments = {}
         self._path, self._looked = Path(), -math.inf

@@ -21,7 +21,7 @@ from sluice.cdc_engine.config.reading import conf_dir as usual_conf_dir
 from sluice.cdc_engine.config.reading import config_of
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError
 from sluice.cdc_engine.keeping.in_use import VARIABLE, InUse, keep, kept_file, read_kept
-from sluice.orchestration.base.table_catalog import digest_of_tables, tables_of_now
+from sluice.orchestration.base.table_catalog import current_tables, digest_of_tables
 from sluice.orchestration.base.translation import Translation, Translations, use_translations
 from sluice.orchestration.code_location import definitions_of
 from sluice.orchestration.component.conf_texts import folder_texts
@@ -120,7 +120,7 @@ def _write_down(in_use: InUse) -> None:
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = _here.wrote = str(path)
     try:
-        with tables_of_now():
+        with current_tables():
             pass
     except OSError:
         os.environ.pop(VARIABLE) if before is None else os.environ.update({VARIABLE: before})

@@ -29,7 +29,7 @@ SILENT_SECONDS = TICK_SILENCE_SECONDS_MAX + 20.0
 log = structlog.get_logger()
 
 
-class Voice:
+class CheckPublisher:
     """Publishes the check of one destination's engine. Opens Dagster's storage only if there may be something to publish. `clock`:
     returns seconds since 1970.
     """
@@ -85,15 +85,15 @@ def _says(result: dg.AssetCheckEvaluation) -> tuple[bool, str]:
     return result.passed, (result.description or "").partition(":")[0]
 
 
-def speak(voices: Callable[[], Iterable[Voice]], stopping: threading.Event) -> None:
-    """Calls `look` of every voice every LOOK_SECONDS until `stopping` is set. Logs an error and tries again. `voices`: returns the
-    current voices.
+def publish_checks(publishers: Callable[[], Iterable[CheckPublisher]], stopping: threading.Event) -> None:
+    """Calls `look` of every publisher every LOOK_SECONDS until `stopping` is set. Logs an error and tries again. `publishers`: returns the
+    current publishers.
     """
     reported = ""
     while not stopping.wait(LOOK_SECONDS):
-        for voice in voices():
+        for publisher in publishers():
             try:
-                voice.look()
+                publisher.look()
                 reported = ""
             # The error can be of any kind, because any storage may be configured. It must not affect the engines.
             except Exception as error:

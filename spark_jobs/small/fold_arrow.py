@@ -207,12 +207,12 @@ class _Found:
             [pa.chunked_array([*_chunks(key), *_chunks(their)]) for key, their in zip(keys, theirs, strict=True)]
         )
         usable = np.flatnonzero(~lake.deleted) if alive else _range(lake.deleted)
-        place_of = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
+        index_of = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
         of_lake = codes[count:][usable]
-        place_of[of_lake] = usable
+        index_of[of_lake] = usable
         if len(np.unique(of_lake)) != len(of_lake):
             raise DuplicateKeysError
-        self._lake, self._indices = lake, place_of[codes[:count]]
+        self._lake, self._indices = lake, index_of[codes[:count]]
 
     @property
     def mask(self) -> Mask:

@@ -194,7 +194,7 @@ class Production:
         """Starts what has ended, as the manager of services or containers does."""
         for name, process in list(self.processes.items()):
             if not process.running:
-                process.kill()  # it has ended: this ends its leash
+                process.kill()  # it has ended: this ends its watcher
                 self.start_part(name)
 
     def active(self) -> str:

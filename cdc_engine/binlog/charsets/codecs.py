@@ -88,7 +88,7 @@ def lexed_codec_of(charset: str) -> tuple[str, dict[int, str]]:
     if charset in LEXED:
         return f"{CODEC_PREFIX}{charset}{LEXED_SUFFIX}", {ord(wide): sign for wide, sign in CODECS[charset][1].items()}
     if charset == "swe7":
-        return "ascii", {index: mail for index, mail in enumerate(ONE_BYTE["swe7"][:0x7F]) if mail != chr(index)}
+        return "ascii", {index: sign for index, sign in enumerate(ONE_BYTE["swe7"][:0x7F]) if sign != chr(index)}
     return codec_of(charset) or "utf_8", {}
 
 

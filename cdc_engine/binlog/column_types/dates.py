@@ -43,7 +43,7 @@ def fraction_bytes(digits: int) -> int:
 
 @column_type(TypeCode.DATE)
 def date(_column: Column) -> ColumnType:
-    found = ColumnType(width=3, arrow=pa.date32(), spark="date", finish=_dates, null_beside_source=True)
+    found = ColumnType(width=3, arrow=pa.date32(), spark="date", finish=_dates, may_become_null=True)
     return with_zero_dates(found, lambda values: (_little_endian(values, 3) << 17, 0), digits=-1)
 
 
@@ -80,14 +80,14 @@ def timestamp_before_56(column: Column) -> ColumnType:
 def _datetime(width: int, packed: Packed, digits: int) -> ColumnType:
     finish = functools.partial(_datetimes, packed=packed)
     found = ColumnType(
-        width=width, arrow=pa.timestamp("us"), spark="timestamp_ntz", finish=finish, null_beside_source=True
+        width=width, arrow=pa.timestamp("us"), spark="timestamp_ntz", finish=finish, may_become_null=True
     )
     return with_zero_dates(found, packed, digits)
 
 
 def _timestamp(width: int, finish: Any, digits: int) -> ColumnType:
     arrow = pa.timestamp("us", "UTC")
-    found = ColumnType(width=width, arrow=arrow, spark="timestamp", finish=finish, null_beside_source=True)
+    found = ColumnType(width=width, arrow=arrow, spark="timestamp", finish=finish, may_become_null=True)
     return with_zero_dates(found, functools.partial(_packed_instants, finish=finish), digits)
 
 

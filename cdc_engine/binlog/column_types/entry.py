@@ -72,7 +72,7 @@ class ColumnType:
     length, or `prefix_bytes` is 0 and each value has `width` bytes.
 
     `finish` decodes all values of a column to an Arrow array of the type `arrow`. `spark`: the type's name in Spark SQL.
-    `null_beside_source`: some values that are not NULL in the source (zero dates) become NULL, so a NOT NULL column may contain NULL.
+    `may_become_null`: some values that are not NULL in the source (zero dates) become NULL, so a NOT NULL column may contain NULL.
     `by_zero_dates`: zero-date policy → type, for the policies "error" and "text"; empty for types without dates.
     """
 
@@ -81,7 +81,7 @@ class ColumnType:
     arrow: pa.DataType
     spark: str
     finish: Callable[[Values], AnyArray]
-    null_beside_source: bool = False
+    may_become_null: bool = False
     by_zero_dates: Mapping[str, ColumnType] = dataclasses.field(default_factory=dict)
 
 

@@ -18,7 +18,7 @@ def text_value(text: str, each: ColumnType) -> str | None:
     """
     if not (pa.types.is_date(each.arrow) or pa.types.is_timestamp(each.arrow)) or not _NO_DAY.match(text):
         return text
-    if each.null_beside_source:
+    if each.may_become_null:
         return None
     raise ValueError(f"{text} is not a valid date, and `zero_dates: error` refuses it")
 

@@ -61,9 +61,9 @@ def put_escaped(out: Bytes, at: Integer, texts: Bytes, start: Integer, size: Int
             at += 1
             continue
         out[at] = 92
-        mail = short_escape(byte)
-        if mail:
-            out[at + 1] = mail
+        escape = short_escape(byte)
+        if escape:
+            out[at + 1] = escape
             at += 2
         else:
             out[at + 1], out[at + 2], out[at + 3] = 117, 48, 48

@@ -24,7 +24,7 @@ def row_end(columns: tuple[Column, ...]) -> int:
     return next((index for index, column in enumerate(columns) if column.generated in {ROW_END, HIDDEN_END}), -1)
 
 
-def of_now(operation: Int8s, buffer: Bytes, starts: Int64s, *, keyed: bool) -> Mask:
+def current_rows(operation: Int8s, buffer: Bytes, starts: Int64s, *, keyed: bool) -> Mask:
     """Returns which images belong to current rows. `starts`: offset of each image's ROW END in `buffer`, or negative if the image omits it
     because it did not change.
 

@@ -24,7 +24,7 @@ from sluice.cdc_engine.binlog.column_types import (
 )
 from sluice.cdc_engine.binlog.column_types.entry import AnyArray
 from sluice.cdc_engine.binlog.located_values import LocatedValues
-from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN, of_now, row_end
+from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN, current_rows, row_end
 from sluice.cdc_engine.binlog.row_rules.rules import BoundRules
 from sluice.cdc_engine.binlog.rows import diffs as rows_diffs
 from sluice.cdc_engine.binlog.rows import locate as rows_locate
@@ -143,7 +143,7 @@ class RowDecoder:
         slot = np.full(len(every), -1, np.int32)
         slot[indices] = np.arange(len(self._columns), dtype=np.int32)
         ends = row_end(version.columns)
-        if ends >= 0 and slot[ends] < 0:  # ROW END is not captured, but `of_now` needs its values.
+        if ends >= 0 and slot[ends] < 0:  # ROW END is not captured, but `current_rows` needs its values.
             slot[ends] = len(self._columns)
         self._ends = int(slot[ends]) if ends >= 0 else -1
         self._located = max(len(self._columns), self._ends + 1)
@@ -197,7 +197,7 @@ class RowDecoder:
                 raise self._refusal(events, cursor, status)
             rows = int(cursor[2])
             if rows and self._ends >= 0:
-                rows = self._keep_those_of_now(events, rows)
+                rows = self._keep_current_rows(events, rows)
             if rows:
                 batch = self._batch(events, rows, self._differences[:, : cursor[4]])
                 if self._rules is not None:
@@ -318,11 +318,11 @@ class RowDecoder:
         )
         return TableStoppedError(self.version.database, self.version.table, TableState.IMAGE_NOT_FULL, reason)
 
-    def _keep_those_of_now(self, events: _Events, rows: int) -> int:
+    def _keep_current_rows(self, events: _Events, rows: int) -> int:
         """Drops the located rows that are history in a system-versioned table, before their values are decoded. Returns how many remain."""
         locations = self._locations
         starts = self._starts[self._ends, :rows]
-        now = of_now(locations.operation[:rows], events.block.buffer, starts, keyed=bool(self.version.key))
+        now = current_rows(locations.operation[:rows], events.block.buffer, starts, keyed=bool(self.version.key))
         kept = int(now.sum())
         for each in (self._starts, self._sizes):
             each[:, :kept] = each[:, :rows][:, now]

@@ -197,13 +197,13 @@ def room_of(units: RowUnits, columns: RowColumns, values: ShownValues, frame: Pi
         total += constant + units.gtids.starts[mark + 1] - units.gtids.starts[mark]
         for column in range(sizes.shape[0]):
             is_decimal = columns.kinds[column] == DECIMAL or columns.kinds[column] == UNSIGNED
-            beside = DECIMAL_BYTES if is_decimal else CELL_BYTES
+            overhead = DECIMAL_BYTES if is_decimal else CELL_BYTES
             own = image_of(sizes, column, after, before)
             for image in (own, before):
                 size = sizes[column, image]
                 if size == ABSENT:
                     total += columns.names.starts[column + 1] - columns.names.starts[column]
-                total += (1 + columns.keys[column]) * (size + beside if size >= 0 else 1)
+                total += (1 + columns.keys[column]) * (size + overhead if size >= 0 else 1)
     return total
 
 

@@ -124,7 +124,7 @@ class _Reader:
         return package
 
     def _message(self) -> None:
-        place, unclosed = len(self.messages), 1
+        index, unclosed = len(self.messages), 1
         name, fields, reserved = self._next(), [], list[tuple[int, int]]()
         self._expect("{")
         while unclosed:
@@ -145,7 +145,7 @@ class _Reader:
                 self._skip()
             elif word != ";":
                 fields.append(self._field(word))
-        self.messages.insert(place, ProtobufMessage(name, tuple(fields), tuple(reserved)))
+        self.messages.insert(index, ProtobufMessage(name, tuple(fields), tuple(reserved)))
 
     def _field(self, word: str) -> ProtobufField:
         label = word if word in LABELS else ""

@@ -252,8 +252,8 @@ def _tag(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> Integer:
         state[SOURCE_NEW + row] = 0
     for index in range(length):
         value = np.int64(buffer[at + index])
-        mail = 97 <= value <= 122 or value == 95
-        if not mail and (index == 0 or not 48 <= value <= 57):
+        may_begin = 97 <= value <= 122 or value == 95
+        if not may_begin and (index == 0 or not 48 <= value <= 57):
             return -1
         state[SOURCE_NEW + 2 + (index >> 3)] |= value << (8 * (index & 7))
     return at + length

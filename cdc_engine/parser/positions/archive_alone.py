@@ -38,7 +38,7 @@ class ArchiveAlone:
         self.bytes_read = 0
 
     @property
-    def place(self) -> str:
+    def origin(self) -> str:
         return f"the archive {self._archive.location}" + (f", which lacks {self._lacks}" if self._lacks else "")
 
     @property
@@ -67,7 +67,7 @@ class ArchiveAlone:
         """Yields the blocks from a position to the archive's end. Raises PositionLostError, or the errors of the scan."""
         names = [log.file for log in self.logs]
         if start.position.file not in names:
-            raise PositionLostError(f"{self.place} does not have {start.position.file}: put the binlog file there")
+            raise PositionLostError(f"{self.origin} does not have {start.position.file}: put the binlog file there")
         files = tuple(names[names.index(start.position.file) :])
         interval = ArchivedInterval(self._archive, start.position, self.facts, files)
         scanner = interval.scanner(history, captured, prepared, executed_known=start.executed_known)

@@ -45,7 +45,7 @@ def archived_before(archived: Iterable[BinaryLog], first: str) -> tuple[BinaryLo
 
 
 class ReadableFiles(Protocol):
-    """Binlog files of a source or an archive, which are read independently of the running stream. `place`: the source or archive in
+    """Binlog files of a source or an archive, which are read independently of the running stream. `origin`: the source or archive in
     messages. `logs`: oldest first. `bytes_read`: the number of bytes that `blocks` has read.
     """
 
@@ -54,7 +54,7 @@ class ReadableFiles(Protocol):
     bytes_read: int
 
     @property
-    def place(self) -> str: ...
+    def origin(self) -> str: ...
     @property
     def nothing_purged(self) -> bool: ...
     def bound(self, epoch: int) -> Position | None:
@@ -100,7 +100,7 @@ class BinlogFiles:
         self.logs = (*older, *self.facts.logs)
 
     @property
-    def place(self) -> str:
+    def origin(self) -> str:
         return self.source.address
 
     def bound(self, epoch: int) -> None:

@@ -53,7 +53,7 @@ def _reach(files: BinlogFiles, wanted: RequestedPosition) -> None:
 def _start_in(files: BinlogFiles, wanted: RequestedPosition) -> StartChoice:
     decision = decide(None, wanted, files.reachable)
     if isinstance(decision, Lost):
-        raise PositionLostError(f"{files.place}: {decision}")
+        raise PositionLostError(f"{files.origin}: {decision}")
     if isinstance(decision, OfTime):
         return choice_at(files, decision.time_us, file=decision.file)
     if isinstance(decision, BeginOf):

@@ -57,7 +57,7 @@ def find_transactions(files: ReadableFiles, wanted: GtidSet, epoch: int) -> Foun
             if search.is_over_after(block):
                 halves.refuse_one_half()
                 return search.found()
-    raise ConfigurationError(f"{files.place}: its binlog has no transaction {_names(search.missing)}: correct --gtids")
+    raise ConfigurationError(f"{files.origin}: its binlog has no transaction {_names(search.missing)}: correct --gtids")
 
 
 class _XaHalf(NamedTuple):
@@ -197,7 +197,7 @@ def _file_before(files: ReadableFiles, wanted: GtidSet) -> str:
     """Returns the newest file that begins before all of the transactions. Raises PositionLostError if no file does."""
     names = [log.file for log in files.logs]
     if not names:
-        raise PositionLostError(f"{files.place} does not list its binlog files: grant REPLICATION CLIENT")
+        raise PositionLostError(f"{files.origin} does not list its binlog files: grant REPLICATION CLIENT")
     low, high = 0, len(names)
     while high - low > 1:
         middle = (low + high) // 2
@@ -205,7 +205,7 @@ def _file_before(files: ReadableFiles, wanted: GtidSet) -> str:
     gone = executed_part(_begin_set(files, names[0]), wanted) if low == 0 else GtidSet()
     if gone:
         raise PositionLostError(
-            f"{files.place} has purged {_names(gone)}: its oldest binlog file is {names[0]}. Leave them out, name an `archive` "
+            f"{files.origin} has purged {_names(gone)}: its oldest binlog file is {names[0]}. Leave them out, name an `archive` "
             "that has them, or re-snapshot the tables with `sluice snapshot start`"
         )
     return names[low]

@@ -40,7 +40,7 @@ def choice_at(files: ReadableFiles, time_us: int, file: str = "") -> StartChoice
     """
     found = Within(file=file) if file else find_file(files, time_us)
     if isinstance(found, Gone):
-        raise PositionLostError(f"{files.place}: {found}")
+        raise PositionLostError(f"{files.origin}: {found}")
     return _start_within(files, found.file, functools.partial(_first_of_time, time_us, file))
 
 

@@ -94,10 +94,10 @@ _NOWHERE = -2
 @functools.cache
 def _patterns(notation: Notation) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Returns the pattern of any token, and the pattern of a name after a point."""
-    mail, blank = _LETTER, _BLANK
+    character, blank = _LETTER, _BLANK
     if notation.client in BLANK_NO_BREAK_SPACE:
-        mail, blank = r"(?!\xa0)" + _LETTER, _BLANK.replace("]", r"\xa0]")
-        mail = f"(?:{mail})"
+        character, blank = r"(?!\xa0)" + _LETTER, _BLANK.replace("]", r"\xa0]")
+        character = f"(?:{character})"
     inside = r"(?:[^Q\\]|\\.|QQ)*" if notation.backslash_escapes else r"(?:[^Q]|QQ)*"
     double_name, double_string = '"(?:[^"]|"")*"', f'"{inside.replace("Q", chr(34))}"'
     pattern = _SHAPES
@@ -106,11 +106,11 @@ def _patterns(notation: Notation) -> tuple[re.Pattern[str], re.Pattern[str]]:
         "{more_names}": f"| {double_name}" if notation.ansi_quotes else "",
         "{more_strings}": "" if notation.ansi_quotes else f"| {double_string}",
         "{single}": "'" + inside.replace("Q", "'") + "'",
-        "{letter}": mail,
+        "{letter}": character,
         "{blank}": blank,
     }.items():
         pattern = pattern.replace(position, value)
-    return re.compile(pattern, re.VERBOSE | re.DOTALL), re.compile(f"{mail}+")
+    return re.compile(pattern, re.VERBOSE | re.DOTALL), re.compile(f"{character}+")
 
 
 def tokens(statement: str, notation: Notation = _USUAL) -> list[Token]:

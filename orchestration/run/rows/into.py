@@ -155,7 +155,7 @@ def _from_a_version(
     interval.reach(begin.file)
     if begin.file not in {log.file for log in interval.files.logs}:
         raise PositionLostError(
-            f"version {base.version} of {request.tables[0]} ends at {begin}, and {interval.files.place} does not have "
+            f"version {base.version} of {request.tables[0]} ends at {begin}, and {interval.files.origin} does not have "
             f"{begin.file}: use a later --from"
         )
     chosen.append(base)

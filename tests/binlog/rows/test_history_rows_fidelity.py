@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sluice.cdc_engine.binlog.row_rules.history_rows import of_now
+from sluice.cdc_engine.binlog.row_rules.history_rows import current_rows
 from sluice.cdc_engine.contracts import Operation
 
 NEVER, LATER, ENDED = "7fffffff0f423f", "ffffffff0f423f", "6b028b02085b29"
@@ -17,7 +17,7 @@ def shown(images: list[tuple[Operation, str]], *, keyed: bool) -> list[tuple[int
     starts = np.cumsum([7, *(len(time) // 2 for _, time in images[:-1])]).astype(np.int64)
     starts[[not time for _, time in images]] = -1
     operation = np.array([operation for operation, _ in images], np.int8)
-    now = of_now(operation, buffer, starts, keyed=keyed)
+    now = current_rows(operation, buffer, starts, keyed=keyed)
     return [(number, Operation(operation[number])) for number in np.flatnonzero(now).tolist()]
 
 

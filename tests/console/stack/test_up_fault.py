@@ -170,7 +170,7 @@ def test_fault_foreground_killed_leaves_nothing(up: Up) -> None:
     up.start("foreground")
     up.wait_until_said("everything answers")
     up.send(signal.SIGKILL)
-    wait_for("the leashes have pulled", lambda: not up.left())
+    wait_for("the watchers have killed their children", lambda: not up.left())
     up.start("foreground")
     up.wait_for_process(DAEMON)
 

@@ -16,7 +16,7 @@ from sluice.cdc_engine.status_file import STATUS_FILE
 from sluice.orchestration.base.table_catalog import engine_key
 from sluice.orchestration.checks.observations import ENGINE_CHECK, result_of
 from sluice.orchestration.sensor import runless, silence
-from sluice.orchestration.sensor.runless import Voice
+from sluice.orchestration.sensor.runless import CheckPublisher
 
 KEY = dg.AssetCheckKey(engine_key("shop"), ENGINE_CHECK)
 NO_TICK = "no tick of the sensor shop_engine for 120 s"
@@ -32,7 +32,7 @@ class Host:
         self.start()
 
     def start(self) -> None:
-        self.voice = Voice("shop", self.folder, self.storage, lambda: self.now)
+        self.publisher = CheckPublisher("shop", self.folder, self.storage, lambda: self.now)
 
     def storage(self) -> dg.DagsterInstance:
         return dg.DagsterInstance.local_temp(str(self.folder / "storage"))
@@ -44,7 +44,7 @@ class Host:
             state="RUNNING", troubles=troubles, ticked_at_us=int(self.ticked * 1e6), updated_at_us=int(self.now * 1e6)
         )
         write_status(self.folder / STATUS_FILE, status)
-        return self.voice.look()
+        return self.publisher.look()
 
     def newest(self) -> tuple[bool, str]:
         with self.storage() as instance:
@@ -103,10 +103,10 @@ def test_fault_a_check_is_cleared_once_the_storage_answers_again(host: Host, mon
     def away() -> dg.DagsterInstance:
         raise OSError("database is locked")
 
-    monkeypatch.setattr(host.voice, "_instance", away)
+    monkeypatch.setattr(host.publisher, "_instance", away)
     with pytest.raises(OSError, match="locked"):
         host.passes(1)
-    monkeypatch.setattr(host.voice, "_instance", host.storage)
+    monkeypatch.setattr(host.publisher, "_instance", host.storage)
     assert host.passes(1)
     assert host.newest() == (True, "")
 
@@ -122,7 +122,7 @@ def test_fault_an_engine_that_cannot_start_is_its_sensors_to_tell_while_ticks_co
 def test_fault_a_storage_that_cannot_be_written_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     stopping, looks = threading.Event(), []
 
-    class Broken(Voice):
+    class Broken(CheckPublisher):
         def __init__(self) -> None: ...
 
         def look(self) -> bool:
@@ -132,5 +132,5 @@ def test_fault_a_storage_that_cannot_be_written_is_tried_again(monkeypatch: pyte
             raise OSError("database is locked")
 
     monkeypatch.setattr(runless, "LOOK_SECONDS", 0.0)
-    runless.speak(lambda: [Broken()], stopping)
+    runless.publish_checks(lambda: [Broken()], stopping)
     assert len(looks) == 2
