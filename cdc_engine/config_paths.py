@@ -5,6 +5,7 @@ console would find different lakes."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import posixpath
 import re
@@ -98,6 +99,7 @@ def database_url(url: str, root: Path | None) -> str:
     return f"{found[1]}{local_path(url[found.end() :], root)}" if found else url
 
 
+@functools.lru_cache(maxsize=8192)
 def path_segment(name: str) -> str:
     """Returns the name of a folder for the name of a database or a table. Different names have different folders.
 

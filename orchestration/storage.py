@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import sqlalchemy as db
+from dagster._core.events import ASSET_EVENTS
+from dagster._core.events.log import EventLogEntry
 from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import (
     INDEX_SHARD_NAME,
@@ -215,6 +217,22 @@ class KeptEvents(SqliteEventLogStorage):
             finally:
                 shutil.rmtree(folder)
         return self._empty
+
+    def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
+        """Stores the events of one run in one transaction of each file. Dagster calls it for the materializations that a run plans."""
+        kinds = {each.dagster_event_type if each.is_dagster_event else None for each in events}
+        if len({each.run_id for each in events}) > 1 or kinds - ASSET_EVENTS:
+            super().store_event_batch(events)
+            return
+        statements = [self.prepare_insert_event(each) for each in events]
+        with self.run_connection(events[0].run_id) as connection:
+            for statement in statements:
+                connection.execute(statement)
+        with self.index_transaction() as connection:
+            ids = [connection.execute(statement).inserted_primary_key[0] for statement in statements]
+            self._store_asset_event_tags(connection, events, ids)
+            for event, event_id in zip(events, ids, strict=True):
+                self._store_asset_event(connection, event, event_id)
 
     def watch(self, run_id: str, cursor: str | None, callback: Any) -> None:
         """Calls `callback` for each new event of a run; the run's page in Dagster's UI uses it."""

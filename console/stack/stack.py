@@ -318,6 +318,8 @@ class Stack:
             "SLUICE_CONF": str(self.conf),
             "DAGSTER_HOME": str(self.dagster_home),
             "DAGSTER_GRPC_SHUTDOWN_GRACE_PERIOD": "5",
+            # Dagster then stores the events of the tables that a run plans in one transaction, and not in two for each table.
+            "DAGSTER_EVENT_BATCH_SIZE": "1000",
             MARK: self.mark,
         }
         return {**os.environ, **self._options.environment, **own}

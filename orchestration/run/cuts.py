@@ -176,16 +176,23 @@ def _current_state(config: SluiceConfig, destination: str, records: LakeTables, 
     """Returns the path and the record of a table's current-state table; empty if the table has none."""
     from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
-    given, kept = target(config, destination, name), records.get(name)
-    return {name: (given.path, TableRecord(table_id=kept[0], version=kept[1]))} if given.current_state and kept else {}
+    database, _, table = name.partition(".")
+    kept = records.get(name)
+    if kept is None or not config.destinations[destination].table(database, table).current_state:
+        return {}
+    path = config.table_path(destination, database, table)
+    return {name: (path, TableRecord(table_id=kept[0], version=kept[1]))}
 
 
 def _side_tables(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, RecordedTable]:
     """Returns the paths and records of a table's change log and history, as `table__log` and `table__history`, if conf/ configures them."""
     from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
-    given, kept = target(config, destination, name), records.side_tables(name)
-    paths = {"log": given.change_log, "history": given.history}
+    kept = records.side_tables(name)
+    if not kept:  # As for most tables, whose paths need not be computed then.
+        return {}
+    log, history = config.side_table_paths(destination, *name.split(".", 1))
+    paths = {"log": log, "history": history}
     return {
         f"{name}__{kind}": (paths[kind], TableRecord(table_id=table_id, version=version))
         for kind, (table_id, version) in kept.items()

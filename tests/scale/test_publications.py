@@ -12,7 +12,7 @@ from sluice.orchestration.run import cuts as run_cuts
 from sluice.orchestration.run.cuts import SHARE, CutAmendments
 from sluice.spark_jobs import cuts
 from sluice.spark_jobs.cuts import AmendedTable
-from tests.scale.fix_many_tables import MANY, keep_lake_tables, make_destination, table_name
+from tests.scale.fix_many_tables import MANY, counted, keep_lake_tables, make_destination, table_name
 
 PUBLICATION_SECONDS, WRITE_SECONDS = 0.1, 0.5
 
@@ -90,3 +90,16 @@ def test_a_table_that_raises_keeps_no_other_table_out_of_the_newest_snapshot(
     monkeypatch.setattr(run_cuts, "_side_tables", odd)
     amendments.write(str)
     assert written.tables == [[table_name(0)], [table_name(2)]]
+
+
+@pytest.mark.scale
+@pytest.mark.found
+def test_the_path_of_each_table_is_computed_once_for_the_snapshot_of_a_batch(tmp_path: Path) -> None:
+    """Number 27: each batch evaluated all settings of each table twice, also of those that it did not change."""
+    config, _ = make_destination(tmp_path, MANY)
+    kept = keep_lake_tables(config, MANY)
+    with counted() as found:
+        current_states, side_tables = run_cuts._recorded_tables(config, "shop", kept, set())
+    assert len(current_states) == len(side_tables) == MANY
+    assert found.named["table_path"] == MANY
+    assert found.named["target"] == 0

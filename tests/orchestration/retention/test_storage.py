@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -22,6 +23,7 @@ from sluice.orchestration.retention.space import give_back
 from sluice.orchestration.storage import KeptEvents, KeptFile
 
 LIMIT_SECONDS = 30.0
+TABLES = 20
 KEY = dg.AssetKey(["shop", "orders"])
 
 
@@ -86,6 +88,37 @@ def _schema(file: Path) -> tuple[list[str], list[str], str]:
         return tables, revisions, database.execute("PRAGMA journal_mode").fetchone()[0]
     finally:
         database.close()
+
+
+@pytest.mark.scale
+@pytest.mark.found
+def test_the_events_of_the_tables_that_a_run_plans_are_stored_in_one_transaction_of_each_file(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 27: each table of a batch cost two transactions before its run began."""
+    monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", "1000")
+    began, begin = list[str](), KeptFile.begin
+
+    def counted(self: KeptFile) -> Any:
+        began.append(Path(self._path).stem)
+        return begin(self)
+
+    monkeypatch.setattr(KeptFile, "begin", counted)
+    job = dg.Definitions(assets=[_asset(each) for each in range(TABLES)]).resolve_implicit_global_asset_job_def()
+    run = instance.create_run_for_job(job)
+    planned = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
+    assert len(planned.records) == TABLES
+    assert began.count(run.run_id) <= 3
+    assert began.count("index") <= 3
+    keys = [dg.AssetKey(["many", str(each)]) for each in range(TABLES)]
+    assert {each.asset_entry.last_run_id for each in instance.get_asset_records(keys)} == {run.run_id}
+
+
+def _asset(number: int) -> dg.AssetsDefinition:
+    @dg.asset(key=["many", str(number)])
+    def table() -> None: ...
+
+    return table
 
 
 def test_a_connection_is_used_again_and_does_not_sync_each_commit(instance: dg.DagsterInstance) -> None:
