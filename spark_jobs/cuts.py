@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import itertools
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import deltalake
@@ -29,6 +30,9 @@ NAME = "_sluice_cuts"
 # After every CUTS_MAX commits, the table is rewritten with its newest CUTS_KEPT rows, which cover almost three days at
 # one batch per minute.
 CUTS_MAX, CUTS_KEPT = 5_000, 4_000
+ROWS_AT_ONCE = 32  # The number of rows that a rewrite has in memory.
+# Consecutive rows are almost equal, so this compression makes them several times smaller than the one of single rows.
+TOGETHER = deltalake.WriterProperties(compression="ZSTD", max_row_group_size=ROWS_AT_ONCE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,19 +206,37 @@ def _appended(  # noqa: PLR0917  two callers, alike
     """Appends the row and returns the table. After every CUTS_MAX commits, rewrites the table with its newest rows, and deletes files that
     no reader needs any more.
     """
-    rows, mode = row, "append"
+    rows, mode, written = row, "append", None
     if log is not None and log.version() and log.version() % CUTS_MAX == 0:
-        newest = pa.table(log.scan()).cast(SCHEMA).sort_by([("order_key", "descending")]).slice(0, CUTS_KEPT)
-        rows, mode = pa.concat_tables([newest, row]), "overwrite"
+        rows, mode, written = _with_newest(log, row), "overwrite", TOGETHER
     properties = deltalake.CommitProperties(app_transactions=[transaction] if transaction else None)
     fence.check(NAME)
-    deltalake.write_deltalake(path, rows, mode=mode, storage_options=options, commit_properties=properties)  # type: ignore[call-overload]
+    deltalake.write_deltalake(  # type: ignore[call-overload]
+        path, rows, mode=mode, storage_options=options, commit_properties=properties, writer_properties=written
+    )
     if log is None:
         return _opened(path, options)
     log.update_incremental()
     if mode == "overwrite":
         log.vacuum(dry_run=False)
     return log
+
+
+def _with_newest(log: Any, row: pa.Table) -> pa.RecordBatchReader:
+    """Streams the newest rows of the table and `row`. With thousands of tables a row has hundreds of kilobytes, and all of them would not
+    fit into a run's memory.
+    """
+    keys: list[int] = pa.table(log.scan(columns=["order_key"]))["order_key"].to_pylist()
+    oldest = sorted(keys)[-CUTS_KEPT:][0]
+    kept = log.to_pyarrow_dataset().scanner(
+        filter=pc.field("order_key") >= oldest, batch_size=ROWS_AT_ONCE, batch_readahead=1, fragment_readahead=1
+    )
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for each in itertools.chain(kept.to_batches(), row.to_batches()):
+            yield from pa.Table.from_batches([each]).select(SCHEMA.names).cast(SCHEMA).to_batches()
+
+    return pa.RecordBatchReader.from_batches(SCHEMA, batches())
 
 
 def _opened(path: str, options: dict[str, str] | None) -> Any:

@@ -1,0 +1,86 @@
+"""The table of consistent snapshots of a destination with a thousand tables: its rows are large, and it is rewritten in time."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sluice.lake_cut import read_cut
+from sluice.lake_cut.cut import cuts_path
+from sluice.spark_jobs import cuts
+from sluice.spark_jobs.cuts import PublishedTables, publish_cut
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.table_owner import TableRecord
+from tests.lake_cut.test_cut import batch
+from tests.scale.fix_many_tables import MANY, table_name
+
+LIMIT, KEPT, AT_ONCE = 20, 12, 4
+BATCHES = 2 * LIMIT + 5
+
+
+def published(lake: Path, count: int) -> str:
+    """Publishes a snapshot of a thousand tables for each of `count` batches. Returns the path of the table of snapshots."""
+    path = cuts_path(str(lake), "shop")
+    for end in range(1, count + 1):
+        tables = {
+            table_name(number): (
+                f"/lake/{number}",
+                TableRecord(table_id=f"id-{number}", version=end if number < 5 else 1),
+            )
+            for number in range(MANY)
+        }
+        publish_cut(batch(end), path, PublishedTables(tables=tables, run="run"), BY_HAND)
+    return path
+
+
+@pytest.mark.scale
+@pytest.mark.found
+def test_rows_beyond_the_bound_are_removed_and_a_rewrite_has_few_of_them_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 27: a rewrite read all rows at once, which are two gigabytes for 3 000 tables."""
+    monkeypatch.setattr(cuts, "CUTS_MAX", LIMIT)
+    monkeypatch.setattr(cuts, "CUTS_KEPT", KEPT)
+    monkeypatch.setattr(cuts, "ROWS_AT_ONCE", AT_ONCE)
+    sizes, write = list[int](), deltalake.write_deltalake
+
+    def seen(path: str, rows: Any, **given: Any) -> None:
+        if isinstance(rows, pa.RecordBatchReader):
+            made = list(rows)
+            sizes.extend(each.num_rows for each in made)
+            rows = pa.RecordBatchReader.from_batches(rows.schema, made)
+        write(path, rows, **given)
+
+    monkeypatch.setattr(deltalake, "write_deltalake", seen)
+    path = published(tmp_path, BATCHES)
+    log = deltalake.DeltaTable(path)
+    keys = sorted(pa.table(log.scan(columns=["order_key"]))["order_key"].to_pylist())
+    assert keys == list(range(BATCHES - len(keys) + 1, BATCHES + 1)), "the newest, each of them once"
+    assert KEPT < len(keys) < KEPT + LIMIT
+    assert len(sizes) > 2
+    assert max(sizes) <= AT_ONCE
+    newest = read_cut(str(tmp_path), "shop")
+    assert (newest.order_key, newest.tables[table_name(0)].version, len(newest.tables)) == (BATCHES, BATCHES, MANY)
+    earlier = read_cut(str(tmp_path), "shop", at=_at(keys[0]))
+    assert earlier.tables[table_name(4)].version == keys[0]
+
+
+@pytest.mark.scale
+def test_rows_that_are_rewritten_together_are_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuts, "CUTS_MAX", LIMIT)
+    path = published(tmp_path, LIMIT + 2)
+    files = sorted((each for each in Path(path).glob("*.parquet")), key=lambda each: pq.read_metadata(each).num_rows)
+    alone, together = files[0], files[-1]
+    count = pq.read_metadata(together).num_rows
+    assert count > LIMIT
+    assert together.stat().st_size < 0.75 * count * alone.stat().st_size
+
+
+def _at(end: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(int(batch(end).end["time_us"]) / 1e6, dt.UTC)
