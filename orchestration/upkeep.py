@@ -1,5 +1,5 @@
-"""Runs the code server's background threads: they apply changes of conf/ to engines and definitions, and report to Dagster if no tick
-arrives.
+"""Runs the code server's background threads: they apply changes of conf/ to engines and definitions, limit the size of logs, and report
+to Dagster if no tick arrives.
 
 `code_server` starts them. Each look compares what is in use with what should be, so that it repeats what an earlier look failed to do.
 """
@@ -16,6 +16,7 @@ import structlog
 
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.keeping.keeper import Keeper, follow
+from sluice.cdc_engine.keeping.log_files import LogFiles
 from sluice.orchestration.base.table_catalog import current_tables, digest_of_tables
 from sluice.orchestration.reload import reload_definitions
 from sluice.orchestration.sensor.runless import CheckPublisher, publish_checks
@@ -107,7 +108,7 @@ def keep_up(watch: ConfWatch) -> None:
             pass
     except OSError as error:
         log.error("tables_not_copied", reason=error.strerror)
-    stopping, lookers = threading.Event(), [ShownDefinitions(watch.in_use).look]
+    stopping, lookers = threading.Event(), [ShownDefinitions(watch.in_use).look, LogFiles().look]
     if watch.in_use.config.engine.kind == "embedded":
         from sluice.cdc_engine.keeping import launcher  # noqa: PLC0415  needed by engine processes only
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,25 @@ def test_restarts_of_a_paused_snapshot_leave_no_files_of_earlier_ones(tmp_path: 
         else:
             holds.cascades_unseen(record.name, key, "foreign keys changed its rows", frozenset())
         assert [path.name for path in chunks.parent.iterdir()] == [chunks.name], "a run may still write chunks"
+
+
+@pytest.mark.scale
+@pytest.mark.parametrize(
+    "end", [SnapshotRecord.canceled, lambda record: record.failed("no right")], ids=["canceled", "failed"]
+)
+def test_files_of_other_generations_are_removed_and_all_files_when_a_snapshot_ends(
+    tmp_path: Path, end: Callable[[SnapshotRecord], SnapshotRecord]
+) -> None:
+    records, name = SnapshotRecords(tmp_path), "shop.orders"
+    record = SnapshotRecord(snapshot_id="0123456789ab", database="shop", table="orders")
+    records.begin(record)
+    kept = {each.folder for each in (records.changes(record), records.cascades(record), records.chunks(record))}
+    home = next(iter(kept)).parent
+    for folder in (*kept, home / "older-chunks-0", home / "older-changes-4", home / "older-cascades-4"):
+        folder.mkdir(parents=True)
+        (folder / "rows.parquet").write_bytes(b"rows")
+    records.sweep(name)
+    assert set(home.iterdir()) == kept
+    ended = records.update(name, end)
+    records.sweep(name)
+    assert set(home.iterdir()) == (kept if ended.is_open else set())

@@ -1,0 +1,45 @@
+"""Limits the size of the log files of the processes that `sluice up` starts. The code server calls it, because it always runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sluice.cdc_engine.keeping.in_use import InUse
+
+FOLDERS = ("logs", "spark")  # The folders of `data_dir` with logs.
+LOG_BYTES_MAX = 64 * 2**20
+LOOK_SECONDS = 60.0
+
+
+class LogFiles:
+    """Moves the content of a log file that has become too large to a second file with the ending `.1`, which it replaces."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._due = clock, 0.0
+
+    def look(self, in_use: InUse) -> None:
+        """Looks at the sizes of all log files, at most once a minute."""
+        if self._clock() < self._due:
+            return
+        self._due = self._clock() + LOOK_SECONDS
+        for log in (log for folder in FOLDERS for log in (in_use.config.data_dir / folder).glob("*.log")):
+            with contextlib.suppress(OSError):  # For example a full disk; the next look tries again.
+                if log.stat().st_size > LOG_BYTES_MAX:
+                    _begin_again(log)
+
+
+def _begin_again(log: Path) -> None:
+    """Copies a log and empties it. Its process appends to the same file, so it continues at the beginning. What the process writes
+    between the two steps is lost.
+    """
+    copy = log.with_name(f"{log.name}.1.new")
+    shutil.copyfile(log, copy)
+    copy.replace(log.with_name(f"{log.name}.1"))
+    os.truncate(log, 0)
