@@ -229,7 +229,8 @@ class KeptEvents(SqliteEventLogStorage):
             for statement in statements:
                 connection.execute(statement)
         with self.index_transaction() as connection:
-            ids = [connection.execute(statement).inserted_primary_key[0] for statement in statements]
+            keys: list[Any] = [connection.execute(statement).inserted_primary_key for statement in statements]
+            ids = [key[0] for key in keys]
             self._store_asset_event_tags(connection, events, ids)
             for event, event_id in zip(events, ids, strict=True):
                 self._store_asset_event(connection, event, event_id)

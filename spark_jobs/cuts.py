@@ -206,7 +206,8 @@ def _appended(  # noqa: PLR0917  two callers, alike
     """Appends the row and returns the table. After every CUTS_MAX commits, rewrites the table with its newest rows, and deletes files that
     no reader needs any more.
     """
-    rows, mode, written = row, "append", None
+    rows: Any = row
+    mode, written = "append", None
     if log is not None and log.version() and log.version() % CUTS_MAX == 0:
         rows, mode, written = _with_newest(log, row), "overwrite", TOGETHER
     properties = deltalake.CommitProperties(app_transactions=[transaction] if transaction else None)
@@ -226,7 +227,7 @@ def _with_newest(log: Any, row: pa.Table) -> pa.RecordBatchReader:
     """Streams the newest rows of the table and `row`. With thousands of tables a row has hundreds of kilobytes, and all of them would not
     fit into a run's memory.
     """
-    keys: list[int] = pa.table(log.scan(columns=["order_key"]))["order_key"].to_pylist()
+    keys: Any = pa.table(log.scan(columns=["order_key"]))["order_key"].to_pylist()
     oldest = sorted(keys)[-CUTS_KEPT:][0]
     kept = log.to_pyarrow_dataset().scanner(
         filter=pc.field("order_key") >= oldest, batch_size=ROWS_AT_ONCE, batch_readahead=1, fragment_readahead=1

@@ -60,7 +60,8 @@ def test_rows_beyond_the_bound_are_removed_and_a_rewrite_has_few_of_them_in_memo
     monkeypatch.setattr(deltalake, "write_deltalake", seen)
     path = published(tmp_path, BATCHES)
     log = deltalake.DeltaTable(path)
-    keys = sorted(pa.table(log.scan(columns=["order_key"]))["order_key"].to_pylist())
+    stored: Any = pa.table(log.scan(columns=["order_key"]))["order_key"].to_pylist()
+    keys = sorted(stored)
     assert keys == list(range(BATCHES - len(keys) + 1, BATCHES + 1)), "the newest, each of them once"
     assert KEPT < len(keys) < KEPT + LIMIT
     assert len(sizes) > 2
