@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sluice.cdc_engine.binlog.entries.protobuf import bytes_field, encoded_varint, number_field
 from sluice.cdc_engine.binlog.entries.rows import ShownRows
 from sluice.cdc_engine.binlog.entries.units import Units
+from sluice.cdc_engine.binlog.protobuf_fields import bytes_field, encoded_varint, number_field
 from sluice.cdc_engine.binlog.rows.locate import KIND_UPDATE
 from sluice.cdc_engine.contracts import Int64s
 

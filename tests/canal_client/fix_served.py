@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from sluice.canal_client import messages
+from sluice.cdc_engine.binlog.protobuf_fields import bytes_field
 from sluice.cdc_engine.errors import BatchNotFoundError, NotSubscribedError, UnknownDestinationError
 from sluice.cdc_engine.server.protocol.listener import Address, CanalListener
-from sluice.cdc_engine.server.protocol.packets import bytes_field
 from sluice.cdc_engine.server.protocol.session import Access
 from sluice.secret_values import SecretLocation
 

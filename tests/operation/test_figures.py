@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sluice.cdc_engine.binlog.protobuf_fields import bytes_field, number_field
 from sluice.cdc_engine.instance.consumers.subscriptions import ConsumerStatus
 from sluice.cdc_engine.instance.status import EngineStatus, GroupFigures, MemberFigures, StreamFigures
 from sluice.cdc_engine.operation.endpoint import Endpoint
 from sluice.cdc_engine.position import Position
-from sluice.cdc_engine.server.protocol import packets
 from sluice.cdc_engine.server.protocol.session import Access, ClientSession
 from sluice.cdc_engine.server.protocol.traffic import traffic_of
 from tests.canal_client.fix_served import Destination, inserted
@@ -103,7 +103,7 @@ def test_the_endpoint_counts_what_canal_clients_ask(endpoint: Endpoint) -> None:
     session = ClientSession(Access(), lambda _name: served)
     session.authenticated = True
     before = traffic_of("example").counters()
-    for frame in (SUBSCRIPTION, GET, GET, packets.number_field(3, 6) + packets.bytes_field(5, b"")):
+    for frame in (SUBSCRIPTION, GET, GET, number_field(3, 6) + bytes_field(5, b"")):
         session.answered(frame)
     told = traffic_of("example").counters()
     assert told.packets["GET"] - before.packets.get("GET", 0) == 2

@@ -14,10 +14,11 @@ from sluice.cdc_engine.binlog.entries.gtid_marks import NO_MARKS, GtidMarks, mar
 from sluice.cdc_engine.binlog.entries.kernel_arguments import EntryHeaders, Pieces
 from sluice.cdc_engine.binlog.entries.locate import little_endian_at
 from sluice.cdc_engine.binlog.entries.numbers import SOURCE_MYSQL, EntryType
-from sluice.cdc_engine.binlog.entries.protobuf import bytes_field, gather_entries, gathered_size, number_field
+from sluice.cdc_engine.binlog.entries.protobuf import gather_entries, gathered_size
 from sluice.cdc_engine.binlog.entries.rows import Entries, KeptColumns, TableEntries
 from sluice.cdc_engine.binlog.entries.texts import Display
 from sluice.cdc_engine.binlog.events.event_types import HEADER_BYTES, LENGTH_AT, ROWS_QUERY, SERVER_ID_AT, TYPE_AT
+from sluice.cdc_engine.binlog.protobuf_fields import bytes_field, number_field
 from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from sluice.cdc_engine.contracts import FRAME, Block, Bytes, Frames, Int8s, Int64s, LoggedStatement, TableVersion
 

@@ -25,10 +25,10 @@ from sluice.cdc_engine.binlog.entries.kernel_arguments import (
     ShownValues,
 )
 from sluice.cdc_engine.binlog.entries.locate import EventFacts, Images
-from sluice.cdc_engine.binlog.entries.protobuf import bytes_field, encoded_varint, number_field
 from sluice.cdc_engine.binlog.entries.shown_rules import ShownRules
 from sluice.cdc_engine.binlog.entries.texts import ColumnTexts, Display, TextValues, column_texts
 from sluice.cdc_engine.binlog.located_values import LocatedValues
+from sluice.cdc_engine.binlog.protobuf_fields import bytes_field, encoded_varint, number_field
 from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN
 from sluice.cdc_engine.binlog.rows import diffs as rows_diffs
 from sluice.cdc_engine.binlog.rows.decoder import row_events

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from sluice.cdc_engine.binlog.entries.kernel_arguments import Pieces
-from sluice.cdc_engine.binlog.entries.protobuf import bytes_field, encoded_varint, number_field
 from sluice.cdc_engine.binlog.entries.rows import TableEntries
+from sluice.cdc_engine.binlog.protobuf_fields import bytes_field, encoded_varint, number_field
 from sluice.cdc_engine.binlog.rows_by_schema import kernel, protobuf_kernel
 from sluice.cdc_engine.binlog.rows_by_schema.columns import SchemaIds, column_type, schema_name
 from sluice.cdc_engine.binlog.rows_by_schema.protobuf_kernel import RowFields

@@ -11,6 +11,7 @@ import enum
 import struct
 from collections.abc import Iterator, Mapping
 
+from sluice.cdc_engine.binlog.protobuf_fields import bytes_field, encoded_varint, number_field
 from sluice.cdc_engine.errors import CanalServiceError
 
 FRAME_BYTES_MAX = 1 << 16  # The most bytes of a client's packet; a filter is the longest field.
@@ -118,25 +119,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value & ((1 << 64) - 1), at
     raise PacketError("a packet has a number of more than 64 bits")
-
-
-def encoded_varint(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def number_field(field: int, value: int) -> bytes:
-    """Returns the encoded field; no bytes for 0."""
-    return encoded_varint(field << 3) + encoded_varint(value) if value else b""
-
-
-def bytes_field(field: int, value: bytes) -> bytes:
-    """Returns the encoded field; no bytes for an empty value."""
-    return encoded_varint(field << 3 | 2) + encoded_varint(len(value)) + value if value else b""
 
 
 def frame(kind: PacketType, body: bytes, *, version: bool = True) -> bytes:

@@ -14,8 +14,8 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
 from sluice.cdc_engine.binlog.entries.kernel_arguments import ShownValues
-from sluice.cdc_engine.binlog.entries.protobuf import encoded_varint
 from sluice.cdc_engine.binlog.entries.texts import Display
+from sluice.cdc_engine.binlog.protobuf_fields import encoded_varint
 from sluice.cdc_engine.binlog.row_rules.masks import ColumnMask
 from sluice.cdc_engine.binlog.row_rules.rules import RowRules
 from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sluice.cdc_engine.binlog.protobuf_fields import bytes_field, number_field
 from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
 from sluice.cdc_engine.server.protocol import packets
 from sluice.cdc_engine.server.protocol.connections import UNAUTHENTICATED_MAX, ClientConnection
@@ -57,8 +58,8 @@ def fetched(units: int, *, counts_entries: bool) -> tuple[list[int], int]:
     example = Example()
     example.counts_entries = counts_entries
     example.subscribe(1001, "")
-    fields = SUBSCRIPTION[4:] + packets.number_field(3, units)
-    admitted(example).answered(packets.number_field(3, PacketType.GET) + packets.bytes_field(5, fields))
+    fields = SUBSCRIPTION[4:] + number_field(3, units)
+    admitted(example).answered(number_field(3, PacketType.GET) + bytes_field(5, fields))
     return [asked for asked, _ in example.calls], example.entries_max
 
 
@@ -74,10 +75,10 @@ def test_a_fetch_of_entries_is_bounded_in_entries_and_in_bytes(units: int, entri
 
 
 def test_a_packet_of_more_fields_than_the_protocol_has_is_refused() -> None:
-    most = packets.number_field(1, 7) * packets.FIELDS_MAX
+    most = number_field(1, 7) * packets.FIELDS_MAX
     assert packets.parsed(most).kind == 0
     with pytest.raises(packets.PacketError, match=f"more than {packets.FIELDS_MAX} fields"):
-        packets.parsed(most + packets.number_field(1, 7))
+        packets.parsed(most + number_field(1, 7))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sluice.cdc_engine.binlog.protobuf_fields import bytes_field
 from sluice.cdc_engine.server.protocol import packets
 from sluice.cdc_engine.server.protocol.listener import Address, CanalListener
 from sluice.cdc_engine.server.protocol.packets import Packet, PacketType, parsed
@@ -21,7 +22,7 @@ from tests.certificates import write_certificate
 from tests.server.protocol.test_canal_protocol import received
 
 GREETING_SECONDS = 1.0
-LOGIN = packets.frame(PacketType.CLIENTAUTHENTICATION, packets.bytes_field(1, b"canal"), version=False)
+LOGIN = packets.frame(PacketType.CLIENTAUTHENTICATION, bytes_field(1, b"canal"), version=False)
 BYTES_SENT_MAX = 200
 
 

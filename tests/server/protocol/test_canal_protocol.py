@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sluice.cdc_engine.binlog.protobuf_fields import bytes_field, number_field
 from sluice.cdc_engine.errors import BatchNotFoundError, ConfigurationError, NotSubscribedError
 from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
 from sluice.cdc_engine.server.protocol import packets
@@ -29,7 +30,7 @@ SUBSCRIPTION = bytes.fromhex("18042a0f0a076578616d706c65120431303031")
 GET = bytes.fromhex("18062a210a076578616d706c6512043130303118e80720ffffffffffffffffff0128023000")
 ACK_5 = bytes.fromhex("18082a110a076578616d706c651204313030311805")
 ROLLBACK = bytes.fromhex("180c2a0f0a076578616d706c65120431303031")
-ENTRY = packets.bytes_field(2, b"\xaa")
+ENTRY = bytes_field(2, b"\xaa")
 
 
 class Example:
@@ -110,8 +111,8 @@ def test_a_stranger_is_refused_and_gone() -> None:
         answer = session.answered(first)
         assert answer.closes
         assert told(*answer.parts).number(1) == 400
-    body = packets.bytes_field(1, b"canal") + packets.bytes_field(2, TOKEN) + packets.number_field(3, 3_600_000)
-    answer = session.answered(packets.number_field(3, 2) + packets.bytes_field(5, body))
+    body = bytes_field(1, b"canal") + bytes_field(2, TOKEN) + number_field(3, 3_600_000)
+    answer = session.answered(number_field(3, 2) + bytes_field(5, body))
     assert (answer.parts, session.authenticated, session.read_seconds) == ((packets.ack(),), True, 3600.0)
 
 
@@ -131,7 +132,7 @@ def test_subscribe_get_ack_and_roll_back() -> None:
     ("kind", "fields", "code", "said"),
     [
         (PacketType.SUBSCRIPTION, b"", 401, "destination or clientId is null. Sub:"),
-        (PacketType.GET, packets.bytes_field(1, b"example"), 401, "destination or clientId is null. Get: example"),
+        (PacketType.GET, bytes_field(1, b"example"), 401, "destination or clientId is null. Get: example"),
         (PacketType.CLIENTACK, SUBSCRIPTION[4:], 402, "batchId should assign value. Ack: example"),
         (PacketType.CLIENTACK, SUBSCRIPTION[4:] + b"\x18\x09", 400, "is not exist , please check"),
         (PacketType.SUBSCRIPTION, b"\x0a\x01x\x12\x0599999", 400, "not a number up to"),
@@ -142,7 +143,7 @@ def test_subscribe_get_ack_and_roll_back() -> None:
 def test_canal_errors_by_their_numbers(kind: int, fields: bytes, code: int, said: str) -> None:
     example = Example()
     example.subscribe(1001, "")
-    answer = admitted(example).answered(packets.number_field(3, kind) + packets.bytes_field(5, fields))
+    answer = admitted(example).answered(number_field(3, kind) + bytes_field(5, fields))
     refused = told(*answer.parts)
     assert (refused.number(1), answer.closes) == (code, False)
     assert said in refused.text(2)
@@ -152,8 +153,8 @@ def test_a_get_waits_as_long_as_it_says() -> None:
     example = Example()
     example.subscribe(1001, "")
     for given, unit, seconds in ((0, 0, 3600.0), (1500, 2, 1.5), (2, 3, 2.0), (-1, 2, 0.0), (9, 6, 3600.0)):
-        fields = SUBSCRIPTION[4:] + b"\x18\x01" + packets.number_field(4, given) + packets.number_field(5, unit)
-        admitted(example).answered(packets.number_field(3, PacketType.GET) + packets.bytes_field(5, fields))
+        fields = SUBSCRIPTION[4:] + b"\x18\x01" + number_field(4, given) + number_field(5, unit)
+        admitted(example).answered(number_field(3, PacketType.GET) + bytes_field(5, fields))
         assert example.calls.pop() == (1024, seconds)
 
 
