@@ -92,13 +92,12 @@ class Scaffolded:
                 dev.kill()
                 pytest.fail(f"{command} did not hear SIGINT: {self.last_words()}")
 
-    def settings(self, *, starts_spark: bool) -> dict[str, Any]:
-        """Returns settings with an engine in a process of its own, and with a Spark that it starts, or one that does not answer."""
-        spark = free_port()
+    def settings(self, spark: int) -> dict[str, Any]:
+        """Returns settings with an engine in a process of its own. `spark`: the port of Spark Connect."""
         return {
             "lake": str(self.root / "lake"),
             "engine": {"kind": "remote", "address": f"127.0.0.1:{free_port()}"},
-            "ports": {"spark_connect": spark if starts_spark else free_port()},
+            "ports": {"spark_connect": spark},
             "spark": {"remote": f"sc://127.0.0.1:{spark}"},
         }
 
@@ -156,7 +155,7 @@ def test_an_asset_of_a_scaffolded_project_runs_after_those_of_sluice(
     record = yaml.safe_load(described.read_text())
     record["attributes"] = {
         "destinations": {"shop": destination(mysql80.port)},
-        "settings": project.settings(starts_spark=True),
+        "settings": project.settings(free_port()),
         "translation": {"key": "raw/{{ data.table }}"},
     }
     described.write_text(yaml.safe_dump(record))
@@ -178,7 +177,7 @@ def test_dagster_dev_serves_a_module_that_builds_the_definitions_and_starts_the_
 ) -> None:
     (project.root / "conf" / "destinations").mkdir(parents=True)
     (project.root / "conf" / "sluice.yaml").write_text(
-        yaml.safe_dump({"data_dir": ".sluice/data", **project.settings(starts_spark=False)})
+        yaml.safe_dump({"data_dir": ".sluice/data", **project.settings(free_port())})
     )
     (project.root / "conf" / "destinations" / "shop.yaml").write_text(yaml.safe_dump(destination(mysql80.port)))
     (project.root / "module.py").write_text(MODULE)
