@@ -34,6 +34,11 @@ def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
         return store, path.rstrip("/")
 
 
+def is_in_store(url: str) -> bool:
+    """Returns whether a URL is one of S3 or Azure, whose stores have conditional writes."""
+    return url.startswith(S3) or is_azure(url)
+
+
 def opened(url: str, options: Mapping[str, str]) -> Any:
     """Opens a file of the store for reading at any offset. Raises StoreError."""
     store, path = file_system(url, options)

@@ -90,9 +90,32 @@ class StoreFolder:
             with self._store.open_output_stream(f"{self._path}/{name}") as stream:
                 stream.write(content)
 
+    def put_new(self, name: str, content: bytes) -> bool:
+        """Writes a file unless it exists. Returns False if it exists. Raises StoreError; then it is unknown whether the file was
+        written.
+        """
+        from sluice.object_stores.new_files import put_new  # noqa: PLC0415  its library is large, and only publications need it
+
+        return put_new(f"{self.url}/{name}", content, self._options)
+
     def put_file(self, file: Path, name: str = "") -> None:
         """Uploads one file. `name`: its name in the store, if that is not the file's own name."""
         self._put(file, name or file.name)
+
+    def copy_file(self, source: StoreFolder, name: str, to: str) -> None:
+        """Copies the file `name` of another directory to `to` in this directory. The store copies it itself if both are in one store."""
+        with as_store_error(self.url, self._options):
+            self._make_parent(to)
+            target = f"{self._path}/{to}"
+            if source._store.equals(self._store):
+                self._store.copy_file(f"{source._path}/{name}", target)
+            else:
+                pafs.copy_files(
+                    f"{source._path}/{name}",
+                    target,
+                    source_filesystem=source._store,
+                    destination_filesystem=self._store,
+                )
 
     def remove_files(self, names: Iterable[str]) -> None:
         """Removes these files. Files that do not exist are skipped."""

@@ -38,7 +38,7 @@ class StoredFiles:
         """Returns the names of the Parquet files, sorted."""
         if not self.url:
             return sorted(path.name for path in self.folder.glob(f"*{SUFFIX}") if not path.name.startswith("."))
-        return sorted(name for name in self.store().sizes() if name.endswith(SUFFIX) and "/" not in name)
+        return list(self.sizes())
 
     def opened(self, name: str) -> Any:
         """Returns one of the files in a form that pyarrow can read: an open file of the store, or a local path."""
@@ -47,10 +47,24 @@ class StoredFiles:
     def schema(self, name: str) -> pa.Schema:
         return pq.read_schema(self.opened(name))
 
+    def footers(self) -> dict[str, pq.FileMetaData]:
+        """Returns name → Parquet footer of each file."""
+        names = self.names()
+        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="footers") as pool:
+            return dict(zip(names, pool.map(self.footer, names), strict=True))
+
+    def footer(self, name: str) -> pq.FileMetaData:
+        return pq.read_metadata(self.opened(name))
+
     def rows(self) -> int:
         """Returns the number of rows in all files, from the files' footers."""
-        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="footers") as pool:
-            return sum(pool.map(lambda name: int(pq.read_metadata(self.opened(name)).num_rows), self.names()))
+        return sum(int(footer.num_rows) for footer in self.footers().values())
+
+    def sizes(self) -> dict[str, int]:
+        """Returns name → bytes of each Parquet file."""
+        if not self.url:
+            return {name: (self.folder / name).stat().st_size for name in self.names()}
+        return {name: size for name, size in sorted(self.store().sizes().items()) if _is_here(name)}
 
     def put(self, file: Path, name: str) -> None:
         """Uploads a local file as `name`. A listing of the store shows the whole file or nothing."""
@@ -63,3 +77,8 @@ class StoredFiles:
 
     def store(self) -> StoreFolder:
         return StoreFolder(self.url, self.options)
+
+
+def _is_here(name: str) -> bool:
+    """Returns whether a path in the directory is that of a Parquet file directly in it."""
+    return name.endswith(SUFFIX) and "/" not in name

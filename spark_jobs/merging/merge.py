@@ -38,6 +38,7 @@ from sluice.spark_jobs.tables.delta_table import CommitCounts, DeltaTable, schem
 from sluice.spark_jobs.tables.exact_bounds import fix_bounds
 from sluice.spark_jobs.tables.renamed_table import Origins, take_over
 from sluice.spark_jobs.tables.retyped_table import retype
+from sluice.spark_jobs.tables.table_in_store import clear_path
 from sluice.spark_jobs.targets.casting import INTEGERS
 from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.shards import Shard, refuse_unmarked
@@ -272,6 +273,8 @@ class _TableMerge:
         def due() -> list[str]:
             return schema_statements(self.table, self.target, wanted, key, self.writer.owner.to_text())
 
+        if not self.table.snapshot.exists:
+            clear_path(self.table.name, self.table.path, self.table.storage_options, self.session.fence)
         # Another run may have created the table at the same moment.
         alteration_steps.alter(
             self.session, self.table, due, lambda table: refuse_other_owner(table, self.writer, None)

@@ -126,7 +126,9 @@ def publish(
         announce(history, given.record(label))
     why = whole_files.why_not(given, before, session.defaults_of_tables())
     there = before
-    if not why and not whole_files.make_of_files(given, label, _properties(given, before), session.fence):
+    free = before.exists or whole_files.clear(given, session.fence, storage_options)
+    properties = _properties(given, before)
+    if not why and not (free and whole_files.make_of_files(given, label, properties, session.fence, storage_options)):
         why = "there is something at its path already"
     if why:
         there = before if given.target.shard is None else publish_shard.give_columns(session, given, table)

@@ -1,11 +1,12 @@
 """Creates a Delta table in one commit from the files into which a snapshot read its rows, without reading or writing the rows again.
 
 Called by `publish` for tables that do not exist in the lake yet; `why_not` lists the tables that Spark must write instead. A chunk's file
-is linked into the table. If rows in it have keys with buffered changes, the file is rewritten without these rows. The last images of these
-keys get a separate file.
+is linked into the table, or uploaded or copied if the lake is in a store. If rows in it have keys with buffered changes, the file is
+rewritten without these rows. The last images of these keys get a separate file.
 
-All files are written to a folder next to the table's path, which is then renamed to this path. Readers therefore see no table or the whole
-table, and no file exists that is in no commit. If a run is killed, the folder remains, and the next publication of the table removes it."""
+On a disk, all files are written to a folder next to the table's path, which is then renamed to this path. In a store, they are written to
+the table's path, and the first commit makes them a table (`table_in_store`). Readers therefore see no table or the whole table. If a run is
+killed, its files remain, and the next publication of the table removes them."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ import glob
 import itertools
 import shutil
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice.batch_manifest.values import LakeColumn
-from sluice.spark_jobs.durable_lake import link, local_folder, sync
+from sluice.object_stores.files import is_in_store
+from sluice.object_stores.folder import StoreFolder
+from sluice.spark_jobs.durable_lake import local_folder
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.snapshot.buffered_keys import BufferedKeys
 from sluice.spark_jobs.snapshot.publication import Publication, is_partial
 from sluice.spark_jobs.snapshot.publish_sql import READ
-from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, app_id_of
+from sluice.spark_jobs.snapshot.table_files import MARKS, FilesInFolder, FilesInStore, ReadChunk, TableFile, TableFiles
+from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.tables.delta_table import DeltaSnapshot, wanted_columns
 from sluice.spark_jobs.tables.file_statistics import statistics
-from sluice.spark_jobs.tables.new_table import Contents, make_table
+from sluice.spark_jobs.tables.new_table import Contents, first_commit, make_table
+from sluice.spark_jobs.tables.table_in_store import TableInStore, clear_path
 from sluice.spark_jobs.targets.ways import CONFIGURED, PLAIN_NAME, PLAIN_TYPES, UNSAFE_KEYS
 
 # Delta's name of the operation by which Spark creates a table with rows.
@@ -39,8 +44,6 @@ OPERATION_OF_COMMIT = "CREATE TABLE AS SELECT"
 STATISTICS_PROPERTY = "delta.dataSkippingNumIndexedCols"
 BUFFERED_ROWS_MAX = 1_000_000  # The maximum number of buffered images that this process folds without Spark.
 BUFFERED_BYTES_MAX = 256 << 20
-ROW_GROUP_ROWS = 1 << 16
-MARKS = (ORDER_KEY, COMMIT_TIME, OPERATION)
 
 
 def why_not(given: Publication, before: DeltaSnapshot, defaults: Sequence[str]) -> str:
@@ -58,8 +61,8 @@ def _obstacles(given: Publication, before: DeltaSnapshot, defaults: Sequence[str
         yield CONFIGURED
     if before.exists:
         yield "the table exists already"
-    if local_folder(target.path) is None or given.chunks.url:
-        yield "the lake, or the rows that were read, are not in a folder of this machine"
+    if why := _place_refused(target.path, given.chunks.url):
+        yield why
     if target.layout:
         yield "conf/ defines its layout"
     if defaults:
@@ -77,6 +80,13 @@ def _obstacles(given: Publication, before: DeltaSnapshot, defaults: Sequence[str
         yield f"conf/ spells the key column {min(others)} otherwise than the source"
 
 
+def _place_refused(path: str, chunks_url: str) -> str:
+    """Returns why files of chunks cannot be put to a table's path; empty if they can. `chunks_url`: empty if the chunks are local."""
+    if local_folder(path) is not None:
+        return "the rows that were read are in a store, and the lake is in a folder" if chunks_url else ""
+    return "" if is_in_store(path) else "the lake is neither in a folder of this machine nor in S3 or Azure"
+
+
 def _obstacles_in_files(given: Publication) -> Iterator[str]:
     buffered = given.changes.names()
     if buffered and is_partial(given):
@@ -84,16 +94,15 @@ def _obstacles_in_files(given: Publication) -> Iterator[str]:
     for column in given.columns:
         if buffered and column.name in given.key and (column.nullable or column.type in UNSAFE_KEYS):
             yield f"the key column {column.name} may be NULL, or is a {column.type}"
-    size = sum((given.changes.folder / name).stat().st_size for name in buffered)
-    if given.changes.rows() > BUFFERED_ROWS_MAX or size > BUFFERED_BYTES_MAX:
-        yield f"{given.changes.rows():,} changes of it were buffered, {size >> 20} MiB"
-    if not all(_has_marks(given, name) for name in given.chunks.names()):
+    rows, size = given.changes.rows(), sum(given.changes.sizes().values())
+    if rows > BUFFERED_ROWS_MAX or size > BUFFERED_BYTES_MAX:
+        yield f"{rows:,} changes of it were buffered, {size >> 20} MiB"
+    if not all(_has_marks(given, footer) for footer in given.chunks.footers().values()):
         yield "its rows were read without a position"
 
 
-def _has_marks(given: Publication, name: str) -> bool:
-    """Returns whether the file has Sluice's columns, and whether all their values are those of this publication."""
-    footer = pq.read_metadata(given.chunks.folder / name)
+def _has_marks(given: Publication, footer: pq.FileMetaData) -> bool:
+    """Returns whether a file has Sluice's columns, and whether all their values are those of this publication."""
     indices = {footer.schema.column(number).path: number for number in range(len(footer.schema))}
     if not set(MARKS) <= indices.keys():
         return False
@@ -112,84 +121,111 @@ def _has_marks(given: Publication, name: str) -> bool:
     return True
 
 
-def make_of_files(given: Publication, label: int, properties: Mapping[str, str], fence: Fence) -> bool:
-    """Creates the table from the files. Returns False if its path is in use, so that Spark must create the table. Raises OSError."""
+def make_of_files(
+    given: Publication,
+    label: int,
+    properties: Mapping[str, str],
+    fence: Fence,
+    storage_options: Mapping[str, str],
+) -> bool:
+    """Creates the table from the files. Returns False if its path is in use, so that Spark must create the table. Raises OSError,
+    StoreError, and TableError if another program created the table meanwhile.
+    """
+    wanted, indexed = wanted_columns(given.columns, soft_deletes=False), int(properties[STATISTICS_PROPERTY])
+
+    def contents(files: TableFiles) -> Contents:
+        return _contents(given, label, _Filling(given, files).files(), wanted, indexed)
+
     folder = local_folder(given.target.path)
-    if folder is None:
-        return False
-    # Removes folders of runs that were killed before.
-    for left in folder.parent.glob(f"{glob.escape(_aside(folder, ''))}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    wanted = wanted_columns(given.columns, soft_deletes=False)
+    if folder is not None:
+        return make_table(
+            given.target.path,
+            wanted,
+            properties,
+            lambda made: contents(FilesInFolder(made)),
+            aside=_aside(folder, given.snapshot_id),
+            check=lambda: fence.check(given.owner.table),
+        )
+    store, scratch = StoreFolder(given.target.path, storage_options), given.chunks.folder.parent
+    scratch.mkdir(parents=True, exist_ok=True)
+    files = FilesInStore(store, given.snapshot_id, scratch)
+    TableInStore(given.owner.table, store, fence).make(files, lambda: first_commit(wanted, properties, contents(files)))
+    return True
 
-    def fill(folder: Path) -> Contents:
-        return _contents(_Filling(given, folder), wanted, int(properties[STATISTICS_PROPERTY]), label)
 
-    aside = _aside(folder, given.snapshot_id)
-    return make_table(
-        given.target.path, wanted, properties, fill, aside=aside, check=lambda: fence.check(given.owner.table)
-    )
+def clear(given: Publication, fence: Fence, storage_options: Mapping[str, str]) -> bool:
+    """Removes what killed publications left of a table that does not exist. Returns False if its path in a store has files of others."""
+    folder = local_folder(given.target.path)
+    if folder is not None:
+        for left in folder.parent.glob(f"{glob.escape(_aside(folder, ''))}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        return True
+    return clear_path(given.owner.table, given.target.path, storage_options, fence)
 
 
 def _aside(folder: Path, snapshot_id: str) -> str:
     return f".{folder.name}.snapshot-{snapshot_id}"
 
 
-def _contents(filling: _Filling, wanted: Sequence[LakeColumn], indexed: int, label: int) -> Contents:
-    given, adds = filling.given, list[Mapping[str, Any]]()
-    rows = size = 0
-    for file in filling.files():
-        footer, found = pq.read_metadata(file), file.stat()
-        rows, size = rows + footer.num_rows, size + found.st_size
-        add = {
-            "path": file.name,
-            "partitionValues": {},
-            "size": found.st_size,
-            "modificationTime": round(found.st_mtime * 1000),
-            "dataChange": True,
-            "stats": statistics(footer, wanted, indexed),
+def _contents(
+    given: Publication, label: int, files: Sequence[TableFile], wanted: Sequence[LakeColumn], indexed: int
+) -> Contents:
+    adds: list[Mapping[str, Any]] = [
+        {
+            "add": {
+                "path": file.name,
+                "partitionValues": {},
+                "size": file.size,
+                "modificationTime": file.placed_at_ms,
+                "dataChange": True,
+                "stats": statistics(file.footer, wanted, indexed),
+            }
         }
-        adds.append({"add": add})
+        for file in files
+    ]
     applied = {"appId": app_id_of(given.owner), "version": label, "lastUpdated": round(time.time() * 1000)}
     return Contents(
         operation=OPERATION_OF_COMMIT,
         actions=({"txn": applied}, *adds),
-        metrics={"numFiles": len(adds), "numOutputRows": rows, "numOutputBytes": size},
+        metrics={
+            "numFiles": len(files),
+            "numOutputRows": sum(file.footer.num_rows for file in files),
+            "numOutputBytes": sum(file.size for file in files),
+        },
         user_metadata=given.record(label),
     )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class _Filling:
-    """Writes or links the files of a table into `folder`."""
+    """Puts the files of a table to `place`."""
 
     given: Publication
-    folder: Path
-    count: int = 0
+    place: TableFiles
 
-    def files(self) -> Iterator[Path]:
-        """Yields the files one after the other, each one complete and synced to disk. Yields nothing if there are no rows."""
-        chunks, buffered = self.given.chunks, None
+    def files(self) -> list[TableFile]:
+        """Returns the files, each one complete and durable. Returns none if there are no rows."""
+        chunks, buffered, found = self.given.chunks, None, list[TableFile]()
         if self.given.changes.names():
             schema = chunks.schema(chunks.names()[0])
             buffered = BufferedKeys(self.given.changes, self.given.key, schema)
             if buffered.live.num_rows:
-                yield self._written(schema, (buffered.live,))
-        for name in chunks.names():
-            yield from self._of_chunk(chunks.folder / name, buffered)
+                found.append(self.place.write(schema, (buffered.live,)))
+        with ThreadPoolExecutor(self.place.parallel, thread_name_prefix="table-files") as pool:
+            of_chunks = pool.map(lambda chunk: self._of_chunk(*chunk, buffered=buffered), chunks.sizes().items())
+            return [*found, *(file for file in of_chunks if file)]
 
-    def _of_chunk(self, chunk: Path, buffered: BufferedKeys | None) -> Iterator[Path]:
-        with pq.ParquetFile(chunk) as read:
-            if not read.metadata.num_rows:
-                return
+    def _of_chunk(self, name: str, size: int, *, buffered: BufferedKeys | None) -> TableFile | None:
+        """Returns the file with the chunk's rows; None if no row of it remains."""
+        chunks = self.given.chunks
+        with pq.ParquetFile(chunks.opened(name)) as read:
+            footer = read.metadata
+            if not footer.num_rows:
+                return None
             gone = self._gone(read, buffered) if buffered else {}
             if gone:
-                yield from self._rest(read, gone)
-                return
-        file = self._named()
-        link(chunk, file)
-        sync(file)
-        yield file
+                return self._rest(read, gone)
+        return self.place.take(ReadChunk(files=chunks, name=name, size=size, footer=footer))
 
     def _gone(self, read: pq.ParquetFile, buffered: BufferedKeys) -> dict[int, Any]:
         """Returns row group → mask of its rows whose keys have buffered changes. Row groups without such rows are omitted."""
@@ -203,33 +239,14 @@ class _Filling:
                     found[number] = mask
         return found
 
-    def _rest(self, read: pq.ParquetFile, gone: Mapping[int, Any]) -> Iterator[Path]:
-        """Yields a file with the chunk's rows except those in `gone`. Yields nothing if no row remains."""
+    def _rest(self, read: pq.ParquetFile, gone: Mapping[int, Any]) -> TableFile | None:
+        """Returns a file with the chunk's rows except those in `gone`; None if no row remains."""
         if sum(mask.sum() for mask in gone.values()) == read.metadata.num_rows:
-            return
+            return None
 
         def groups() -> Iterator[pa.Table]:
             for number in range(read.metadata.num_row_groups):
                 rows = read.read_row_group(number)
                 yield rows.filter(pa.array(~gone[number])) if number in gone else rows
 
-        yield self._written(read.schema_arrow, groups())
-
-    def _written(self, schema: pa.Schema, tables: Iterator[pa.Table] | Sequence[pa.Table]) -> Path:
-        file = self._named()
-        with pq.ParquetWriter(
-            file,
-            schema,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=list(MARKS),  # type: ignore[arg-type]
-        ) as writer:
-            for table in tables:
-                writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-        sync(file)
-        return file
-
-    def _named(self) -> Path:
-        """Returns the path of the next file. Its name has the form that Spark uses."""
-        number, self.count = self.count, self.count + 1
-        return self.folder / f"part-{number:05d}-{uuid.uuid4()}-c000.zstd.parquet"
+        return self.place.write(read.schema_arrow, groups())

@@ -140,7 +140,7 @@ class DeltaTable:
     ) -> None:
         self.name, self.path, self.shard = name, path, shard
         self._app_id = app_id
-        self._storage_options = dict(storage_options)
+        self.storage_options = dict(storage_options)
         self._log: Any = None
         self._read: tuple[int, Any] = (-1, None)
         self.snapshot = NO_TABLE
@@ -149,7 +149,7 @@ class DeltaTable:
         """Reads what was committed since the last call. Returns the newest snapshot."""
         try:
             if self._log is None:
-                self._log = deltalake.DeltaTable(self.path, storage_options=self._storage_options or None)
+                self._log = deltalake.DeltaTable(self.path, storage_options=self.storage_options or None)
             else:
                 self._log.update_incremental()
         except exceptions.TableNotFoundError:
@@ -180,7 +180,7 @@ class DeltaTable:
 
     def at(self, version: int) -> DeltaTable:
         """Returns the table at a version. Raises TableError if the version can no longer be read."""
-        found = DeltaTable(self.name, self.path, self._app_id, self._storage_options, self.shard)
+        found = DeltaTable(self.name, self.path, self._app_id, self.storage_options, self.shard)
         found._log = self._log_at(version)
         found.snapshot = _snapshot(found._log, self._app_id)
         return found
@@ -190,7 +190,7 @@ class DeltaTable:
 
     def _log_at(self, version: int) -> Any:
         try:
-            return deltalake.DeltaTable(self.path, version=version, storage_options=self._storage_options or None)
+            return deltalake.DeltaTable(self.path, version=version, storage_options=self.storage_options or None)
         except (exceptions.DeltaError, OSError) as error:
             raise TableError(
                 self.name,

@@ -1,8 +1,8 @@
-"""Creates a Delta table as Spark would, but writes the first commit directly. Works only on file systems of this machine.
+"""Creates a Delta table as Spark would, but writes the first commit directly. `make_table` works only on file systems of this machine.
 
-`small.merge` creates empty tables, and `snapshot.whole_files` creates tables with rows. Spark's CREATE TABLE takes almost a second, and
-deltalake's enables a feature that some readers do not support (`variantType`). A first commit consists of a protocol, a schema and
-properties. Format: https://github.com/delta-io/delta/blob/master/PROTOCOL.md."""
+`small.merge` creates empty tables, and `snapshot.whole_files` creates tables with rows, also in stores. Spark's CREATE TABLE takes almost
+a second, and deltalake's enables a feature that some readers do not support (`variantType`). A first commit consists of a protocol, a
+schema and properties. Format: https://github.com/delta-io/delta/blob/master/PROTOCOL.md."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def make_table(
         (made / LOG).mkdir(parents=True)
         contents = fill(made)
         commit = made / LOG / FIRST_COMMIT
-        commit.write_text(_commit(columns, properties, contents), encoding="utf-8")
+        commit.write_text(first_commit(columns, properties, contents), encoding="utf-8")
         if contents.actions:  # If the commit contains rows, no later commit syncs it, so it is synced here.
             for each in (commit, commit.parent, made):
                 sync(each)
@@ -88,7 +88,8 @@ def make_table(
     return True
 
 
-def _commit(columns: tuple[LakeColumn, ...], properties: Mapping[str, str], contents: Contents) -> str:
+def first_commit(columns: tuple[LakeColumn, ...], properties: Mapping[str, str], contents: Contents) -> str:
+    """Returns the text of a table's first commit."""
     now = int(time.time() * 1000)
     schema = {"type": "struct", "fields": [_field(column) for column in columns]}
     metadata = {

@@ -116,7 +116,11 @@ class Reading:
 
     def publish(self, index: int, *, since: int | None = None, **options: Any) -> PublishedSnapshot:
         return publish_snapshot(
-            self.publication(index, since, **options), self.lake.spark, fence=BY_HAND, records=self.records
+            self.publication(index, since, **options),
+            self.lake.spark,
+            fence=BY_HAND,
+            storage_options=self.lake.storage_options,
+            records=self.records,
         )
 
     def publication(self, index: int, since: int | None = None, **options: Any) -> Publication:

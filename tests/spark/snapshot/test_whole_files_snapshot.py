@@ -159,7 +159,7 @@ def test_fault_what_a_killed_publication_of_a_snapshot_left_goes_with_the_next_o
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(new_table, "_commit", killed)
+        patch.setattr(new_table, "first_commit", killed)
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
         with pytest.raises(KilledError):
             publish_files(reading, 100)
@@ -250,7 +250,7 @@ def test_identity_what_lies_where_the_table_of_a_snapshot_goes_is_left_to_spark(
         ({}, {"deletes": "soft"}, "marked"),
         ({}, {"merge": "spark"}, "conf/ says so"),
         ({}, {"layout": Layout(cluster_by=("value",))}, "defines its layout"),
-        ({}, {"path": "s3://lake/orders"}, "not in a folder of this machine"),
+        ({}, {"path": "hdfs://lake/orders"}, "neither in a folder of this machine nor in S3"),
         ({"columns": (LakeColumn(name="a b", type="int"),)}, {}, "more than letters"),
         ({"since": SINCE + 1}, {}, "without a position"),
         ({"read_at_us": 0}, {}, "without a position"),

@@ -1,0 +1,72 @@
+"""Writes a file to an object store unless it exists, in one request that the store decides. pyarrow has no such request.
+
+Used for the first commit of a Delta table, for which `deltalake` has no function: it refuses properties that it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import AzureStore, S3Store
+
+from sluice.object_stores.azure import azure_location, is_azure
+from sluice.object_stores.errors import StoreError
+from sluice.object_stores.options import YES, known, without_secrets
+
+CLIENT = {"connect_timeout": "5s", "timeout": "60s"}
+# Sluice's name of an option of S3 → the store's.
+OF_S3 = {
+    "region": "aws_region",
+    "endpoint": "aws_endpoint",
+    "virtual_hosted": "aws_virtual_hosted_style_request",
+    "conditional_put": "aws_conditional_put",
+    "access_key_id": "aws_access_key_id",
+    "secret_access_key": "aws_secret_access_key",
+    "session_token": "aws_session_token",
+}
+# The name of an argument for pyarrow → the store's.
+OF_AZURE = {
+    "account_key": "account_key",
+    "sas_token": "sas_key",
+    "client_id": "client_id",
+    "client_secret": "client_secret",
+    "tenant_id": "tenant_id",
+}
+
+
+def put_new(url: str, content: bytes, options: Mapping[str, str]) -> bool:
+    """Writes a file. Returns False if a file of this URL exists, which may be the one that an unanswered request of this call wrote.
+
+    `options`: `storage_options` with secrets resolved. Raises StoreError; then it is unknown whether the file was written.
+    """
+    folder, _, name = url.rpartition("/")
+    try:
+        obstore.put(_store(folder, options), name, content, mode="create", use_multipart=False)
+    except (AlreadyExistsError, PreconditionError):
+        return False
+    except (BaseError, OSError, ValueError) as error:
+        text = str(error).partition("Debug source:")[0]
+        raise StoreError(f"{url}: {without_secrets(text, options)}") from None
+    return True
+
+
+def _store(url: str, options: Mapping[str, str]) -> Any:
+    if is_azure(url):
+        location = azure_location(url, options)
+        container, _, prefix = location.path.partition("/")
+        given = {name: location.arguments[name] for name in OF_AZURE if name in location.arguments}
+        config = {"account_name": location.account, **{OF_AZURE[name]: value for name, value in given.items()}}
+        if location.endpoint:
+            config["endpoint"] = location.endpoint
+        return AzureStore(container, prefix=prefix or None, config=config, client_options=_client(location.endpoint))
+    said = known(options)
+    bucket, _, prefix = url.partition("://")[2].partition("/")
+    config = {OF_S3[name]: value for name, value in said.items() if name in OF_S3}
+    config["aws_virtual_hosted_style_request"] = str(said.get("virtual_hosted", "").lower() in YES).lower()
+    return S3Store(bucket, prefix=prefix or None, config=config, client_options=_client(said.get("endpoint", "")))
+
+
+def _client(endpoint: str) -> Any:
+    return {**CLIENT, "allow_http": endpoint.startswith("http://")}

@@ -1,0 +1,151 @@
+"""Puts the files of a new table where the table will be: into a folder of this machine, or into an object store. Used by `whole_files`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import time
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sluice.object_stores.errors import StoreError
+from sluice.object_stores.folder import StoreFolder
+from sluice.object_stores.stored_files import StoredFiles
+from sluice.spark_jobs.durable_lake import link, sync
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY
+from sluice.spark_jobs.tables.table_in_store import uploaded_name
+
+ROW_GROUP_ROWS = 1 << 16
+MARKS = (ORDER_KEY, COMMIT_TIME, OPERATION)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableFile:
+    """A file of a new table. `name`: relative to the table's path. `placed_at_ms`: in milliseconds since 1970."""
+
+    name: str
+    size: int
+    placed_at_ms: int
+    footer: pq.FileMetaData
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReadChunk:
+    """The file of a chunk, among the `files` of all chunks."""
+
+    files: StoredFiles
+    name: str
+    size: int
+    footer: pq.FileMetaData
+
+
+class TableFiles(Protocol):
+    """The files of one new table. `parallel`: how many threads may call the methods at the same time. Every file is complete and durable
+    when a method returns.
+    """
+
+    parallel: int
+
+    def take(self, chunk: ReadChunk) -> TableFile:
+        """Adds a chunk as it is."""
+
+    def write(self, schema: pa.Schema, tables: Iterable[pa.Table]) -> TableFile:
+        """Adds a file with these rows."""
+
+
+class FilesInFolder:
+    """Implements `TableFiles` in a local folder. A chunk is linked."""
+
+    parallel = 1
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._numbers = folder, itertools.count()
+
+    def take(self, chunk: ReadChunk) -> TableFile:
+        file = self._named()
+        link(chunk.files.folder / chunk.name, file)
+        return self._placed(file)
+
+    def write(self, schema: pa.Schema, tables: Iterable[pa.Table]) -> TableFile:
+        file = self._named()
+        _write_rows(file, schema, tables)
+        return self._placed(file)
+
+    def _named(self) -> Path:
+        """Returns the path of the next file. Its name has the form that Spark uses."""
+        return self._folder / f"part-{next(self._numbers):05d}-{uuid.uuid4()}-c000.zstd.parquet"
+
+    @staticmethod
+    def _placed(file: Path) -> TableFile:
+        sync(file)
+        found = file.stat()
+        return TableFile(
+            name=file.name,
+            size=found.st_size,
+            placed_at_ms=round(found.st_mtime * 1000),
+            footer=pq.read_metadata(file),
+        )
+
+
+class FilesInStore:
+    """Implements `TableFiles` in the table's own folder of an object store. A chunk is uploaded, or copied within the store.
+
+    `scratch`: a local folder for files before their upload.
+    """
+
+    parallel = 8
+
+    def __init__(self, table: StoreFolder, snapshot_id: str, scratch: Path) -> None:
+        self._table, self._scratch = table, scratch
+        self._snapshot_id, self._attempt, self._numbers = snapshot_id, uuid.uuid4().hex, itertools.count()
+        self._begun: list[str] = []
+
+    def take(self, chunk: ReadChunk) -> TableFile:
+        name = self._named()
+        if chunk.files.url:
+            self._table.copy_file(chunk.files.store(), chunk.name, name)
+        else:
+            self._table.put_file(chunk.files.folder / chunk.name, name)
+        return self._placed(name, chunk.size, chunk.footer)
+
+    def write(self, schema: pa.Schema, tables: Iterable[pa.Table]) -> TableFile:
+        name = self._named()
+        file = self._scratch / name
+        try:
+            _write_rows(file, schema, tables)
+            self._table.put_file(file, name)
+            return self._placed(name, file.stat().st_size, pq.read_metadata(file))
+        finally:
+            file.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Removes the files of this attempt, as far as the store allows it. The caller knows that no commit names them."""
+        with contextlib.suppress(StoreError):
+            self._table.remove_files(self._begun)
+
+    def _named(self) -> str:
+        name = uploaded_name(self._snapshot_id, self._attempt, next(self._numbers))
+        self._begun.append(name)
+        return name
+
+    @staticmethod
+    def _placed(name: str, size: int, footer: pq.FileMetaData) -> TableFile:
+        return TableFile(name=name, size=size, placed_at_ms=round(time.time() * 1000), footer=footer)
+
+
+def _write_rows(file: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+    with pq.ParquetWriter(
+        file,
+        schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=list(MARKS),  # type: ignore[arg-type]
+    ) as writer:
+        for table in tables:
+            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)

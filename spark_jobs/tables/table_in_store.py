@@ -1,0 +1,89 @@
+"""Creates a Delta table in an object store: its files are uploaded or copied into the table's folder, then one conditional commit names
+them. Used by `snapshot.whole_files`; `merging.merge` clears the path of a table that it creates.
+
+Readers see no table or the whole table, because a folder without a commit is no table. If a run is killed before the commit, its files
+remain, and whoever creates the table next removes them. Spark would take a folder with files for a table that exists."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from sluice.object_stores.files import is_in_store
+from sluice.object_stores.folder import StoreFolder
+from sluice.spark_jobs.durable_lake import LOG
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.tables.new_table import FIRST_COMMIT
+
+UPLOADED = re.compile(r"snapshot-[0-9a-f]{12}-[0-9a-f]{32}-\d{5,}\.zstd\.parquet")
+
+
+class Removable(Protocol):
+    """Uploaded files of one attempt."""
+
+    def remove(self) -> None:
+        """Removes the files. The caller knows that no commit names them."""
+
+
+def uploaded_name(snapshot_id: str, attempt: str, number: int) -> str:
+    """Returns the name of an uploaded file. `attempt`: the hex digits of a UUID, so that no attempt replaces a file of another one."""
+    return f"snapshot-{snapshot_id}-{attempt}-{number:05d}.zstd.parquet"
+
+
+def left_files(names: Iterable[str]) -> frozenset[str]:
+    """Returns the files that killed attempts left in the folder of a table that does not exist. `names`: all files of the folder."""
+    names = tuple(names)
+    if any(name.startswith(f"{LOG}/") for name in names):
+        return frozenset()
+    return frozenset(name for name in names if UPLOADED.fullmatch(name))
+
+
+def clear_path(name: str, path: str, storage_options: Mapping[str, str], fence: Fence) -> bool:
+    """Removes what killed attempts left at the path of a table that does not exist. Returns whether the path is empty then; True for a path
+    that is not in a store. Raises StoreError, and TableError if the run may no longer write.
+    """
+    return not is_in_store(path) or TableInStore(name, StoreFolder(path, storage_options), fence).clear()
+
+
+@dataclasses.dataclass(frozen=True)
+class TableInStore:
+    """The path of a new table in an object store. `name`: "database.table". `folder`: the table's folder."""
+
+    name: str
+    folder: StoreFolder
+    fence: Fence
+
+    def clear(self) -> bool:
+        """Implements `clear_path`.
+
+        The files are listed before the fence is checked. So they are older than anything that another run writes after it took the lock,
+        and a run that stands still between check and removal removes nothing of the table that the other run creates.
+        """
+        names = set(self.folder.sizes())
+        if left := left_files(names):
+            self.fence.check(self.name)
+            self.folder.remove_files(left)
+        return names == left
+
+    def make(self, files: Removable, commit: Callable[[], str]) -> None:
+        """Makes the first commit. `commit`: uploads the files and returns the commit's text. Raises StoreError, the exceptions of `commit`,
+        and TableError if the run may no longer write, or if another program created the table meanwhile.
+
+        If it is unknown whether the commit was made, the files stay.
+        """
+        try:
+            text = commit().encode()
+            self.fence.check(self.name)
+        except BaseException:
+            files.remove()
+            raise
+        first = f"{LOG}/{FIRST_COMMIT}"
+        # An earlier request of this call, whose answer was lost, may have written the file.
+        if self.folder.put_new(first, text) or self.folder.read(first) == text:
+            return
+        files.remove()
+        why = f"another program created the Delta table {self.folder.url} while it was published; Sluice tries again"
+        raise TableError(self.name, why, own=False)
