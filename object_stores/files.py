@@ -11,6 +11,7 @@ import pyarrow.fs as pafs
 
 from sluice.object_stores.azure import azure_location, is_azure
 from sluice.object_stores.errors import StoreError
+from sluice.object_stores.google import is_google
 from sluice.object_stores.options import YES, known, without_secrets
 
 S3 = ("s3://", "s3a://")
@@ -20,8 +21,8 @@ CONNECT_SECONDS, REQUEST_SECONDS = 5.0, 60.0
 def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
     """Returns the pyarrow file system for a URL, and the path in it. `options`: `storage_options` with secrets resolved.
 
-    If `options` has no credentials, S3 and Azure use those of the environment or the machine. Stores of other kinds ignore `options`.
-    Raises StoreError.
+    If `options` has no credentials, S3, Azure and Google Cloud Storage use those of the environment or the machine. Stores of other kinds
+    ignore `options`. Raises StoreError.
     """
     with as_store_error(url, options):
         if url.startswith(S3):
@@ -30,13 +31,17 @@ def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
             location = azure_location(url, options)
             arguments: dict[str, Any] = dict(location.arguments)
             return pafs.AzureFileSystem(location.account, **arguments), location.path
+        if is_google(url):
+            from sluice.object_stores.google_files import google_file_system  # noqa: PLC0415  its library is large
+
+            return google_file_system(url, options)
         store, path = pafs.FileSystem.from_uri(url)
         return store, path.rstrip("/")
 
 
 def is_in_store(url: str) -> bool:
-    """Returns whether a URL is one of S3 or Azure, whose stores have conditional writes."""
-    return url.startswith(S3) or is_azure(url)
+    """Returns whether a URL is one of S3, Azure or Google Cloud Storage, whose stores have conditional writes."""
+    return url.startswith(S3) or is_azure(url) or is_google(url)
 
 
 def opened(url: str, options: Mapping[str, str]) -> Any:

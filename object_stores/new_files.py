@@ -13,6 +13,8 @@ from obstore.store import AzureStore, S3Store
 
 from sluice.object_stores.azure import azure_location, is_azure
 from sluice.object_stores.errors import StoreError
+from sluice.object_stores.google import is_google
+from sluice.object_stores.google_files import google_store
 from sluice.object_stores.options import YES, known, without_secrets
 
 CLIENT = {"connect_timeout": "5s", "timeout": "60s"}
@@ -41,9 +43,9 @@ def put_new(url: str, content: bytes, options: Mapping[str, str]) -> bool:
 
     `options`: `storage_options` with secrets resolved. Raises StoreError; then it is unknown whether the file was written.
     """
-    folder, _, name = url.rpartition("/")
     try:
-        obstore.put(_store(folder, options), name, content, mode="create", use_multipart=False)
+        store, path = _bucket(url, options)
+        obstore.put(store, path, content, mode="create", use_multipart=False)
     except (AlreadyExistsError, PreconditionError):
         return False
     except (BaseError, OSError, ValueError) as error:
@@ -52,20 +54,24 @@ def put_new(url: str, content: bytes, options: Mapping[str, str]) -> bool:
     return True
 
 
-def _store(url: str, options: Mapping[str, str]) -> Any:
+def _bucket(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
+    """Returns the bucket or container of a URL, and the path in it."""
+    if is_google(url):
+        return google_store(url, options)
     if is_azure(url):
         location = azure_location(url, options)
-        container, _, prefix = location.path.partition("/")
+        container, _, path = location.path.partition("/")
         given = {name: location.arguments[name] for name in OF_AZURE if name in location.arguments}
         config = {"account_name": location.account, **{OF_AZURE[name]: value for name, value in given.items()}}
         if location.endpoint:
             config["endpoint"] = location.endpoint
-        return AzureStore(container, prefix=prefix or None, config=config, client_options=_client(location.endpoint))
+        azure: Any = config
+        return AzureStore(container, config=azure, client_options=_client(location.endpoint)), path
     said = known(options)
-    bucket, _, prefix = url.partition("://")[2].partition("/")
-    config = {OF_S3[name]: value for name, value in said.items() if name in OF_S3}
-    config["aws_virtual_hosted_style_request"] = str(said.get("virtual_hosted", "").lower() in YES).lower()
-    return S3Store(bucket, prefix=prefix or None, config=config, client_options=_client(said.get("endpoint", "")))
+    bucket, _, path = url.partition("://")[2].partition("/")
+    s3: Any = {OF_S3[name]: value for name, value in said.items() if name in OF_S3}
+    s3["aws_virtual_hosted_style_request"] = str(said.get("virtual_hosted", "").lower() in YES).lower()
+    return S3Store(bucket, config=s3, client_options=_client(said.get("endpoint", ""))), path
 
 
 def _client(endpoint: str) -> Any:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 from sluice.object_stores.azure import SECRETS, azure_name
 from sluice.object_stores.errors import StoreError
+from sluice.object_stores.google import SECRETS as GOOGLE_SECRETS
+from sluice.object_stores.google import google_name
 from sluice.secret_values import SecretUnavailable, filled_text, is_reference
 
 SECRET_CHARS_MIN = 6
@@ -107,8 +109,10 @@ def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
 
 def _is_plain(option: str) -> bool:
     """Returns whether the option is one that never contains a secret."""
-    azure = azure_name(option)
-    return _name(option) in PLAIN or bool(azure and azure not in SECRETS)
+    azure, google = azure_name(option), google_name(option)
+    return (
+        _name(option) in PLAIN or bool(azure and azure not in SECRETS) or bool(google and google not in GOOGLE_SECRETS)
+    )
 
 
 def _name(option: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.servers.azurite.server import AzuriteServer
+from benchmarks.servers.fake_gcs.server import FakeGcsServer
 from benchmarks.servers.postgres import PostgresServer
 from benchmarks.servers.s3 import S3Server
 from benchmarks.servers.zookeeper import ZooKeeperServer
@@ -130,6 +131,20 @@ def s3_store(s3_place: S3Server) -> Iterator[S3Server]:
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzuriteServer]:
     """An Azure Blob Storage, shared by the whole run: a test uses its own prefix in it. Skips where npm cannot install it."""
     server = AzuriteServer(tmp_path_factory.mktemp("azurite"))
+    try:
+        try:
+            server.start()
+        except SetupError as error:
+            pytest.skip(str(error))
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="session")
+def fake_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGcsServer]:
+    """A Google Cloud Storage, shared by the whole run: a test uses its own prefix in it. Skips where Go cannot install it."""
+    server = FakeGcsServer(tmp_path_factory.mktemp("gcs"))
     try:
         try:
             server.start()

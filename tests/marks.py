@@ -18,6 +18,7 @@ from sluice.console.quality import QUICK_VARIABLE
 STARTS = {
     "servers": (
         "benchmarks.servers.azurite.server.AzuriteServer.start",
+        "benchmarks.servers.fake_gcs.server.FakeGcsServer.start",
         "sluice.console.toolchain.database.server.DatabaseServer.start",
         "benchmarks.servers.kafka.KafkaServer.start",
         "benchmarks.servers.postgres.PostgresServer.start",
@@ -32,7 +33,9 @@ STARTS = {
 
 # fixture → the mark that a test with it needs
 FIXTURES = {
-    **dict.fromkeys(("mysql80", "mysql9", "mysql57", "mariadb114", "mariadb1011", "s3_store", "azurite"), "servers"),
+    **dict.fromkeys(
+        ("mysql80", "mysql9", "mysql57", "mariadb114", "mariadb1011", "s3_store", "azurite", "fake_gcs"), "servers"
+    ),
     **dict.fromkeys(("postgres16", "zookeeper39"), "servers"),
     "spark_server": "spark",
 }

@@ -1,7 +1,7 @@
 """Implements `sluice sql`: runs one SQL query on the lake with DuckDB, which reads the Delta tables itself. Spark need not run.
 
 Each captured table is a view `database.table`, its change log `database.table__log`, its history `database.table__history`. Shards that
-form one table are a view `folder.table`, named after the table's path in the lake. The lake is local, in S3 or in Azure (`sql_store`).
+form one table are a view `folder.table`, named after the table's path in the lake. The lake is local or in a store (`sql_store`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from rich.table import Table
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
-from sluice.console.lake.sql_store import is_readable, load_extension, open_stores
+from sluice.console.lake.sql_store import DeltaRows, is_readable, load_extension, open_stores
 from sluice.console.toolchain.errors import SetupError
+from sluice.object_stores.google import is_google
 from sluice.object_stores.options import without_secrets
 from sluice.orchestration.base.lake_settings import storage_options
 from sluice.orchestration.base.ports import MergeFailedError
@@ -126,8 +127,8 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
     """Runs the query. Raises SetupError with DuckDB's message; if a name was not found, the message lists the tables."""
     if not is_readable(config.lake):
         raise SetupError(
-            f"The lake is at {config.lake}, but `sluice sql` reads only local lakes and lakes in S3 and Azure. docs/readers.md lists "
-            "readers for other stores."
+            f"The lake is at {config.lake}, but `sluice sql` reads only local lakes and lakes in S3, Azure and Google Cloud "
+            "Storage. docs/readers.md lists readers for other stores."
         )
     tables = lake_tables(config)
     if not tables:
@@ -204,6 +205,11 @@ def _named(tables: Sequence[SqlTable], question: str) -> Sequence[SqlTable]:
 
 
 def _make_view(connection: duckdb.DuckDBPyConnection, table: SqlTable, options: dict[str, str]) -> None:
+    if is_google(table.path):
+        rows = f"rows of {table.database}.{table.table}"
+        connection.register(rows, DeltaRows(table.path, options))
+        connection.execute(f"CREATE VIEW {table.name} AS SELECT * FROM {quoted(rows)}")
+        return
     _refuse_misread(table, options)
     path = table.path.replace("'", "''")
     connection.execute(f"CREATE VIEW {table.name} AS SELECT * FROM delta_scan('{path}')")

@@ -1,7 +1,8 @@
-"""Gives a DuckDB connection access to a lake in S3 or Azure: loads DuckDB's extensions from their Python packages, and creates a DuckDB
-secret from `storage_options`.
+"""Gives a DuckDB connection access to a lake in a store. For S3 and Azure, it loads DuckDB's extensions from their Python packages, and
+creates a DuckDB secret from `storage_options`. The secret is only in memory, and DuckDB drops it with the connection.
 
-The secret is only in memory, and DuckDB drops it with the connection.
+DuckDB's reader of Google Cloud Storage takes no service accounts. So deltalake reads the tables there, and DuckDB gets their rows
+(`DeltaRows`).
 """
 
 from __future__ import annotations
@@ -10,25 +11,45 @@ import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+import deltalake
 import duckdb
+import pyarrow as pa
 
 from sluice.console.toolchain.errors import SetupError
 from sluice.extras import Extra, require
 from sluice.object_stores.azure import AzureLocation, azure_location, is_azure
 from sluice.object_stores.errors import StoreError
+from sluice.object_stores.google import is_google
 from sluice.object_stores.options import YES, known
 
 REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")  # The variables that deltalake reads too.
 S3_READERS = ("httpfs", "aws")  # The extension `aws` finds the credentials of the machine's role.
 AZURE_READERS = ("azure",)
 URL_SCHEMES = ("s3://", "s3a://")
+WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 HTTP, HTTPS = "http://", "https://"
 
 
 def is_readable(path: str) -> bool:
-    """Returns whether `sluice sql` can read a path: a local path, or one in S3 or Azure."""
-    return "://" not in path or path.startswith(URL_SCHEMES) or is_azure(path)
+    """Returns whether `sluice sql` can read a path: a local path, or one in S3, Azure or Google Cloud Storage."""
+    return "://" not in path or path.startswith(URL_SCHEMES) or is_azure(path) or is_google(path)
+
+
+class DeltaRows:
+    """The rows of a Delta table that deltalake reads. DuckDB calls the method for each scan of the table."""
+
+    def __init__(self, path: str, options: Mapping[str, str]) -> None:
+        self._table = deltalake.DeltaTable(path, storage_options=dict(options) or None)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Implements Arrow's protocol for streams."""
+        rows: Any = deltalake.QueryBuilder().register("t", self._table).execute("SELECT * FROM t")
+        reader = pa.RecordBatchReader.from_stream(rows)
+        # DuckDB lets Arrow filter the rows, which Arrow cannot do for views of strings.
+        fields = [field.with_type(WITHOUT_VIEWS.get(field.type, field.type)) for field in reader.schema]
+        return reader.cast(pa.schema(fields)).__arrow_c_stream__(requested_schema)
 
 
 def open_stores(
@@ -38,7 +59,7 @@ def open_stores(
 
     Raises SetupError if a package is missing, or DuckDB finds no credentials.
     """
-    stores = {is_azure(path): path for path in paths}
+    stores = {is_azure(path): path for path in paths if not is_google(path)}
     if path := stores.get(True):
         require(Extra.AZURE, SetupError)
         _open_store(connection, "Azure", AZURE_READERS, lambda: azure_secret(path, storage_options))

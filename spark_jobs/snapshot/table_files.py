@@ -96,7 +96,7 @@ class FilesInFolder:
 class FilesInStore:
     """Implements `TableFiles` in the table's own folder of an object store. A chunk is uploaded, or copied within the store.
 
-    `scratch`: a local folder for files before their upload.
+    `scratch`: a local folder for files before their upload. Their names begin with a dot, so that they do not count as chunks.
     """
 
     parallel = 8
@@ -105,6 +105,7 @@ class FilesInStore:
         self._table, self._scratch = table, scratch
         self._snapshot_id, self._attempt, self._numbers = snapshot_id, uuid.uuid4().hex, itertools.count()
         self._begun: list[str] = []
+        scratch.mkdir(parents=True, exist_ok=True)
 
     def take(self, chunk: ReadChunk) -> TableFile:
         name = self._named()
@@ -116,7 +117,7 @@ class FilesInStore:
 
     def write(self, schema: pa.Schema, tables: Iterable[pa.Table]) -> TableFile:
         name = self._named()
-        file = self._scratch / name
+        file = self._scratch / f".{name}"
         try:
             _write_rows(file, schema, tables)
             self._table.put_file(file, name)

@@ -84,7 +84,11 @@ def _place_refused(path: str, chunks_url: str) -> str:
     """Returns why files of chunks cannot be put to a table's path; empty if they can. `chunks_url`: empty if the chunks are local."""
     if local_folder(path) is not None:
         return "the rows that were read are in a store, and the lake is in a folder" if chunks_url else ""
-    return "" if is_in_store(path) else "the lake is neither in a folder of this machine nor in S3 or Azure"
+    return (
+        ""
+        if is_in_store(path)
+        else "the lake is neither in a folder of this machine nor in S3, Azure or Google Cloud Storage"
+    )
 
 
 def _obstacles_in_files(given: Publication) -> Iterator[str]:
@@ -146,9 +150,8 @@ def make_of_files(
             aside=_aside(folder, given.snapshot_id),
             check=lambda: fence.check(given.owner.table),
         )
-    store, scratch = StoreFolder(given.target.path, storage_options), given.chunks.folder.parent
-    scratch.mkdir(parents=True, exist_ok=True)
-    files = FilesInStore(store, given.snapshot_id, scratch)
+    store = StoreFolder(given.target.path, storage_options)
+    files = FilesInStore(store, given.snapshot_id, given.chunks.folder)
     TableInStore(given.owner.table, store, fence).make(files, lambda: first_commit(wanted, properties, contents(files)))
     return True
 

@@ -1,6 +1,6 @@
 """Staged batches in an object store: complete or absent, removed by the ledger's state, and downloaded by runs.
 
-On an S3 server, on Azurite, and on pyarrow's own store in a folder, which stands for one where a test is about crashes.
+On an S3 server, on Azurite, on fake-gcs-server, and on pyarrow's own store in a folder, which stands for one where a test is about crashes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.servers.azurite.server import ACCOUNT, AzuriteServer
+from benchmarks.servers.fake_gcs.server import FakeGcsServer
 from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatch
 from sluice.cdc_engine.errors import LedgerLostError, StagingError
@@ -70,6 +71,13 @@ def s3_prefix(s3_store: S3Server, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
     url = f"s3://{s3_store.bucket}/{uuid.uuid4().hex[:12]}"
     return Store(url, s3_store.options, {**s3_store.options, **NAMED})
+
+
+@pytest.fixture
+def google_prefix(fake_gcs: FakeGcsServer, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("LAKE_ACCOUNT", fake_gcs.options["google_service_account_key"])
+    url = f"gs://{fake_gcs.bucket}/{uuid.uuid4().hex[:12]}"
+    return Store(url, fake_gcs.options, {"google_service_account_key": "$LAKE_ACCOUNT"})
 
 
 @pytest.fixture
@@ -128,6 +136,12 @@ def require_life_of_a_batch(store: Store, tmp_path: Path) -> None:
 @pytest.mark.servers
 def test_s3_a_batch_is_whole_until_it_is_acked_and_others_are_left_alone(s3_prefix: Store, tmp_path: Path) -> None:
     require_life_of_a_batch(s3_prefix, tmp_path)
+
+
+@pytest.mark.servers
+@pytest.mark.store
+def test_google_a_batch_is_whole_until_it_is_acked(google_prefix: Store, tmp_path: Path) -> None:
+    require_life_of_a_batch(google_prefix, tmp_path)
 
 
 @pytest.mark.servers

@@ -122,8 +122,8 @@ def test_only_a_name_that_is_not_found_lists_the_tables(config: SluiceConfig, qu
 def test_an_empty_lake_and_one_elsewhere_are_said(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"no table .* yet"):
         lake_sql.ask(SluiceConfig(data_dir=tmp_path, lake=str(tmp_path)), "SELECT 1")
-    with pytest.raises(SetupError, match=r"gs://bucket, but .* docs/readers.md"):
-        lake_sql.ask(SluiceConfig(data_dir=tmp_path, lake="gs://bucket"), "SELECT 1")
+    with pytest.raises(SetupError, match=r"hdfs://bucket, but .* docs/readers.md"):
+        lake_sql.ask(SluiceConfig(data_dir=tmp_path, lake="hdfs://bucket"), "SELECT 1")
 
 
 def test_a_table_in_a_store_that_is_not_read_keeps_no_other_from_being_asked(
@@ -131,7 +131,7 @@ def test_a_table_in_a_store_that_is_not_read_keeps_no_other_from_being_asked(
 ) -> None:
     monkeypatch.setattr(lake_sql, "open_stores", lambda *_: pytest.fail("no secret of a store is needed"))
     (tmp_path / "conf" / "destinations" / "a.yaml").write_text(
-        "source: {user: u}\ntables: {shop.order: {path: gs://bucket/order}}\n"
+        "source: {user: u}\ntables: {shop.order: {path: hdfs://bucket/order}}\n"
     )
     answer = RUNNER.invoke(app, ["sql", "SELECT count(*) FROM shop.orders", "--csv"])
     assert answer.exit_code == 0, answer.exception

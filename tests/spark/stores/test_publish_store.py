@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.servers.azurite.server import AzuriteServer
+from benchmarks.servers.fake_gcs.server import FakeGcsServer
 from benchmarks.servers.s3 import S3Server
 from sluice.object_stores.errors import StoreError
 from sluice.object_stores.folder import StoreFolder
@@ -80,7 +81,12 @@ class StoreReading:
         return stored
 
 
-@pytest.fixture(params=["s3", "azure"])
+@pytest.fixture
+def google_root(fake_gcs: FakeGcsServer) -> tuple[str, dict[str, str]]:
+    return f"gs://{fake_gcs.bucket}/{uuid.uuid4().hex[:12]}", fake_gcs.options
+
+
+@pytest.fixture(params=["s3", "azure", "google"])
 def root(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
     found: tuple[str, dict[str, str]] = request.getfixturevalue(f"{request.param}_root")
     return found

@@ -1,0 +1,95 @@
+"""Runs a fake-gcs-server that keeps all objects in memory. The Go module proxy provides its pinned version."""
+
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+from benchmarks.servers.installing import installed_once
+from sluice.console.toolchain.cache import Cache, open_cache
+from sluice.console.toolchain.errors import ServerError, SetupError
+from sluice.console.toolchain.ports import LOOPBACK, free_port
+from sluice.console.toolchain.process import ChildProcess, last_lines, wait_until_listening
+
+PROXY = Path(__file__).parent / "proxy.py"
+MODULE, VERSION = "github.com/fsouza/fake-gcs-server", "v1.56.1"
+START_SECONDS_MAX, INSTALL_SECONDS_MAX = 60.0, 280.0
+
+
+class FakeGcsServer:
+    """A fake-gcs-server on 127.0.0.1 with one bucket, and the proxy that adds what it lacks."""
+
+    bucket = "lake"
+
+    def __init__(self, folder: Path, port: int | None = None) -> None:
+        self.folder, self.port, self._own_port = folder.absolute(), port or free_port(), free_port()
+        self._processes: list[ChildProcess] = []
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The storage options for deltalake: an account that names the emulator, and needs no token."""
+        account = {"gcs_base_url": self.endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
+        return {"google_service_account_key": json.dumps({**account, "private_key_id": ""})}
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "fake-gcs.log"
+
+    def start(self) -> Self:
+        """Starts the server. Returns when the bucket exists. Raises SetupError if it cannot be installed, ServerError if it does not
+        start.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        program = _installed(open_cache()) / "fake-gcs-server"
+        address = ("-scheme", "http", "-host", LOOPBACK, "-port", str(self._own_port), "-backend", "memory")
+        public = ("-public-host", f"{LOOPBACK}:{self.port}", "-external-url", self.endpoint)
+        proxy = [sys.executable, str(PROXY), str(self.port), str(self._own_port)]
+        for port, command in ((self._own_port, [str(program), *address, *public]), (self.port, proxy)):
+            self._processes.append(ChildProcess(command, self.log, folder=self.folder))
+            if not wait_until_listening(port, self._processes, START_SECONDS_MAX):
+                raise ServerError(f"fake-gcs-server did not start; its log {self.log} ends: {last_lines(self.log)}")
+        self._make_bucket()
+        return self
+
+    def _make_bucket(self) -> None:
+        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=START_SECONDS_MAX)
+        body, headers = json.dumps({"name": self.bucket}), {"Content-Type": "application/json"}
+        connection.request("POST", "/storage/v1/b", body, headers)
+        if (answer := connection.getresponse()).status != http.client.OK:
+            raise ServerError(f"fake-gcs-server did not make a bucket: {answer.read().decode()}")
+        connection.close()
+
+    def kill(self) -> None:
+        """Ends the server with SIGKILL, as a crash would."""
+        for process in self._processes:
+            process.kill()
+
+
+def _installed(cache: Cache) -> Path:
+    """Returns the folder of the program. The first call compiles it. Raises SetupError if there is no Go, or no module."""
+    if not shutil.which("go"):
+        raise SetupError("There is no go, which compiles fake-gcs-server.")
+    return installed_once(cache, f"fake-gcs-server-{VERSION}", _install)
+
+
+def _install(folder: Path) -> Path:
+    target = folder / "bin"
+    command = ["go", "install", f"{MODULE}@{VERSION}"]
+    environment = {**os.environ, "GOBIN": str(target), "GOFLAGS": "-trimpath"}
+    try:
+        subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True, timeout=INSTALL_SECONDS_MAX
+        )
+    except subprocess.CalledProcessError as error:
+        raise SetupError(f"go could not install fake-gcs-server: {error.stderr.strip()}") from None
+    except subprocess.TimeoutExpired:
+        raise SetupError(f"go did not install fake-gcs-server within {INSTALL_SECONDS_MAX:g} s") from None
+    return target
