@@ -83,7 +83,7 @@ def _installed(cache: Cache) -> Path:
 def _install(folder: Path) -> Path:
     target = folder / "bin"
     command = ["go", "install", f"{MODULE}@{VERSION}"]
-    environment = {**os.environ, "GOBIN": str(target), "GOFLAGS": "-trimpath"}
+    environment = {**os.environ, "GOBIN": str(target)}
     try:
         subprocess.run(
             command, env=environment, capture_output=True, text=True, check=True, timeout=INSTALL_SECONDS_MAX
