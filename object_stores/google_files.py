@@ -65,8 +65,8 @@ class GoogleHandler(pafs.FileSystemHandler):
     def normalize_path(self, path: str) -> str:
         return path
 
-    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
-        return [self._info(path) for path in paths]
+    def get_file_info(self, paths: str | list[str]) -> list[pafs.FileInfo]:
+        return [self._info(path) for path in ([paths] if isinstance(paths, str) else paths)]
 
     def _info(self, path: str) -> pafs.FileInfo:
         try:

@@ -28,7 +28,7 @@ REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")  # The variables that deltalake r
 S3_READERS = ("httpfs", "aws")  # The extension `aws` finds the credentials of the machine's role.
 AZURE_READERS = ("azure",)
 URL_SCHEMES = ("s3://", "s3a://")
-WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+WITHOUT_VIEWS: dict[Any, Any] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 HTTP, HTTPS = "http://", "https://"
 
 
@@ -46,10 +46,11 @@ class DeltaRows:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Implements Arrow's protocol for streams."""
         rows: Any = deltalake.QueryBuilder().register("t", self._table).execute("SELECT * FROM t")
-        reader = pa.RecordBatchReader.from_stream(rows)
+        reader: Any = pa.RecordBatchReader.from_stream(rows)
         # DuckDB lets Arrow filter the rows, which Arrow cannot do for views of strings.
         fields = [field.with_type(WITHOUT_VIEWS.get(field.type, field.type)) for field in reader.schema]
-        return reader.cast(pa.schema(fields)).__arrow_c_stream__(requested_schema)
+        stream: object = reader.cast(pa.schema(fields)).__arrow_c_stream__(requested_schema)
+        return stream
 
 
 def open_stores(
