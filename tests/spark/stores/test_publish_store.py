@@ -275,7 +275,7 @@ def test_s3_spark_goes_on_with_a_table_that_consists_of_what_was_read(
         holds.begin(f"shop.{way}")
         reading = Reading(lake, f"shop.{way}", ORDERS, holds, marks=MARKS)
         reading.chunk(1, [{"id": key, "value": "read"} for key in range(5)])
-        hold(reading, [image(DELETE, 100, 3), image(INSERT, 100, 9, "held")], number)
+        hold(reading, [image(DELETE, 100, 3), image(INSERT, 100, 9, "held")], 100 + number)
         found[way] = reading.publish(100, since=SINCE, merge=way)
     assert [found[way].way for way in ("auto", "spark")] == ["files", "spark"]
     columns = ("id", "value", "_sluice_order_key", "_sluice_operation")
