@@ -45,7 +45,7 @@ class ReadChunk:
     footer: pq.FileMetaData
 
 
-class TableFiles(Protocol):
+class NewTableFiles(Protocol):
     """The files of one new table. `parallel`: how many threads may call the methods at the same time. Every file is complete and durable
     when a method returns.
     """
@@ -60,7 +60,7 @@ class TableFiles(Protocol):
 
 
 class FilesInFolder:
-    """Implements `TableFiles` in a local folder. A chunk is linked."""
+    """Implements `NewTableFiles` in a local folder. A chunk is linked."""
 
     parallel = 1
 
@@ -94,7 +94,7 @@ class FilesInFolder:
 
 
 class FilesInStore:
-    """Implements `TableFiles` in the table's own folder of an object store. A chunk is uploaded, or copied within the store.
+    """Implements `NewTableFiles` in the table's own folder of an object store. A chunk is uploaded, or copied within the store.
 
     `scratch`: a local folder for files before their upload. Their names begin with a dot, so that they do not count as chunks.
     """

@@ -31,7 +31,14 @@ from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.snapshot.buffered_keys import BufferedKeys
 from sluice.spark_jobs.snapshot.publication import Publication, is_partial
 from sluice.spark_jobs.snapshot.publish_sql import READ
-from sluice.spark_jobs.snapshot.table_files import MARKS, FilesInFolder, FilesInStore, ReadChunk, TableFile, TableFiles
+from sluice.spark_jobs.snapshot.table_files import (
+    MARKS,
+    FilesInFolder,
+    FilesInStore,
+    ReadChunk,
+    TableFile,
+    NewTableFiles,
+)
 from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.tables.delta_table import DeltaSnapshot, wanted_columns
 from sluice.spark_jobs.tables.file_statistics import statistics
@@ -137,7 +144,7 @@ def make_of_files(
     """
     wanted, indexed = wanted_columns(given.columns, soft_deletes=False), int(properties[STATISTICS_PROPERTY])
 
-    def contents(files: TableFiles) -> Contents:
+    def contents(files: NewTableFiles) -> Contents:
         return _contents(given, label, _Filling(given, files).files(), wanted, indexed)
 
     folder = local_folder(given.target.path)
@@ -204,7 +211,7 @@ class _Filling:
     """Puts the files of a table to `place`."""
 
     given: Publication
-    place: TableFiles
+    place: NewTableFiles
 
     def files(self) -> list[TableFile]:
         """Returns the files, each one complete and durable. Returns none if there are no rows."""
