@@ -35,9 +35,9 @@ from sluice.spark_jobs.snapshot.table_files import (
     MARKS,
     FilesInFolder,
     FilesInStore,
+    NewTableFiles,
     ReadChunk,
     TableFile,
-    NewTableFiles,
 )
 from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.tables.delta_table import DeltaSnapshot, wanted_columns
