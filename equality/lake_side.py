@@ -47,8 +47,7 @@ class LakeSide:
             self._log = None
         except (DeltaError, OSError) as error:
             raise RefusedError(
-                f"the log of the Delta table {self.path} cannot be read: {error}; check the disk or object "
-                "store of the lake"
+                f"the log of the Delta table {self.path} cannot be read: {error}; check its disk or object store"
             ) from error
 
     @property
@@ -86,7 +85,7 @@ class LakeSide:
             return pa.RecordBatchReader.from_stream(self._log.scan(columns=wanted, predicate=predicate))
         except (DeltaError, OSError) as error:
             raise RefusedError(
-                f"the Delta table {self.path} cannot be read: {error}; check the disk or object store of the lake"
+                f"the Delta table {self.path} cannot be read: {error}; check its disk or object store"
             ) from error
 
     def spelled(self, name: str) -> str:

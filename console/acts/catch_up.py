@@ -137,8 +137,7 @@ def running(
     lock = FileLock(config.data_dir / LOCK_FILE)
     if not lock.try_acquire():
         raise SetupError(
-            f"Another `sluice catch-up` runs with {config.data_dir}; start this command again after the other "
-            "one has ended."
+            f"Another `sluice catch-up` runs with {config.data_dir}; start this one again when it has ended."
         )
     try:
         options = StackOptions(
@@ -147,7 +146,7 @@ def running(
         stack = Stack(config, conf, say, options)
         if stack.file.running():
             lock.release()
-            say("Sluice runs already, and will continue to run after this command")
+            say("Sluice runs already, and continues to run afterwards")
             yield functools.partial(_require_running, stack)
             return
         stack.require_startable()
@@ -157,9 +156,7 @@ def running(
         finally:
             left = stack.down()
         if left:
-            raise SetupError(
-                f"These processes outlived SIGKILL: {', '.join(map(str, left))}; show them with `ps -fp PID`."
-            )
+            raise SetupError(f"These processes outlived SIGKILL: {', '.join(map(str, left))}; see `ps -fp` for each.")
     finally:
         lock.release()
 

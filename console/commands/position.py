@@ -36,10 +36,7 @@ def position_set(  # noqa: PLR0917  one argument an option
         str,
         typer.Argument(
             metavar="FILE[:OFFSET]",
-            help=(
-                "Binlog file, also with an offset: FILE or FILE:OFFSET. An offset inside a transaction means the "
-                "beginning of that transaction."
-            ),
+            help="Binlog file. An offset inside a transaction means the beginning of that transaction.",
         ),
     ] = "",
     gtid: Annotated[str, typer.Option("--gtid", metavar="SET", help="Executed GTID set.")] = "",
@@ -50,9 +47,7 @@ def position_set(  # noqa: PLR0917  one argument an option
     moment: Annotated[
         str,
         typer.Option(
-            "--time",
-            metavar="TIME",
-            help="ISO time with a zone, or -10m: start at the first change that committed at this time or later.",
+            "--time", metavar="TIME", help="ISO time with a zone, or -10m: start at the first change at or after it."
         ),
     ] = "",
     yes: YesOption = False,

@@ -100,7 +100,7 @@ class DestinationLake:
         owner = Owner(ledger_id=ledger_id, destination=self._destination, table=table.name)
         log = self._open(table.path)
         if log is None:
-            raise SetupError(f"the Delta table {table.path} was removed while the command ran: run the command again")
+            raise SetupError(f"the Delta table {table.path} was removed meanwhile: run the command again")
         if self._has_current_state_table(table.name):
             self._write_owner(table, owner)
         self._own_side_tables(table.name, ledger_id)
@@ -124,8 +124,7 @@ class DestinationLake:
                     log.alter.set_table_properties(wanted, raise_if_not_exists=False)
         except (DeltaError, OSError, TableError) as error:
             raise SetupError(
-                f"the owner of the Delta table {table.path} cannot be written: {error}; check the disk or "
-                "object store of the lake"
+                f"the owner of the Delta table {table.path} cannot be written: {error}; check its disk or object store"
             ) from error
 
     def _own_side_tables(self, name: str, ledger_id: str) -> None:
@@ -142,8 +141,7 @@ class DestinationLake:
                 wanted, has = side_app_id_of(self._destination, ledger_id, kind, name), str(log.metadata().name or "")
                 if not is_side_table(has, kind):
                     raise SetupError(
-                        f"the Delta table {path} is not a change log or history that Sluice made for {name}: "
-                        "move this table away"
+                        f"the Delta table {path} is not a change log or history that Sluice made for {name}: move it away"
                     )
                 if has != wanted:
                     self._fence.check(name)
@@ -152,8 +150,7 @@ class DestinationLake:
                 records.keep_side_table(name, kind, (str(log.metadata().id), log.version()))
             except (DeltaError, OSError, TableError) as error:
                 raise SetupError(
-                    f"the owner of the Delta table {path} cannot be written: {error}; check the disk or "
-                    "object store of the lake"
+                    f"the owner of the Delta table {path} cannot be written: {error}; check its disk or object store"
                 ) from error
 
     def forget(self, name: str) -> None:

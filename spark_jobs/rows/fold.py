@@ -137,9 +137,8 @@ def folded(
     if decided.lost.any() and not count:
         raise TableError(
             name,
-            f"{int(decided.lost.sum())} rows that the source had during the comparison are no longer in the "
-            "source, and no change deleted these rows: start the repair again, or re-snapshot the table with "
-            "`sluice snapshot start`",
+            f"{int(decided.lost.sum())} rows that the source had when it was compared are not found by their keys, and no "
+            "change deleted them: start the repair again, or re-snapshot the table with `sluice snapshot start`",
             own=False,
         )
     if not count:
@@ -159,16 +158,12 @@ def _schema(name: str, segments: Sequence[ChangesSegment], read: Read | None) ->
     """
     if read is not None:
         if any(each.partial or _shape(each) != _shape(read) for each in segments):
-            raise TableError(
-                name, "the columns of the table changed during the repair; start the repair again", own=False
-            )
+            raise TableError(name, "its columns changed while its rows were read; start the repair again", own=False)
         return pa.schema([*OURS, *pq.read_schema(read.files[0])])
     first = segments[0]
     if any((each.columns, each.key, each.partial) != (first.columns, first.key, False) for each in segments):
         raise TableError(
-            name,
-            "the columns of the table changed during the backfill, or row images lack columns; start the "
-            "backfill again",
+            name, "its columns changed while it was read, or its row images lack columns; start the backfill again"
         )
     return pq.read_schema(first.file)
 

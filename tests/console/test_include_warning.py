@@ -130,5 +130,5 @@ def test_what_could_not_be_checked_has_no_green_mark(place: Place) -> None:
     destination = load_config(place.conf).destinations["shop"]
     for finding in (check_include(destination), check_keyless(destination)):
         assert finding.warnings == (
-            "not checked, because the source could not be read: correct the problems of the source that `sluice check` reports",
+            "not checked, because the source could not be read: correct what `sluice check` reports about the source",
         )

@@ -141,7 +141,7 @@ def test_status_names_a_dead_process_a_silent_engine_and_a_stopped_table(place: 
     assert answer.exit_code == 1
     for words in ("the daemon", "STALE", "DDL_UNSUPPORTED: it was renamed"):
         assert words in answer.stdout, answer.stdout
-    assert re.search(r"its last status [6-9]\d s ago", answer.stdout), answer.stdout
+    assert re.search(r"last heard of [6-9]\d s ago", answer.stdout), answer.stdout
     assert "STOPPED" in RUNNER.invoke(app, ["status"]).stdout
 
 
@@ -299,7 +299,7 @@ def test_ha_status_says_that_nobody_answers_who_keeps_the_ledger(tmp_path: Path)
     location = LedgerLocation(destination="shop", directory=tmp_path / "shop", kind="sql", url=url)
     status = read_destination(DestinationDir.of(location), "shop", time.time())
     (problem,) = (each for each in find_problems([{"name": "x", "alive": True, "pid": 1}], [status]) if "meta" in each)
-    assert "until then, the acked position" in problem
+    assert "until then, what is acked" in problem
     assert "hidden" not in problem + repr(location)
 
 

@@ -16,8 +16,8 @@ def test_admin_a_start_of_what_nobody_stopped_says_that_it_changes_nothing(tmp_p
     """Number 18: `instance start` waited for 40 s and did not say that there was no stop to remove."""
     told = acts.start("shop", tmp_path, seconds=0.0)
     assert not told.done
-    assert told.message.startswith("nothing was changed: no operator had stopped shop, and no process runs the engine")
-    assert "tries again every few seconds. Start an engine process with `sluice up` or `sluice engine`" in told.message
+    assert told.message.startswith("nothing was changed: no operator had stopped shop, and no process runs it")
+    assert "tries again every few seconds; `sluice up` or `sluice engine` starts an engine process" in told.message
     with contextlib.ExitStack() as ending:
         lease = open_lease(tmp_path)
         ending.callback(lease.release)

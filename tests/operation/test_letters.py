@@ -123,9 +123,7 @@ def test_an_email_that_is_not_taken_is_told_in_the_log_without_its_secret_admin(
 ) -> None:
     monkeypatch.setenv("POST_PASSWORD", "wrong-sesame")
     said = log_of(config(post, port), ALARM)
-    assert [line["reason"] for line in said] == ["answered 535"] * TRIES + [
-        f"the address refused the alarm {TRIES} times"
-    ]
+    assert [line["reason"] for line in said] == ["answered 535"] * TRIES + [f"the address refused it {TRIES} times"]
     assert "sesame" not in str(said)
     assert "answered 530" in str(log_of(config(post, port, encryption="none", user="", password=""), ALARM))
     assert "SSLCertVerificationError" in str(log_of(config(post, port, ca_file=None), ALARM))
@@ -154,7 +152,7 @@ def test_the_port_of_a_mail_server_is_that_of_its_encryption_unless_said_admin(e
         ({"to": ["one@example.com, two@example.com"]}, "'one@example.com, two@example.com'"),
         ({"sender": "sluice"}, "an email needs sender and to, addresses each: 'sluice'"),
         ({"user": ""}, "set both user and password"),
-        ({"password": SECRET}, "write .NAME of an environment variable"),
+        ({"password": SECRET}, "must be .NAME of an environment variable"),
         ({"encryption": "none"}, "would send the password unencrypted"),
     ],
 )

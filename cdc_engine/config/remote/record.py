@@ -64,8 +64,7 @@ def problems(record: RemoteRecord) -> list[str]:
     found = []
     if record.refused:
         found.append(
-            f"revision {short(record.newer)} of {record.shown} is refused, {stays}: {record.refused}; correct "
-            "that revision in the repository or archive"
+            f"revision {short(record.newer)} of {record.shown} is refused, {stays}: {record.refused}; correct it there"
         )
     if record.away:
         found.append(f"conf/ could not be pulled since {time_text(record.since)}, {stays}: {record.away}")

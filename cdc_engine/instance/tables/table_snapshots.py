@@ -117,7 +117,7 @@ def _decision(
     except SluiceError:
         raise
     except Exception:  # The error may be of any kind; it concerns one table.
-        logger.exception("the next step of a snapshot cannot be decided", extra={"table": record.name})
+        logger.exception("next step of the snapshot cannot be decided", extra={"table": record.name})
         return StepDecision(SnapshotStep.READ)
 
 

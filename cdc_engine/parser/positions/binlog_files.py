@@ -150,8 +150,7 @@ class BinlogFiles:
             header = read_header(stream, file)
         if why := foreign(header, file, 0, self.facts):
             raise PositionLostError(
-                f"{why}: remove this file from the archive {self._archive.location}, and copy the source's "
-                "own file into the archive"
+                f"{why}: take it out of the archive {self._archive.location}, and put this server's there"
             )
         return header.created
 

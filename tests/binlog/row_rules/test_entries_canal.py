@@ -150,7 +150,7 @@ def test_a_digest_is_a_varchar_and_what_does_not_differ_is_not_updated() -> None
     ("rules", "why"),
     [
         (RowRules(condition="colour = 'red'"), "no column colour"),
-        (RowRules(masks=(ColumnMask(column="id", kind="null"),)), "the column belongs to the key"),
+        (RowRules(masks=(ColumnMask(column="id", kind="null"),)), "it is a key column"),
     ],
 )
 def test_a_canal_client_is_told_which_rule_does_not_fit(rules: RowRules, why: str) -> None:

@@ -54,7 +54,7 @@ def render(data: bytes) -> str:
     """The text of a stored document, by the reader in Python. Raises JsonFormatError."""
     text = str(jsonb.read(data, jsonb.printed))
     if len(text.encode()) > jsonb.TEXT_FACTOR * len(data) + jsonb.TEXT_SPARE:
-        raise jsonb.JsonFormatError("parts of the document overlap")
+        raise jsonb.JsonFormatError("its parts overlap")
     return text
 
 

@@ -119,7 +119,7 @@ def test_an_insert_before_the_first_is_at_the_beginning() -> None:
         (difference(3, "$.a", 1), "operation 3"),
         (difference(REPLACE, "$.a", 1)[:-1], "needs"),
         (b"\x00", "needs"),
-        (b"\x02\xfb", "which cannot begin an integer"),
+        (b"\x02\xfb", "where an integer begins"),
         (b"\x02\xfe" + b"\xff" * 8, "needs"),
         (b"\x02\x02$\xff", "not UTF-8"),
         (b"\x00\x01$\x02\x63\x00", "unknown type"),

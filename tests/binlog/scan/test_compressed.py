@@ -100,13 +100,13 @@ def test_blocks_of_many_small_payloads_share_a_buffer_fidelity() -> None:
 
 GOOD = within(3, 2)
 BROKEN = {
-    "says less": (GOOD, len(GOOD) - 1, b"", "has more bytes than its stated decompressed size"),
-    "says more": (GOOD, len(GOOD) + 1, b"", "less than its stated decompressed size"),
+    "says less": (GOOD, len(GOOD) - 1, b"", "has more than the decompressed size"),
+    "says more": (GOOD, len(GOOD) + 1, b"", "short of the decompressed size"),
     "says nothing": (GOOD, 0, b"", "states 0 decompressed bytes"),
-    "says too much": (GOOD, 1 << 40, b"", "decompressed bytes, which is not a valid size"),
-    "bomb": (bytes(50 << 20), None, b"", "the length of its packet"),
+    "says too much": (GOOD, 1 << 40, b"", "decompressed bytes, which is not possible"),
+    "bomb": (bytes(50 << 20), None, b"", "not that of its packet"),
     "half an event": (GOOD[:-5], None, b"", "within an event"),
-    "goes on": (GOOD + within(), None, b"", "events after the end"),
+    "goes on": (GOOD + within(), None, b"", "follow the end"),
     "lying event": (GOOD[:9] + b"\xff\xff\xff\x3f" + GOOD[13:], None, b"", "goes beyond|ends within"),
     "huge event": (GOOD[:9] + b"\xff\xff\xff\xff" + GOOD[13:], None, b"", "goes beyond|ends within|lies in"),
     "garbage behind": (GOOD, None, b"garbage", "cannot be read|has more than"),
@@ -144,7 +144,7 @@ def test_broken_fields_of_a_payload_are_an_error_fidelity(body: bytes) -> None:
 
 def test_a_payload_in_a_payload_is_an_error_fidelity() -> None:
     bare = EventFactory(checksum=False)
-    with pytest.raises(BinlogFormatError, match="contains another compressed event"):
+    with pytest.raises(BinlogFormatError, match="lies in a compressed event"):
         feed(scanner(), [payload(EventFactory(), inner(bare.query("BEGIN"), payload(bare, within())))])
 
 

@@ -241,14 +241,14 @@ def test_a_format_description_of_other_row_headers_is_refused() -> None:
 
 def test_rows_without_their_table_map_or_outside_a_transaction_are_refused() -> None:
     make = EventFactory()
-    with pytest.raises(BinlogFormatError, match="without a table map"):
+    with pytest.raises(BinlogFormatError, match="did not describe"):
         feed(scanner(), [make.query("BEGIN"), make.rows(5)])
     make = EventFactory()
     with pytest.raises(BinlogFormatError, match="outside any transaction"):
         feed(scanner(), [make.table_map(5)])
     make = EventFactory()
     events = [*make.transaction(1), make.query("BEGIN"), make.rows(5)]
-    with pytest.raises(BinlogFormatError, match="without a table map"):  # described, but in another transaction
+    with pytest.raises(BinlogFormatError, match="did not describe"):  # described, but in another transaction
         feed(scanner(), events)
 
 
@@ -454,7 +454,7 @@ def test_a_steady_stream_hands_nothing_to_python(monkeypatch: pytest.MonkeyPatch
 def test_gtids_of_both_kinds_of_server_in_one_stream_are_an_error_fidelity() -> None:
     make = EventFactory()
     events = [*make.transaction(1), make.mariadb_gtid(7), make.table_map(5), make.rows(5, 23), make.xid()]
-    with pytest.raises(BinlogFormatError, match="both MySQL and MariaDB") as caught:
+    with pytest.raises(BinlogFormatError, match="not of one kind") as caught:
         feed(scanner(start=dataclasses.replace(START, gtid_set="0-1-6")), events)
     assert caught.value.file == START.file
 

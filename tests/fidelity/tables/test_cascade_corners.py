@@ -281,7 +281,7 @@ CORNERS = {
         image="MINIMAL",
         tables=NULLED[:2],
         changes=(*ROWS, "UPDATE c SET id = 50 WHERE id = 10", "DELETE FROM p WHERE id = 1"),
-        stops={"c": "changed keys"},
+        stops={"c": "got other keys"},
     ),
     "images without the unique key that is referred to": Corner(
         image="MINIMAL",
@@ -347,7 +347,7 @@ CORNERS |= {
             child("id int PRIMARY KEY, k enum('b', 'a')", "(k) REFERENCES p (k) ON DELETE SET NULL"),
         ),
         changes=("INSERT INTO p VALUES ('a')", "INSERT INTO c VALUES (1, 'b')", "DELETE FROM p"),
-        stops={"c": "compares the numbers"},
+        stops={"c": "compares their numbers"},
     ),
     "dates that are text in a child of other columns": Corner(
         tables=TREE[:2], changes=(*ROWS, "DELETE FROM p WHERE id = 1"), policies={"c": TEXT}

@@ -235,5 +235,5 @@ def test_ddl_identity_a_quarantined_value_of_the_table_that_had_the_name_is_not_
 def test_ddl_a_batch_with_rows_beside_a_rename_is_refused(tmp_path: Path) -> None:
     lake = Lake(tmp_path, None)  # type: ignore[arg-type]  # nothing is merged
     directory = lake.stage({"s.a": [named(20, "s.b", B)], "s.c": [rows(LOG, 21, INSERT, ("x",))]})
-    with pytest.raises(StagedBatchError, match="has rows from before or after the rename"):
+    with pytest.raises(StagedBatchError, match="has rows of before or after it"):
         read_staged_batch(directory)
