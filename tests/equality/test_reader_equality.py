@@ -22,12 +22,12 @@ from sluice.equality.destination import ComparedDestination, compare_destination
 from sluice.equality.reader_side import ReaderSide
 from sluice.equality.source_side import SourceSide
 from sluice.equality.values import Extent, TableResult, Verdict
+from sluice.orchestration.base.testing import FakePorts
 from sluice.orchestration.run.rows import repair
 from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.request import RepairRequest, RowsListener
 from tests.fix_servers import ServerFactory
 from tests.instance.failover.fix_pair import DATABASE, Pair, run, start_when_waited_for
-from tests.orchestration.base.fake_ports import FakePorts
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.managed]

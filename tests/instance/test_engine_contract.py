@@ -10,8 +10,8 @@ import pytest
 from sluice.cdc_engine.contracts import OutstandingBatch
 from sluice.cdc_engine.errors import CanalServiceError
 from sluice.orchestration.base.ports import EngineHandle
+from sluice.orchestration.base.testing import FakeEngine
 from tests.instance.fix_destination import Captured, running
-from tests.orchestration.base.fake_ports import FakeEngine
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.servers

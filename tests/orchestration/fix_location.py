@@ -11,7 +11,7 @@ from sluice.cdc_engine.contracts import Column, TableVersion
 from sluice.cdc_engine.source.settings import SourceConfig
 from sluice.cdc_engine.table_meta.history import tables_file
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
-from tests.orchestration.base.fake_ports import FakePorts
+from sluice.orchestration.base.testing import FakePorts
 
 TABLES = ("shop.orders", "shop.items", "shop.odd-näme$")
 

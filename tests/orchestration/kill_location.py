@@ -24,10 +24,10 @@ from sluice.cdc_engine.limits import TICK_SECONDS_MAX
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.position import Position
 from sluice.orchestration.base.ports import MergeOrder, Ports
+from sluice.orchestration.base.testing import FakeState, fake_report
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.rpc.run_caller import caller_of_code_server
 from tests.fix_ledgers import FileLedger
-from tests.orchestration.base.fake_ports import FakeState, fake_report
 
 FILE, FIRST = "mysql-bin.000001", 4
 NUMBER_BYTES = 16  # of binlog that a number takes: no two transactions end within fewer

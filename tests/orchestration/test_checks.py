@@ -21,6 +21,7 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import TableState
 from sluice.cdc_engine.status_file import STATUS_FILE
 from sluice.cdc_engine.table_meta.change.policy import Item, PendingChange
+from sluice.orchestration.base.testing import position
 from sluice.orchestration.checks.observations import (
     LAG,
     RE_SNAPSHOT,
@@ -32,7 +33,6 @@ from sluice.orchestration.checks.observations import (
 )
 from sluice.orchestration.checks.stopped import STATUS_SECONDS_MAX, older_tables, read_failures
 from sluice.orchestration.code_location import build_definitions
-from tests.orchestration.base.fake_ports import position
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 STOPPED = StoppedTable(

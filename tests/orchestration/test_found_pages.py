@@ -20,10 +20,10 @@ from sluice.cdc_engine.states import TableState
 from sluice.cdc_engine.status_file import STATUS_FILE
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.table_catalog import ENGINE, SOURCE, delta_key, engine_key, source_key
+from sluice.orchestration.base.testing import position
 from sluice.orchestration.checks.observations import TABLE_CHECK
 from sluice.orchestration.checks.stopped import FlowingTables
 from sluice.orchestration.code_location import build_definitions
-from tests.orchestration.base.fake_ports import position
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 from tests.orchestration.sensor.test_runs import ORDERS, Shop
 

@@ -13,11 +13,11 @@ from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.table_meta.history import tables_file
 from sluice.orchestration import assets, code_location
 from sluice.orchestration.base.table_catalog import delta_key, source_key
+from sluice.orchestration.base.testing import FakePorts
 from sluice.orchestration.checks import stopped
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.sensor.tick import DestinationSensor
 from sluice.orchestration.sensors import engine_sensor
-from tests.orchestration.base.fake_ports import FakePorts
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 NAMES = tuple(f"shop.t{number}" for number in range(8))

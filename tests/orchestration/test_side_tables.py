@@ -18,13 +18,13 @@ from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.work import SnapshotDependencies
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.table_catalog import delta_key, source_key
+from sluice.orchestration.base.testing import FakePorts, fake_report
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run import merge_reports
 from sluice.orchestration.run.rows import job as rows_job
 from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.repair import Repaired
 from sluice.spark_jobs.snapshot.publication import PublishedSnapshot
-from tests.orchestration.base.fake_ports import FakePorts, fake_report
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 ORDERS, ITEMS = "shop.orders", "shop.items"

@@ -15,10 +15,10 @@ from dagster_shared.serdes import serialize_value
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.table_catalog import DefinedColumns, defined_tables
+from sluice.orchestration.base.testing import fake_report
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run.merge_reports import MergeReports, reported_tables
 from sluice.orchestration.run.merge_run import MergedTable
-from tests.orchestration.base.fake_ports import fake_report
 from tests.orchestration.fix_location import make_fake_ports
 from tests.scale.fix_many_tables import make_destination, table_names
 

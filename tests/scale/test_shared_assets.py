@@ -13,11 +13,11 @@ from sluice.equality.values import Verdict
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.shown_tables import others_key, others_source_key, shown_tables
 from sluice.orchestration.base.table_catalog import delta_key, source_key
+from sluice.orchestration.base.testing import FakePorts, fake_report
 from sluice.orchestration.checks.equality import EQUAL_CHECK
 from sluice.orchestration.checks.observations import TABLE_CHECK
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run.table_events import TableEvents
-from tests.orchestration.base.fake_ports import FakePorts, fake_report
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 NAMED, FIRST, SECOND, ELSEWHERE = "shop.orders", "shop.items", "shop.returns", "crm.people"

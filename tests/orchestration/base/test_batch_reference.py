@@ -16,7 +16,7 @@ from sluice.orchestration.base.batch_reference import (
     changes_of,
     check_tags,
 )
-from tests.orchestration.base.fake_ports import FakeEngine
+from sluice.orchestration.base.testing import FakeEngine
 
 references = st.builds(
     BatchReference,

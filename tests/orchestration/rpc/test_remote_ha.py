@@ -26,6 +26,7 @@ from sluice.cdc_engine.errors import (
 )
 from sluice.cdc_engine.states import TableState
 from sluice.orchestration.base.ports import EngineAwayError, EngineHandle, EngineSnapshot
+from sluice.orchestration.base.testing import FakeEngine, FakeHost, FakeState, position
 from sluice.orchestration.rpc import connection, remote_host
 from sluice.orchestration.rpc.access import TOKEN_FILE
 from sluice.orchestration.rpc.connection import Connection
@@ -34,7 +35,6 @@ from sluice.orchestration.rpc.remote_host import RemoteEngine, RemoteHost
 from sluice.orchestration.rpc.served_engine import HAND_OUT_SECONDS_MAX, ServedEngine
 from sluice.orchestration.rpc.wire import EngineRefusedError
 from tests.certificates import make_certificate
-from tests.orchestration.base.fake_ports import FakeEngine, FakeHost, FakeState, position
 from tests.orchestration.rpc.fix_host import called, config_at, server_of
 from tests.waiting import wait_for
 

@@ -21,13 +21,13 @@ from sluice.cdc_engine.errors import (
 )
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.ports import EngineAwayError
+from sluice.orchestration.base.testing import FakeEngine, FakeHost
 from sluice.orchestration.rpc import connection
 from sluice.orchestration.rpc.remote_host import RemoteHost
 from sluice.orchestration.rpc.run_caller import RunCaller, caller_of_code_server, caller_of_hosts
 from sluice.orchestration.rpc.run_endpoint import RunEndpoint
 from sluice.orchestration.rpc.served_engine import ServedEngines
 from tests.certificates import make_certificate
-from tests.orchestration.base.fake_ports import FakeEngine, FakeHost
 from tests.orchestration.rpc.fix_host import config_at, server_of
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.ports import EngineAwayError
+from sluice.orchestration.base.testing import LEDGER_ID
 from sluice.orchestration.rpc.access import RUN_REQUEST_BYTES_MAX
 from sluice.orchestration.rpc.methods import TELL_FAILING
 from sluice.orchestration.rpc.run_caller import caller_of_code_server
 from sluice.orchestration.rpc.run_endpoint import RUN_ENDPOINT_FILE
-from tests.orchestration.base.fake_ports import LEDGER_ID
 from tests.orchestration.rpc.test_run_caller_ha import CodeServer, offered
 
 

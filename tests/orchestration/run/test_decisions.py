@@ -26,6 +26,7 @@ from sluice.cdc_engine.table_meta.change.policy import Item, PendingChange
 from sluice.cdc_engine.table_meta.history.review_files import ReviewFiles
 from sluice.equality.values import TableResult, Verdict
 from sluice.orchestration.base.table_catalog import delta_key
+from sluice.orchestration.base.testing import fake_report
 from sluice.orchestration.checks.equality import evaluation_of
 from sluice.orchestration.run.decisions.job import REASON_TAG, Decision, decide_job, problem_of
 from sluice.orchestration.run.decisions.launchpad import Launchpad, config_text
@@ -35,7 +36,6 @@ from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.repair import Repaired, TableRepair
 from sluice.orchestration.run.rows.request import RepairRequest
 from tests.fix_ledgers import FileLedger
-from tests.orchestration.base.fake_ports import fake_report
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 PLACE = Position(epoch=1, file="mysql-bin.000001", offset=4)

@@ -14,11 +14,11 @@ from sluice.cdc_engine.config import DrainConfig
 from sluice.cdc_engine.errors import StagingError
 from sluice.orchestration.base.batch_reference import BATCH_TAG, DRAIN, RUNS_TAG, BatchReference, delivery_of
 from sluice.orchestration.base.ports import EngineAwayError, no_run_engine
+from sluice.orchestration.base.testing import FakePorts
 from sluice.orchestration.checks.observations import TABLE_CHECK
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run import drain_run, merge_reports
 from sluice.orchestration.run.drain_rules import Attached, why_leave
-from tests.orchestration.base.fake_ports import FakePorts
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 JOB = "merge_shop_job"

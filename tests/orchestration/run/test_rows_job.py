@@ -17,6 +17,7 @@ from sluice.cdc_engine.states import SnapshotState
 from sluice.orchestration.base.one_destination import one_destination
 from sluice.orchestration.base.ports import MergeFailedError
 from sluice.orchestration.base.table_catalog import delta_key
+from sluice.orchestration.base.testing import LEDGER_ID, position
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run.merge_run import only_writer_of_rows_read
 from sluice.orchestration.run.rows import job as rows_job
@@ -27,7 +28,6 @@ from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
 from tests.fix_ledgers import FileLedger
-from tests.orchestration.base.fake_ports import LEDGER_ID, position
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 NOW_US = 1_772_366_400_000_000  # 2026-03-01T12:00:00Z

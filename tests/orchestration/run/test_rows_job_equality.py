@@ -14,6 +14,7 @@ from sluice.equality.scope import Scope
 from sluice.equality.tables import DifferingKey
 from sluice.equality.values import TableResult, Verdict
 from sluice.orchestration.base.table_catalog import delta_key, source_key
+from sluice.orchestration.base.testing import fake_report
 from sluice.orchestration.checks.equality import EQUAL_CHECK
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run.rows import job as rows_job
@@ -21,7 +22,6 @@ from sluice.orchestration.run.rows.job import JOB, STEP
 from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.repair import Repaired, TableRepair
 from sluice.orchestration.run.rows.request import RepairRequest
-from tests.orchestration.base.fake_ports import fake_report
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 KEY = Canonical(name="id", type="BIGINT", select="`id`", from_text="{}", from_delta="{}")

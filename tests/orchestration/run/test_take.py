@@ -12,9 +12,9 @@ import pytest
 from sluice.cdc_engine.errors import MetaError, StagingError
 from sluice.orchestration.base.batch_reference import BATCH_TAG, BatchReference
 from sluice.orchestration.base.ports import EngineAwayError
+from sluice.orchestration.base.testing import FakePorts
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run import merge_run
-from tests.orchestration.base.fake_ports import FakePorts
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 JOB = "merge_shop_job"

@@ -17,12 +17,12 @@ from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.console.status.report import find_problems, read_destination
+from sluice.orchestration.base.testing import LEDGER_ID, position
 from sluice.orchestration.checks.stopped import read_failures
 from sluice.orchestration.run_kinds import run_kinds
 from sluice.orchestration.sensor.failing_runs import LOOK_SECONDS, FailingRuns
 from sluice.orchestration.sensor.runs import RunStore
 from tests.fix_ledgers import FileLedger
-from tests.orchestration.base.fake_ports import LEDGER_ID, position
 from tests.orchestration.sensor.test_tick import JOB, Shop
 
 

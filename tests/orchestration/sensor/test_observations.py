@@ -7,8 +7,8 @@ import json
 import dagster as dg
 import pytest
 
+from sluice.orchestration.base.testing import FakeState
 from sluice.orchestration.checks.observations import PublishedObservations, due
-from tests.orchestration.base.fake_ports import FakeState
 
 
 @pytest.mark.found

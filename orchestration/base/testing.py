@@ -1,4 +1,4 @@
-"""Contains fakes of the ports for the tests of orchestration: an engine over a counter, a lock that is a flag, and a merge that records
+"""Contains fakes of the ports for tests of definitions: an engine over a counter, a lock that is a flag, and a merge that records
 its requests.
 
 The fake engine keeps the contract of `ports.EngineHandle`: one batch in flight at a time, repeatable hand-outs, a new delivery number
