@@ -29,8 +29,9 @@ def google_store(url: str, storage_options: Mapping[str, str]) -> tuple[Any, str
 
 
 def google_file_system(url: str, storage_options: Mapping[str, str]) -> tuple[Any, str]:
-    """Returns a pyarrow file system for a URL, and the path in it."""
-    store, path = google_store(url, storage_options)
+    """Returns a pyarrow file system for a URL, and the path in it. Raises OSError, for example if the file of the account is missing."""
+    with _translated(url):
+        store, path = google_store(url, storage_options)
     return pafs.PyFileSystem(GoogleHandler(store)), path
 
 
