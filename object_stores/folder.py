@@ -7,6 +7,7 @@ file that lists the others exists. This file is uploaded last and removed first.
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,8 @@ import pyarrow.fs as pafs
 from sluice.object_stores.files import as_store_error, file_system
 
 PARALLEL = 8  # The number of files that are transferred at the same time.
+COPIED_BYTES_MAX = 5 << 30  # S3 copies no larger object in one request.
+PART_BYTES = 16 << 20  # How much of a larger object is in memory.
 
 
 class StoreFolder:
@@ -102,12 +105,20 @@ class StoreFolder:
         """Uploads one file. `name`: its name in the store, if that is not the file's own name."""
         self._put(file, name or file.name)
 
-    def copy_file(self, source: StoreFolder, name: str, to: str) -> None:
-        """Copies the file `name` of another directory to `to` in this directory. The store copies it itself if both are in one store."""
+    def copy_file(self, source: StoreFolder, name: str, to: str, size: int) -> None:
+        """Copies the file `name` of another directory to `to` in this directory. The store copies it itself if both are in one store.
+        `size`: the bytes of the file; one of more than COPIED_BYTES_MAX is read and written.
+        """
         with as_store_error(self.url, self._options):
             self._make_parent(to)
             target = f"{self._path}/{to}"
-            if source._store.equals(self._store):
+            if size > COPIED_BYTES_MAX:  # `copy_files` would let the store copy the file.
+                with (
+                    source._store.open_input_stream(f"{source._path}/{name}") as read,
+                    self._store.open_output_stream(target) as written,
+                ):
+                    shutil.copyfileobj(read, written, PART_BYTES)
+            elif source._store.equals(self._store):
                 self._store.copy_file(f"{source._path}/{name}", target)
             else:
                 pafs.copy_files(

@@ -110,7 +110,7 @@ class FilesInStore:
     def take(self, chunk: ReadChunk) -> TableFile:
         name = self._named()
         if chunk.files.url:
-            self._table.copy_file(chunk.files.store(), chunk.name, name)
+            self._table.copy_file(chunk.files.store(), chunk.name, name, chunk.size)
         else:
             self._table.put_file(chunk.files.folder / chunk.name, name)
         return self._placed(name, chunk.size, chunk.footer)
