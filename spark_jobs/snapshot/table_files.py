@@ -105,6 +105,7 @@ class FilesInStore:
         self._table, self._scratch = table, scratch
         self._snapshot_id, self._attempt, self._numbers = snapshot_id, uuid.uuid4().hex, itertools.count()
         self._begun: list[str] = []
+        self._complete: dict[str, int] = {}
         scratch.mkdir(parents=True, exist_ok=True)
 
     def take(self, chunk: ReadChunk) -> TableFile:
@@ -125,6 +126,10 @@ class FilesInStore:
         finally:
             file.unlink(missing_ok=True)
 
+    def sizes(self) -> dict[str, int]:
+        """Returns name → bytes of the complete files."""
+        return dict(self._complete)
+
     def remove(self) -> None:
         """Removes the files of this attempt, as far as the store allows it. The caller knows that no commit names them."""
         with contextlib.suppress(StoreError):
@@ -135,8 +140,8 @@ class FilesInStore:
         self._begun.append(name)
         return name
 
-    @staticmethod
-    def _placed(name: str, size: int, footer: pq.FileMetaData) -> TableFile:
+    def _placed(self, name: str, size: int, footer: pq.FileMetaData) -> TableFile:
+        self._complete[name] = size
         return TableFile(name=name, size=size, placed_at_ms=round(time.time() * 1000), footer=footer)
 
 

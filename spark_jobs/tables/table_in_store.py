@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from sluice.object_stores.errors import StoreError
 from sluice.object_stores.files import is_in_store
 from sluice.object_stores.folder import StoreFolder
 from sluice.spark_jobs.durable_lake import LOG
@@ -21,8 +22,11 @@ from sluice.spark_jobs.tables.new_table import FIRST_COMMIT
 UPLOADED = re.compile(r"snapshot-[0-9a-f]{12}-[0-9a-f]{32}-\d{5,}\.zstd\.parquet")
 
 
-class Removable(Protocol):
-    """Uploaded files of one attempt."""
+class FilesOfAttempt(Protocol):
+    """The files that one attempt uploaded or copied."""
+
+    def sizes(self) -> Mapping[str, int]:
+        """Returns name → bytes of the complete files."""
 
     def remove(self) -> None:
         """Removes the files. The caller knows that no commit names them."""
@@ -43,9 +47,15 @@ def left_files(names: Iterable[str]) -> frozenset[str]:
 
 def clear_path(name: str, path: str, storage_options: Mapping[str, str], fence: Fence) -> bool:
     """Removes what killed attempts left at the path of a table that does not exist. Returns whether the path is empty then; True for a path
-    that is not in a store. Raises StoreError, and TableError if the run may no longer write.
+    that is not in a store. Raises TableError if the store fails, or if the run may no longer write.
     """
-    return not is_in_store(path) or TableInStore(name, StoreFolder(path, storage_options), fence).clear()
+    if not is_in_store(path):
+        return True
+    try:
+        return TableInStore(name, StoreFolder(path, storage_options), fence).clear()
+    except StoreError as error:
+        why = f"the path {path} of the new Delta table cannot be listed or cleared: {error}; Sluice tries again"
+        raise TableError(name, why, own=False) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +67,7 @@ class TableInStore:
     fence: Fence
 
     def clear(self) -> bool:
-        """Implements `clear_path`.
+        """Implements `clear_path`, but raises StoreError if the store fails.
 
         The files are listed before the fence is checked. So they are older than anything that another run writes after it took the lock,
         and a run that stands still between check and removal removes nothing of the table that the other run creates.
@@ -68,22 +78,39 @@ class TableInStore:
             self.folder.remove_files(left)
         return names == left
 
-    def make(self, files: Removable, commit: Callable[[], str]) -> None:
+    def make(self, files: FilesOfAttempt, commit: Callable[[], str]) -> None:
         """Makes the first commit. `commit`: uploads the files and returns the commit's text. Raises StoreError, the exceptions of `commit`,
-        and TableError if the run may no longer write, or if another program created the table meanwhile.
+        and TableError if the run may no longer write, or if another program created the table or removed files meanwhile.
 
         If it is unknown whether the commit was made, the files stay.
         """
         try:
             text = commit().encode()
+            self._refuse_lost(files.sizes())
             self.fence.check(self.name)
         except BaseException:
             files.remove()
             raise
         first = f"{LOG}/{FIRST_COMMIT}"
+        made = self.folder.put_new(first, text)
+        there = None if made else self.folder.read(first)
         # An earlier request of this call, whose answer was lost, may have written the file.
-        if self.folder.put_new(first, text) or self.folder.read(first) == text:
+        if made or there == text:
+            # The request may have been repeated for minutes. A run that took the lock before the commit may have removed the files with
+            # `clear`, so the table must not count as published. A run that takes the lock later sees the commit and removes nothing.
+            self.fence.check(self.name)
             return
-        files.remove()
+        if there is not None:
+            files.remove()
         why = f"another program created the Delta table {self.folder.url} while it was published; Sluice tries again"
         raise TableError(self.name, why, own=False)
+
+    def _refuse_lost(self, uploaded: Mapping[str, int]) -> None:
+        """Raises TableError if the store no longer has a file as it was uploaded. The upload of a large table takes long."""
+        there = self.folder.sizes()
+        if lost := sorted(name for name, size in uploaded.items() if there.get(name) != size):
+            why = (
+                f"another program removed or replaced {lost[0]}, which this run had put into {self.folder.url} for the new table; "
+                "Sluice tries again. Do two destinations write this path?"
+            )
+            raise TableError(self.name, why, own=False)
