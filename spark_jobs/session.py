@@ -63,8 +63,8 @@ SESSION_SETTINGS: Mapping[str, str] = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
-# By default Spark replaces `${name}` in statements. A key of the source may contain such a text, and `${env:NAME}` in a
-# comment would publish a variable of Spark's process.
+# By default Spark replaces `${name}` in statements. Statements have values of keys and comments of columns from the source, and both may
+# contain such a text. `${env:NAME}` in a comment would publish an environment variable of Spark's process.
 UNCHANGED_STATEMENTS: Mapping[str, str] = {"spark.sql.variable.substitute": "false"}
 # The limits for the number of sessions of a batch. The maximum protects Spark's driver, which plans and commits each MERGE.
 SESSIONS_MIN, SESSIONS_MAX = 2, 16

@@ -90,7 +90,9 @@ def pause(directory: Path, name: str) -> SnapshotRecord:
 
 
 def go_on(directory: Path, name: str) -> SnapshotRecord:
-    """Continues a paused snapshot after its last chunk, or starts a failed one again; a stopped table resumes. Raises ActRefusedError."""
+    """Continues a paused snapshot after its complete chunks, or starts a failed one again. Requests the resume of the table if it has
+    stopped. Raises ActRefusedError if no snapshot of the table is open, MetaError.
+    """
     record = SnapshotRecords(directory).update(name, lambda now: _open(now).retried())
     if _stop_of(read_ledger(directory), name) is not None:
         request(directory, record.database, record.table, ResumeKind.RE_SNAPSHOT)

@@ -28,7 +28,7 @@ class TableFiles:
     refused: list[RefusedValue] = dataclasses.field(default_factory=list)
     writer: SegmentWriter | None = None
     log: SegmentWriter | None = None
-    # The table version of the open segment as in the schema history: with all columns and the primary key.
+    # The open segment's table version as in the schema history. The decoder's version lacks excluded columns, and may have another key.
     source: TableVersion | None = None
     rows: int = 0  # The number of rows in all segments.
     positions: PositionFile | None = None

@@ -116,7 +116,7 @@ def _decision(
         return StepDecision(SnapshotStep.WAIT, str(error))
     except SluiceError:
         raise
-    except Exception:  # The error may be of any kind; it concerns one table.
+    except Exception:  # Of any kind, about one table: the run that reads the table reports it.
         logger.exception("next step of the snapshot cannot be decided", extra={"table": record.name})
         return StepDecision(SnapshotStep.READ)
 

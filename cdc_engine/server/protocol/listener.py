@@ -158,7 +158,7 @@ class CanalListener:
         return refused
 
     def _say_goodbye(self, connection: ClientConnection, error: BaseException) -> None:
-        """Writes to a connection that has not authenticated why the listener ends it."""
+        """Sends the reason why the listener ends a connection that has not authenticated. Sends nothing if it ended otherwise."""
         because = connection.ended_because
         if not because and isinstance(error, TimeoutError):
             because = f"no authentication within {self.address.greeting_seconds:g} s"

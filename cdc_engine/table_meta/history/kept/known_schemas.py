@@ -1,4 +1,5 @@
-"""Stores the schema history in memory: the server, the databases and the tables, each by position. Owned by `history`."""
+"""Stores the schema history in memory, by position: tables, triggers and views, the databases' charsets, and the server's settings that
+DDL statements depend on. Owned by `history`."""
 
 from __future__ import annotations
 
