@@ -23,6 +23,7 @@ NAMES_SECRET = re.compile(
     re.IGNORECASE,
 )
 NAMES_LOCATION = re.compile(r"(_env|_file|^file|^env|^key|^certificate|^authority)$")
+LOCATIONS = frozenset({"env", "file", "command"})  # The keys of a mapping that names the location of a secret.
 REFERENCE = re.compile(r"\$[A-Za-z_][\w.-]*")
 FORMS = (
     (re.compile(r"(://[^\s/:@?#'\"]*):[^\s/@'\"]+@"), rf"\1:{HIDDEN}@"),  # The password in a URL.
@@ -72,7 +73,7 @@ class Redactor:
 def shown_setting(value: Any, name: str = "") -> Any:
     """Returns a setting of conf/ without secrets. It shows where a secret is, but no secret value and no arguments of a command."""
     if isinstance(value, Mapping):
-        if NAMES_SECRET.search(name) and not set(value) <= {"file", "command"}:
+        if NAMES_SECRET.search(name) and not set(value) <= LOCATIONS:
             return {str(key): HIDDEN for key in value}
         return {str(key): shown_setting(part, str(key)) for key, part in value.items()}
     if isinstance(value, list):
@@ -91,12 +92,12 @@ def secrets_in(value: Any, name: str, root: Path, environment: Mapping[str, str]
     found: set[str] = set()
     if isinstance(value, Mapping):
         for key, part in value.items():
-            found |= secrets_in(part, name if str(key) in {"file", "command"} else str(key), root, environment)
+            found |= secrets_in(part, f"{name}_{key}" if str(key) in LOCATIONS else str(key), root, environment)
             if str(key).endswith("file") and isinstance(part, str):
                 found |= _of_file(root / part)
         return found
     if isinstance(value, list):
-        if name.endswith("command"):
+        if name.endswith("command") and NAMES_SECRET.search(name):
             return {str(part) for part in value[1:]}
         return found.union(*(secrets_in(part, name, root, environment) for part in value))
     if not isinstance(value, str):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.console.doctor.redaction import HIDDEN, Redactor, shown_setting
+from sluice.console.doctor.redaction import HIDDEN, Redactor, secrets_in, shown_setting
 from sluice.console.doctor.report import LINES_MAX, collect
 from sluice.console.main import app
 from tests.console.conftest import RUNNER, SECRET, Place
@@ -137,6 +137,8 @@ def test_only_the_last_errors_of_a_log_are_in_it(place: Place) -> None:
         ("password", "$NAME", "$NAME"),
         ("password_env", "NAME", "NAME"),
         ("password", {"file": "/run/secret"}, {"file": "/run/secret"}),
+        ("password", {"env": "NAME"}, {"env": "NAME"}),
+        ("password", {"command": ["vault", "x"]}, {"command": ["vault", HIDDEN]}),
         ("headers", {"X-Api": "x"}, {"X-Api": HIDDEN}),
         ("secret_access_key", "x", HIDDEN),
         ("key", "id", "id"),
@@ -146,6 +148,20 @@ def test_only_the_last_errors_of_a_log_are_in_it(place: Place) -> None:
 )
 def test_a_setting_shows_where_a_secret_is_and_never_the_secret(name: str, value: object, shown: object) -> None:
     assert shown_setting(value, name) == shown
+
+
+def test_a_location_of_a_secret_is_shown_and_its_secret_is_hidden_everywhere(tmp_path: Path) -> None:
+    (tmp_path / "salt").write_text("grains\n")
+    conf = {
+        "source": {"password": {"env": "SHORT_ONE"}},
+        "reader": {"password": {"command": ["vault", "get", "shop"]}},
+        "masks": {"email": {"kind": "hash", "salt": {"file": "salt"}}},
+        "archive_fetch": {"command": ["fetch", "{file}"]},
+    }
+    redactor = Redactor(secrets_in(conf, "", tmp_path, {"SHORT_ONE": "opensesame"}))
+    assert redactor.text("opensesame grains shop") == f"{HIDDEN} {HIDDEN} {HIDDEN}"
+    assert redactor.text("vault, fetch, {file}: salt is not readable") == "vault, fetch, {file}: salt is not readable"
+    assert redactor.value(shown_setting(conf))["source"] == {"password": {"env": "SHORT_ONE"}}
 
 
 def test_a_short_secret_does_not_make_the_text_unreadable() -> None:
