@@ -19,7 +19,7 @@ LOOK_SECONDS = 60.0
 
 
 class LogFiles:
-    """Moves the content of a log file that has become too large to a second file with the ending `.1`, which it replaces."""
+    """Moves the end of a log file that has become too large to a second file with the ending `.1`, which it replaces."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._due = clock, 0.0
@@ -36,10 +36,16 @@ class LogFiles:
 
 
 def _begin_again(log: Path) -> None:
-    """Copies a log and empties it. Its process appends to the same file, so it continues at the beginning. What the process writes
-    between the two steps is lost.
+    """Copies the end of a log and empties it. Its process appends to the same file, so it continues at the beginning. What the process
+    writes between the two steps is lost. If the copy fails, it is removed, because a part of a log must not fill the disk.
     """
     copy = log.with_name(f"{log.name}.1.new")
-    shutil.copyfile(log, copy)
+    try:
+        with log.open("rb") as whole, copy.open("wb") as end:
+            whole.seek(-LOG_BYTES_MAX, os.SEEK_END)  # A log of an earlier version may be much larger than the limit.
+            shutil.copyfileobj(whole, end)
+    except OSError:
+        copy.unlink(missing_ok=True)
+        raise
     copy.replace(log.with_name(f"{log.name}.1"))
     os.truncate(log, 0)

@@ -67,21 +67,23 @@ def test_a_log_that_is_too_large_begins_again_and_its_process_continues_to_write
     writer.write(LINE, log, LIMIT + 1)
     files.look(in_use)
     assert log.read_text() == ""
-    assert log.with_name("daemon.log.1").read_text() == LINE * 11
+    assert log.with_name("daemon.log.1").read_text() == LINE * 10, "the newest lines"
     writer.write("after\n", log, 6)
     assert log.read_text() == "after\n", "the process writes at the beginning of the file"
 
 
-def test_a_full_disk_loses_nothing_of_a_log(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
+def test_a_full_disk_loses_nothing_of_a_log_and_gets_no_fuller(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Any, copy: IO[bytes]) -> None:
+        copy.write(b"a part")
         raise OSError(28, "No space left on device")
 
     files, in_use = looks(log)
     log.write_text(LINE * 11)
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "copyfile", full)
+        patch.setattr(shutil, "copyfileobj", full)
         files.look(in_use)
     assert log.read_text() == LINE * 11
+    assert [each.name for each in log.parent.iterdir()] == [log.name]
     files.look(in_use)
     assert log.read_text() == ""
 
