@@ -119,7 +119,12 @@ def _logs(config: SluiceConfig) -> list[Path]:
 
 
 def _tail(file: Path) -> str:
-    return _since(file, max(0, file.stat().st_size - TAIL_BYTES_MAX))[0]
+    """Returns the newest lines of a log. If the log has begun again (`log_files`), they start in the file with what came before."""
+    size, before = file.stat().st_size, file.with_name(f"{file.name}.1")
+    newest = _since(file, max(0, size - TAIL_BYTES_MAX))[0]
+    if size >= TAIL_BYTES_MAX or not before.exists():
+        return newest
+    return _since(before, max(0, before.stat().st_size - (TAIL_BYTES_MAX - size)))[0] + newest
 
 
 def _since(file: Path, offset: int) -> tuple[str, int]:

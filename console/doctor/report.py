@@ -28,6 +28,7 @@ from sluice import __version__
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.config.conf_files import MAIN, UNREADABLE, file_of, read_conf_files
 from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.keeping import log_files
 from sluice.cdc_engine.keeping.in_use import as_kept
 from sluice.console.doctor.redaction import Redactor, secrets_in, secrets_of_environment, shown_setting
 from sluice.console.stack.processes import engine_port, port_owner
@@ -235,7 +236,8 @@ def _ports(config: SluiceConfig) -> dict[str, str]:
 
 def _log_errors(data_dir: Path) -> dict[str, list[str]]:
     """Returns log file → its last lines that look like errors."""
-    logs = sorted({*data_dir.glob("logs/*.log"), *data_dir.glob("spark/*.log")})
+    endings = ("*.log", "*.log.1")  # A log that has begun again has what came before in a second file.
+    logs = sorted(log for folder in log_files.FOLDERS for ending in endings for log in (data_dir / folder).glob(ending))
     return {str(log.relative_to(data_dir)): _errors_of(log) for log in logs}
 
 

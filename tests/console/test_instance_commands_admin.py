@@ -43,6 +43,9 @@ def test_admin_the_log_shows_the_newest_and_follows(place: Place) -> None:
     log = logs / "code-server.log"
     log.write_text("".join(f"a destination={name} n={n}\n" for n in range(3) for name in ("shop", "web")))
     assert call("log", "shop", "--lines", "2") == (0, "a destination=shop n=1\na destination=shop n=2\n")
+    log.rename(log.with_name(f"{log.name}.1"))
+    log.write_text("a destination=shop n=3\n")
+    assert call("log", "shop", "--lines", "2") == (0, "a destination=shop n=2\na destination=shop n=3\n")
     from sluice.cdc_engine.config import load_config  # noqa: PLC0415
 
     stopping, heard = threading.Event(), list[str]()

@@ -126,8 +126,10 @@ def test_only_the_last_errors_of_a_log_are_in_it(place: Place) -> None:
     (place.data / "logs").mkdir(parents=True)
     lines = "".join(f"fine {number}\nerror {number}\n" for number in range(LINES_MAX + 5))
     (place.data / "logs" / "daemon.log").write_text(lines)
-    found = collect(place.conf)["errors_in_logs"]["logs/daemon.log"]
-    assert found == [f"error {number}" for number in range(5, LINES_MAX + 5)]
+    (place.data / "logs" / "daemon.log.1").write_text("error before it began again\n")
+    found = collect(place.conf)["errors_in_logs"]
+    assert found["logs/daemon.log"] == [f"error {number}" for number in range(5, LINES_MAX + 5)]
+    assert found["logs/daemon.log.1"] == ["error before it began again"]
 
 
 @pytest.mark.parametrize(
