@@ -27,6 +27,7 @@ from sluice.orchestration.base.shown_tables import others_source_key, shown_tabl
 from sluice.orchestration.base.table_catalog import checkable, checkable_keys, source_key
 
 EQUAL_CHECK = "equals_lake"  # The check of the asset of a source table.
+REASONS = "reasons"  # Metadata of the check of a shared asset: "database.table" → why it differs, for programs.
 NAMED_MAX, TOLD_MAX = 3, 100  # The number of tables that a sentence names, and that the metadata of a result list.
 Metadata = dict[str, dg.MetadataValue[Any]]
 NIGHTLY = "17 3 * * *"  # The time of the schedule if conf/ sets none; the schedule is then off.
@@ -195,9 +196,8 @@ def result_of_several(key: dg.AssetKey, found: Sequence[TableResult]) -> dg.Asse
     """Converts the results of tables that share an asset to one check result, which names those that differ."""
     unequal = [each for each in found if not each.equal]
     proven = any(each.verdict is Verdict.DIFFERENT for each in unequal)
-    lines = [
-        f"- {code(each.table)}: {each.reason or f'{each.difference_count} rows differ'}" for each in unequal[:TOLD_MAX]
-    ]
+    reasons = {each.table: each.reason or f"{each.difference_count} rows differ" for each in unequal[:TOLD_MAX]}
+    lines = [f"- {code(name)}: {why}" for name, why in reasons.items()]
     left = len(unequal) - len(lines)
     metadata: Metadata = {
         "tables": dg.MetadataValue.int(len(found)),
@@ -208,6 +208,7 @@ def result_of_several(key: dg.AssetKey, found: Sequence[TableResult]) -> dg.Asse
         "seconds": dg.MetadataValue.float(float(sum(each.seconds for each in found))),
     }
     if unequal:
+        metadata[REASONS] = dg.MetadataValue.json(reasons)
         metadata["differences"] = dg.MetadataValue.md("\n".join([*lines, *([f"- and {left} more"] if left else [])]))
     return dg.AssetCheckResult(
         asset_key=key,

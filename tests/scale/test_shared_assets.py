@@ -17,6 +17,8 @@ from sluice.orchestration.base.testing import FakePorts, fake_report
 from sluice.orchestration.checks.equality import EQUAL_CHECK
 from sluice.orchestration.checks.observations import TABLE_CHECK
 from sluice.orchestration.code_location import build_definitions
+from sluice.orchestration.run.decisions.launchpad import Launchpad
+from sluice.orchestration.run.decisions.waiting import waiting
 from sluice.orchestration.run.table_events import TableEvents
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
@@ -148,6 +150,23 @@ def test_equality_the_check_of_a_shared_asset_compares_all_its_tables(many: Many
     assert str(shared.description) == f"1 of 2 tables differ: {FIRST}"
     assert found[others_source_key("shop", "crm")].passed
     assert found[source_key("shop", NAMED)].passed
+
+
+def test_a_shared_table_that_differs_waits_for_a_decision_and_its_result_of_before_does_not(
+    many: Many, tmp_path: Path
+) -> None:
+    earlier = dg.AssetCheckEvaluation(
+        asset_key=source_key("shop", SECOND), check_name=EQUAL_CHECK, passed=False, metadata={}, description="old"
+    )
+    many.fakes.compare.verdicts |= dict.fromkeys((FIRST, ELSEWHERE), Verdict.DIFFERENT)
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        instance.report_runless_asset_event(earlier)
+        many.defs.resolve_job_def("equal_shop_job").execute_in_process(instance=instance)
+        shown, directory = shown_tables(many.config, "shop"), many.config.destination_dir("shop")
+        listed = waiting(instance, directory, "shop", Launchpad(), shown)
+    assert f"- **`{FIRST}`**: " in listed
+    assert f"- **`{ELSEWHERE}`**: " in listed, "the only one of its database"
+    assert SECOND not in listed
 
 
 def test_a_publication_is_reported_at_the_asset_that_shows_the_table(many: Many, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from sluice.cdc_engine.states import OF_THE_LAKE
 from sluice.orchestration.base.markdown import code
 from sluice.orchestration.base.one_destination import one_destination, with_destination
 from sluice.orchestration.base.ports import Ports
+from sluice.orchestration.base.shown_tables import shown_tables
 from sluice.orchestration.run.decisions.launchpad import JOB, STEP, Launchpad
 from sluice.orchestration.run.decisions.waiting import waiting
 from sluice.orchestration.run.merge_run import as_failure
@@ -113,9 +114,9 @@ def decide_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
             _tag(context, decision)
             directory, metadata = settings.destination_dir(name), dict[str, dg.MetadataValue[Any]]()
             if decision.act is Act.show:
-                metadata = {
-                    "result": dg.MetadataValue.md(waiting(context.instance, directory, name, Launchpad.of(context.run)))
-                }
+                shown = shown_tables(settings, name) if name in settings.destinations else None  # A group has none.
+                listed = waiting(context.instance, directory, name, Launchpad.of(context.run), shown)
+                metadata = {"result": dg.MetadataValue.md(listed)}
             elif decision.act in REPAIRS:
                 metadata = _repaired(context, settings, ports, decision)
             else:

@@ -16,8 +16,9 @@ from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.states import OF_THE_LAKE, TableState, way_out
 from sluice.orchestration.base.markdown import code
+from sluice.orchestration.base.shown_tables import ShownTables, others_source_key
 from sluice.orchestration.base.table_catalog import read_tables, source_key
-from sluice.orchestration.checks.equality import EQUAL_CHECK
+from sluice.orchestration.checks.equality import EQUAL_CHECK, REASONS
 from sluice.orchestration.run.decisions.launchpad import Launchpad, config_text
 
 NOTHING = "nothing waits for a decision"
@@ -26,12 +27,15 @@ TO_FILL_IN = "write a reason, then launch the run"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WaitingDecisions:
-    """Builds the list of decisions at a destination. `launchpad`: the page to which the links lead. `str()` of it raises MetaError."""
+    """Builds the list of decisions at a destination. `launchpad`: the page to which the links lead. `shown`: which tables are assets of
+    their own. `str()` of it raises MetaError.
+    """
 
     instance: dg.DagsterInstance
     directory: Path
     destination: str
     launchpad: Launchpad
+    shown: ShownTables
 
     def __str__(self) -> str:
         """Returns the list as Markdown: pending schema changes with their plans, stopped tables, tables that differ, and consumers."""
@@ -90,21 +94,34 @@ class WaitingDecisions:
 
     def _differing(self) -> Iterator[str]:
         """Yields a line for each table whose newest comparison failed."""
-        names = {
-            dg.AssetCheckKey(source_key(self.destination, each.name), EQUAL_CHECK): each.name
-            for each in read_tables(self.directory)
-        }
-        found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(list(names))
+        for name, why in self._reasons().items():
+            does = "compares again, reads the rows that differ, and merges them"
+            seen = (f"{name}: {why}", f"repair: {does}")
+            plan = self._decide("plan_repair", seen, act="plan_repair", table=name)
+            repair = self._decide("repair", seen, act="repair", table=name)
+            yield f"- **{code(name)}**: {why}. {plan} changes nothing; {repair} {does}"
+
+    def _reasons(self) -> dict[str, str]:
+        """Returns "database.table" → why its newest comparison failed. A table that shares an asset is in the result of that asset's
+        check; a result of its own is from the time when it was an asset.
+        """
+        tables, reasons = read_tables(self.directory), dict[str, str]()
+        own = {source_key(self.destination, each.name): each.name for each in self.shown.own(tables)}
+        shared = {others_source_key(self.destination, name): found for name, found in self.shown.others(tables).items()}
+        own |= {key: found[0].name for key, found in shared.items() if len(found) == 1}
+        keys = [dg.AssetCheckKey(key, EQUAL_CHECK) for key in dict.fromkeys((*own, *shared))]
+        found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
         for key, record in found.items():
             # A comparison that has not ended has another type of evaluation, without a result.
             evaluation = record.evaluation
-            if isinstance(evaluation, dg.AssetCheckEvaluation) and not evaluation.passed:
-                why, name = evaluation.description or "it differs", names[key]
-                does = "compares again, reads the rows that differ, and merges them"
-                seen = (f"{name}: {why}", f"repair: {does}")
-                plan = self._decide("plan_repair", seen, act="plan_repair", table=name)
-                repair = self._decide("repair", seen, act="repair", table=name)
-                yield f"- **{code(name)}**: {why}. {plan} changes nothing; {repair} {does}"
+            if not isinstance(evaluation, dg.AssetCheckEvaluation) or evaluation.passed:
+                continue
+            if name := own.get(key.asset_key):
+                reasons[name] = evaluation.description or "it differs"
+            elif REASONS in evaluation.metadata:
+                told: Any = evaluation.metadata[REASONS].value
+                reasons |= told
+        return reasons
 
     def _consumers(self) -> Iterator[str]:
         from sluice.cdc_engine.acts import consumer  # noqa: PLC0415  only runs import the kernels
@@ -120,9 +137,26 @@ class WaitingDecisions:
             yield f"- {client_id}: {link} {does}{already}"
 
 
-def waiting(instance: dg.DagsterInstance, directory: Path, destination: str, launchpad: Launchpad) -> str:
-    """Returns the decisions that an operator has to make at a destination, as Markdown. Raises MetaError."""
-    return str(WaitingDecisions(instance=instance, directory=directory, destination=destination, launchpad=launchpad))
+def waiting(
+    instance: dg.DagsterInstance,
+    directory: Path,
+    destination: str,
+    launchpad: Launchpad,
+    shown: ShownTables | None = None,
+) -> str:
+    """Returns the decisions that an operator has to make at a destination, as Markdown. `shown`: which tables are assets of their own; by
+    default all. Raises MetaError.
+    """
+    each_own = ShownTables(destination=destination, grouped=False, named=frozenset())
+    return str(
+        WaitingDecisions(
+            instance=instance,
+            directory=directory,
+            destination=destination,
+            launchpad=launchpad,
+            shown=shown or each_own,
+        )
+    )
 
 
 def _name(stop: StoppedTable) -> str:
