@@ -33,7 +33,7 @@ TOLD_MAX = 5000  # The number of tables that the table of contents of one asset 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownTables:
     """Which tables are assets of their own. `grouped`: whether the tables without an entry in `tables` of conf/ share an asset. `named`:
-    the "database.table" of those with an entry.
+    the "database.table" of those with an entry, and of shards with a freshness policy.
     """
 
     destination: str
@@ -61,9 +61,13 @@ class ShownTables:
 
 def shown_tables(config: SluiceConfig, destination: str) -> ShownTables:
     """Returns the rule for a destination, by the number of tables from which its definitions are built. Raises MetaError."""
-    settings, count = config.destinations[destination], len(defined_tables(config, destination))
+    settings, tables = config.destinations[destination], defined_tables(config, destination)
+    # A shard cannot have an entry in `tables`, and a freshness policy needs an asset.
+    fresh = [each.name for each in tables if settings.table(each.database, each.table).fresh_within_minutes]
     return ShownTables(
-        destination=destination, grouped=count > settings.table_assets_max, named=frozenset(settings.tables)
+        destination=destination,
+        grouped=len(tables) > settings.table_assets_max,
+        named=frozenset({*settings.tables, *fresh}),
     )
 
 

@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 
 from sluice.cdc_engine.config import SluiceConfig, TableConfig
+from sluice.cdc_engine.config.shards import ShardsConfig
 from sluice.equality.values import Verdict
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.shown_tables import others_key, others_source_key, shown_tables
@@ -187,6 +188,14 @@ def test_a_publication_is_reported_at_the_asset_that_shows_the_table(many: Many,
         (shop,), (own,) = told_of(instance, SHOP), told_of(instance, delta_key("shop", NAMED))
     assert shop == {"table": FIRST}
     assert "dagster/column_schema" in own
+
+
+def test_shards_with_a_freshness_policy_are_assets_of_their_own(many: Many) -> None:
+    shards = ShardsConfig(tables=r"crm\..*", into="crm/all", options=TableConfig(fresh_within_minutes=5.0))
+    shop = many.config.destinations["shop"].model_copy(update={"shards": (shards,)})
+    shown = shown_tables(many.config.model_copy(update={"destinations": {"shop": shop}}), "shop")
+    assert shown.has_asset(ELSEWHERE), "`tables` cannot name it"
+    assert not shown.has_asset(FIRST)
 
 
 def test_reported_tables_and_definitions_use_one_rule(many: Many) -> None:
