@@ -4,6 +4,7 @@ starts nothing.
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import dagster as dg
 
 from sluice.cdc_engine.errors import SluiceError
 from sluice.orchestration.assets import delta_assets, merge_job, merge_name, source_specs
-from sluice.orchestration.base.shown_tables import others_specs, shown_tables
+from sluice.orchestration.base.shown_tables import grouped_now, others_specs, shown_tables
 from sluice.orchestration.base.side_tables import side_specs, side_tables
 from sluice.orchestration.base.table_catalog import defined_tables
 from sluice.orchestration.checks.equality import equality_check, equality_job, equality_schedule
@@ -93,6 +94,7 @@ def _definitions(
         op_name=merge_name(destination),
         tables=tuple(table.name for table in own),
         selects_assets=not shown.grouped,
+        grouped_now=functools.partial(grouped_now, config, destination),
         run_lock_held=run_lock_held,
         tick_seconds=tick_seconds(len(config.destinations)),
         lake=LakeWatch(config, destination),

@@ -15,6 +15,7 @@ import dagster as dg
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.errors import MetaError
 from sluice.orchestration.base.markdown import code
 from sluice.orchestration.base.table_catalog import (
     DELTA_KINDS,
@@ -23,6 +24,7 @@ from sluice.orchestration.base.table_catalog import (
     delta_key,
     group_of,
     owners_of,
+    read_tables,
 )
 
 # The second part of the keys of these assets. Keys of tables have two or three parts, so a key of four parts is not the key of a table.
@@ -69,6 +71,19 @@ def shown_tables(config: SluiceConfig, destination: str) -> ShownTables:
         grouped=len(tables) > settings.table_assets_max,
         named=frozenset({*settings.tables, *fresh}),
     )
+
+
+def grouped_now(config: SluiceConfig, destination: str) -> bool:
+    """Returns whether the engine's current list has so many tables that tables share assets.
+
+    A run builds its definitions from that list if it has no copied lists: on another host, or if the code server is an ordinary one. Its
+    merge job then has no assets, and Dagster refuses a selection of them, until the code server's definitions are reloaded too.
+    """
+    try:
+        tables = read_tables(config.destination_dir(destination))
+    except MetaError:  # The definitions report it.
+        return False
+    return len(tables) > config.destinations[destination].table_assets_max
 
 
 def others_key(destination: str, database: str) -> dg.AssetKey:

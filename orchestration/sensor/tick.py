@@ -86,7 +86,7 @@ def tick_seconds(destinations: int) -> float:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DestinationSensor:
     """The inputs of a destination's sensor. `tables`: the "database.table" of its assets. `selects_assets`: whether a merge run selects
-    the assets of its tables. `op_name`: the step that merges.
+    the assets of its tables, unless `grouped_now` returns that a run may have no assets of tables. `op_name`: the step that merges.
 
     `run_lock_held`: returns whether a process holds the run lock of a destination's directory. `tick_seconds`: how long a tick may take.
     `lake`: inspects the Delta tables between runs. `drains`: whether its runs drain. `open_run_endpoint`: opens the RPC endpoint through
@@ -106,6 +106,7 @@ class DestinationSensor:
     open_run_endpoint: Callable[[Path], None] = lambda _: None
     conf_troubles: Callable[[], tuple[str, ...]] = tuple
     selects_assets: bool = True
+    grouped_now: Callable[[], bool] = lambda: False
     kinds: tuple[RunKind, ...] = ()
     only_one: bool = True
 
@@ -304,7 +305,8 @@ class Ticker:
         that have no asset yet.
         """
         reference = BatchReference.of(self._line.destination, batch)
-        selected = [name for name in batch.tables if name in self._defined] if self._line.selects_assets else []
+        selects = self._line.selects_assets and not self._line.grouped_now()
+        selected = [name for name in batch.tables if name in self._defined] if selects else []
         return dg.RunRequest(
             run_key=reference.run_key,
             run_config={"ops": {self._line.op_name: {"config": reference.to_config()}}},

@@ -127,6 +127,28 @@ def test_a_run_is_requested_without_a_selection_of_assets(many: Many, tmp_path: 
     assert request.asset_selection is None
 
 
+def test_a_run_that_may_find_more_tables_than_the_definitions_is_requested_without_a_selection(
+    many: Many, tmp_path: Path
+) -> None:
+    """A run on another host builds its definitions from the engine's current list. Its merge job refused the selection forever."""
+    directory = many.config.destination_dir("shop")
+    write_tables(directory, TABLES[:3])
+    defs = build_definitions(many.config, many.fakes.ports())
+    many.fakes.engine.capture(5)
+
+    def selected(instance: dg.DagsterInstance) -> Any:
+        context = dg.build_sensor_context(instance=instance, repository_def=defs.get_repository_def())
+        with context:
+            found: Any = defs.resolve_sensor_def("shop_engine").evaluate_tick(context)
+        (request,) = found.run_requests
+        return request.asset_selection
+
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        assert delta_key("shop", FIRST) in selected(instance)
+        write_tables(directory, TABLES)
+        assert selected(instance) is None
+
+
 def test_materialize_on_an_asset_of_its_own_requests_its_snapshot(many: Many, tmp_path: Path) -> None:
     job = many.defs.resolve_implicit_global_asset_job_def()
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
