@@ -80,7 +80,7 @@ def test_admin_a_file_is_put_in_place_once_conf_is_right_with_it(place: Place) -
     assert path.read_text() == GOOD
     assert "is unchanged" in call("edit", "shop", "--file", "-", text=GOOD)[1]
     assert call("edit", "web", "--file", "-", text=GOOD)[0] == 0, "a new one"
-    assert "no name of a destination" in call("edit", "../web", "--file", "-", text=GOOD)[1]
+    assert "cannot be the name of a destination" in call("edit", "../web", "--file", "-", text=GOOD)[1]
 
 
 def test_admin_names_are_completed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -288,7 +288,7 @@ def test_a_pull_does_not_wait_for_another_one_without_end(conf: Path, repository
         ({"kind": "archive", "url": "http://example.com/b"}, "must begin with one of https://"),
         ({"kind": "git", "url": f"https://sluice:{SECRET}@a/b"}, "url has a password or a token"),
         ({"kind": "archive", "url": f"https://a/b?sig={SECRET}"}, "url has a password or a token"),
-        ({"kind": "git", "url": "https://a/b", "token": SECRET}, "token must be"),
+        ({"kind": "git", "url": "https://a/b", "token": SECRET}, "token: .*write .NAME of an environment variable"),
         ({"kind": "git", "url": "https://a/b", "folder": "../c"}, "folder below the top one"),
         ({"kind": "git", "url": "https://a/b", "ref": "--upload-pack=x"}, "ref"),
         ({"kind": "git", "url": f"https://a:{SECRET}/b"}, "url is not a URL"),

@@ -152,7 +152,7 @@ def test_the_port_of_a_mail_server_is_that_of_its_encryption_unless_said_admin(e
         ({"to": ["one@example.com, two@example.com"]}, "'one@example.com, two@example.com'"),
         ({"sender": "sluice"}, "an email needs sender and to, addresses each: 'sluice'"),
         ({"user": ""}, "set both user and password"),
-        ({"password": SECRET}, "must be .NAME of an environment variable"),
+        ({"password": SECRET}, "write .NAME of an environment variable"),
         ({"encryption": "none"}, "would send the password unencrypted"),
     ],
 )

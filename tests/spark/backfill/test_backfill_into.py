@@ -130,7 +130,7 @@ def test_a_quiet_table_is_read_from_the_cursor_where_its_newest_version_ends_in_
     ("tables", "into", "sentence"),
     [
         ((), "past.orders", "--tables"),
-        (("shop.orders",), "orders", "no DATABASE.TABLE"),
+        (("shop.orders",), "orders", "not of the form DATABASE.TABLE"),
         (("shop.orders",), "shop.orders", "captured table"),
         (("shop.orders",), "shop.orders__history", "change log or history"),
     ],
