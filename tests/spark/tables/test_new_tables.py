@@ -91,7 +91,7 @@ def test_fault_a_table_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: 
         raise OSError("No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(new_table, "_commit", breaks)
+        patch.setattr(new_table, "first_commit", breaks)
         with pytest.raises(OSError, match="No space left"):
             make_table(str(place), COLUMNS, {}, check=UNASKED)
     assert list(place.parent.iterdir()) == []
