@@ -61,7 +61,10 @@ OF_DESTINATION: Final[Mapping[str, ShapeEffect]] = {
     **dict.fromkeys(
         ("retention_left_hours_min", "retention_hours_min", "lag_seconds_max", "owners", "group"), ShapeEffect.NONE
     ),
-    **dict.fromkeys(("ring", "store", "batch", "merge", "runs", "drain", "maintenance", "equality"), ShapeEffect.NONE),
+    **dict.fromkeys(
+        ("ring", "store", "batch", "merge", "runs", "drain", "maintenance", "equality", "table_assets_max"),
+        ShapeEffect.NONE,
+    ),
     **dict.fromkeys(("schema_changes", "snapshot", "snapshots"), ShapeEffect.NONE),
     **dict.fromkeys(("canal_server", "brokers", "handlers"), ShapeEffect.NONE),
 }
