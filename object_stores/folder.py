@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
+from sluice.object_stores.azure import is_azure
 from sluice.object_stores.files import as_store_error, file_system
 
 PARALLEL = 8  # The number of files that are transferred at the same time.
@@ -130,6 +131,11 @@ class StoreFolder:
 
     def remove_files(self, names: Iterable[str]) -> None:
         """Removes these files. Files that do not exist are skipped."""
+        if is_azure(self.url):
+            from sluice.object_stores import new_files  # noqa: PLC0415  as in `put_new`
+
+            new_files.remove_files(self.url, names, self._options)
+            return
         with as_store_error(self.url, self._options):
             for name in names:
                 with contextlib.suppress(FileNotFoundError):

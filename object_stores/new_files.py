@@ -1,14 +1,16 @@
-"""Writes a file to an object store unless it exists, in one request that the store decides. pyarrow has no such request.
+"""Writes a file to an object store unless it exists, in one request that the store decides, and removes files. Called by `StoreFolder`.
 
-Used for the first commit of a Delta table, for which `deltalake` has no function: it refuses properties that it does not know."""
+pyarrow has no such write. It is used for the first commit of a Delta table, for which `deltalake` has no function: it refuses properties
+that it does not know. pyarrow can remove files, but in Azure it may abort the process if a file does not exist any more."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
 from obstore.store import AzureStore, S3Store
 
 from sluice.object_stores.azure import azure_location, is_azure
@@ -43,15 +45,32 @@ def put_new(url: str, content: bytes, options: Mapping[str, str]) -> bool:
 
     `options`: `storage_options` with secrets resolved. Raises StoreError; then it is unknown whether the file was written.
     """
-    try:
+    with _as_store_error(url, options):
         store, path = _bucket(url, options)
-        obstore.put(store, path, content, mode="create", use_multipart=False)
-    except (AlreadyExistsError, PreconditionError):
-        return False
+        try:
+            obstore.put(store, path, content, mode="create", use_multipart=False)
+        except (AlreadyExistsError, PreconditionError):
+            return False
+    return True
+
+
+def remove_files(url: str, names: Iterable[str], options: Mapping[str, str]) -> None:
+    """Removes files of the directory `url`. Files that do not exist are skipped. `options`: as in `put_new`. Raises StoreError."""
+    with _as_store_error(url, options):
+        store, path = _bucket(url, options)
+        for name in names:
+            with contextlib.suppress(FileNotFoundError, NotFoundError):
+                obstore.delete(store, f"{path}/{name}")
+
+
+@contextlib.contextmanager
+def _as_store_error(url: str, options: Mapping[str, str]) -> Iterator[None]:
+    """Converts errors of the library to StoreError, without secrets."""
+    try:
+        yield
     except (BaseError, OSError, ValueError) as error:
         text = str(error).partition("Debug source:")[0]
         raise StoreError(f"{url}: {without_secrets(text, options)}") from None
-    return True
 
 
 def _bucket(url: str, options: Mapping[str, str]) -> tuple[Any, str]:

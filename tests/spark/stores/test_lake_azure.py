@@ -168,3 +168,11 @@ def test_azure_a_lake_is_asked_by_names(
     assert missing.exit_code == 1
     assert "shop.unmerged cannot be read" in str(missing.exception)
     assert KEY not in str(missing.exception)
+
+
+def test_azure_files_that_are_gone_already_are_skipped(azurite: AzuriteServer, prefix: str) -> None:
+    """pyarrow may end the process with an abort if it removes a file of Azure that does not exist."""
+    folder = StoreFolder(prefix, azurite.options)
+    folder.write("a/file", b"left")
+    folder.remove_files([*(f"a/none-{number}" for number in range(20)), "a/file"])
+    assert folder.sizes() == {}
