@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sluice.orchestration.base.testing import fake_report
 from sluice.spark_jobs.batch import run_batch
 from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.errors import MergeError
@@ -28,7 +28,7 @@ def test_a_refusal_between_two_tables_leaves_the_rest_untouched(
 
     def merge_table(_session: object, _batch: object, table: Any, *_: object, **_kept: object) -> object:
         merged.append(table.name)
-        return SimpleNamespace(name=table.name)
+        return fake_report(table.name)
 
     @contextmanager
     def sessions(*_: object) -> Iterator[list[object]]:
