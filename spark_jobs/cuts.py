@@ -209,7 +209,7 @@ def _appended(  # noqa: PLR0917  two callers, alike
     rows: Any = row
     mode, written = "append", None
     if log is not None and log.version() and log.version() % CUTS_MAX == 0:
-        rows, mode, written = _with_newest(log, row), "overwrite", TOGETHER
+        rows, mode, written = _with_newest(fence, log, row), "overwrite", TOGETHER
     properties = deltalake.CommitProperties(app_transactions=[transaction] if transaction else None)
     fence.check(NAME)
     deltalake.write_deltalake(  # type: ignore[call-overload]
@@ -223,9 +223,11 @@ def _appended(  # noqa: PLR0917  two callers, alike
     return log
 
 
-def _with_newest(log: Any, row: pa.Table) -> pa.RecordBatchReader:
+def _with_newest(fence: Fence, log: Any, row: pa.Table) -> pa.RecordBatchReader:
     """Streams the newest rows of the table and `row`. With thousands of tables a row has hundreds of kilobytes, and all of them would not
     fit into a run's memory.
+
+    Checks the fence again at the end of the stream, because the commit follows then, and reading thousands of files takes minutes.
     """
     keys: Any = pa.table(log.scan(columns=["order_key"]))["order_key"].to_pylist()
     oldest = sorted(keys)[-CUTS_KEPT:][0]
@@ -236,6 +238,7 @@ def _with_newest(log: Any, row: pa.Table) -> pa.RecordBatchReader:
     def batches() -> Iterator[pa.RecordBatch]:
         for each in itertools.chain(kept.to_batches(), row.to_batches()):
             yield from pa.Table.from_batches([each]).select(SCHEMA.names).cast(SCHEMA).to_batches()
+        fence.check(NAME)
 
     return pa.RecordBatchReader.from_batches(SCHEMA, batches())
 

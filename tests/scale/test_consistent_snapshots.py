@@ -15,7 +15,8 @@ from sluice.lake_cut import read_cut
 from sluice.lake_cut.cut import cuts_path
 from sluice.spark_jobs import cuts
 from sluice.spark_jobs.cuts import PublishedTables, publish_cut
-from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.fence import BY_HAND, Fence
 from sluice.spark_jobs.table_owner import TableRecord
 from tests.lake_cut.test_cut import batch
 from tests.scale.fix_many_tables import MANY, table_name
@@ -24,10 +25,10 @@ LIMIT, KEPT, AT_ONCE = 20, 12, 4
 BATCHES = 2 * LIMIT + 5
 
 
-def published(lake: Path, count: int) -> str:
-    """Publishes a snapshot of a thousand tables for each of `count` batches. Returns the path of the table of snapshots."""
+def published(lake: Path, last: int, *, first: int = 1, fence: Fence = BY_HAND) -> str:
+    """Publishes a snapshot of a thousand tables for each batch from `first` to `last`. Returns the path of the table of snapshots."""
     path = cuts_path(str(lake), "shop")
-    for end in range(1, count + 1):
+    for end in range(first, last + 1):
         tables = {
             table_name(number): (
                 f"/lake/{number}",
@@ -35,7 +36,7 @@ def published(lake: Path, count: int) -> str:
             )
             for number in range(MANY)
         }
-        publish_cut(batch(end), path, PublishedTables(tables=tables, run="run"), BY_HAND)
+        publish_cut(batch(end), path, PublishedTables(tables=tables, run="run"), fence)
     return path
 
 
@@ -70,6 +71,26 @@ def test_rows_beyond_the_bound_are_removed_and_a_rewrite_has_few_of_them_in_memo
     assert (newest.order_key, newest.tables[table_name(0)].version, len(newest.tables)) == (BATCHES, BATCHES, MANY)
     earlier = read_cut(str(tmp_path), "shop", at=_at(keys[0]))
     assert earlier.tables[table_name(4)].version == keys[0]
+
+
+@pytest.mark.scale
+def test_ha_a_run_that_loses_its_lock_while_a_rewrite_reads_commits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuts, "CUTS_MAX", LIMIT)
+    path, checks = published(tmp_path, LIMIT + 1), list[str]()
+
+    def refusal() -> str:
+        """Permits the write before the rows are read, and refuses it afterwards."""
+        checks.append("lost" if checks else "")
+        return checks[-1]
+
+    with pytest.raises(TableError, match="lost"):
+        published(tmp_path, LIMIT + 2, first=LIMIT + 2, fence=Fence(refusal))
+    assert checks == ["", "lost"]
+    assert deltalake.DeltaTable(path).version() == LIMIT
+    published(tmp_path, LIMIT + 2, first=LIMIT + 2)
+    assert read_cut(str(tmp_path), "shop").order_key == LIMIT + 2
 
 
 @pytest.mark.scale
