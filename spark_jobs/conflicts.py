@@ -20,7 +20,9 @@ class CommitConflicts:
         """Counts conflicts of "database.table", of its change log or of its history."""
         if count:
             logger.warning(
-                "%s: another writer committed first or replaced a commit, %s times; it is merged again", name, count
+                "%s: another writer committed first or replaced a commit (%s times); the table is merged again",
+                name,
+                count,
             )
         with self._lock:
             self._of[name] += count
