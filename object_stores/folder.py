@@ -98,7 +98,7 @@ class StoreFolder:
         """Writes a file unless it exists. Returns False if it exists. Raises StoreError; then it is unknown whether the file was
         written.
         """
-        from sluice.object_stores.new_files import put_new  # noqa: PLC0415  its library is large, and only publications need it
+        from sluice.object_stores.store_requests import put_new  # noqa: PLC0415  its library is large, and only publications need it
 
         return put_new(f"{self.url}/{name}", content, self._options)
 
@@ -132,9 +132,9 @@ class StoreFolder:
     def remove_files(self, names: Iterable[str]) -> None:
         """Removes these files. Files that do not exist are skipped."""
         if is_azure(self.url):
-            from sluice.object_stores import new_files  # noqa: PLC0415  as in `put_new`
+            from sluice.object_stores.store_requests import remove_files  # noqa: PLC0415  as in `put_new`
 
-            new_files.remove_files(self.url, names, self._options)
+            remove_files(self.url, names, self._options)
             return
         with as_store_error(self.url, self._options):
             for name in names:

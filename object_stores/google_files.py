@@ -1,5 +1,5 @@
 """Opens Google Cloud Storage as a pyarrow file system, with the credentials of `storage_options`. pyarrow's own client of this store takes
-credentials only from the environment. Used by `files` and `new_files`."""
+credentials only from the environment. Used by `files` and `store_requests`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from obstore.store import GCSStore
 
 from sluice.object_stores.google import bucket_and_path, google_options
 
+# The timeouts are those of `files`, as texts of this library.
 CLIENT: Any = {"connect_timeout": "5s", "timeout": "60s", "allow_http": True}
 
 
@@ -43,7 +44,12 @@ def _translated(path: str) -> Iterator[None]:
     except (NotFoundError, FileNotFoundError) as error:
         raise FileNotFoundError(f"{path}: {error}") from None
     except BaseError as error:
-        raise OSError(str(error).partition("Debug source:")[0]) from None
+        raise OSError(without_debug_output(error)) from None
+
+
+def without_debug_output(error: Exception) -> str:
+    """Returns the message of an error of the client without its debug output, which has many lines."""
+    return str(error).partition("Debug source:")[0]
 
 
 class GoogleHandler(pafs.FileSystemHandler):

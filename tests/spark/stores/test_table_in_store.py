@@ -10,7 +10,7 @@ import pyarrow.fs as pafs
 import pytest
 from obstore.store import MemoryStore
 
-from sluice.object_stores import folder, new_files
+from sluice.object_stores import folder, store_requests
 from sluice.object_stores.errors import StoreError
 from sluice.object_stores.folder import StoreFolder
 from sluice.object_stores.google_files import GoogleHandler
@@ -33,7 +33,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> StoreFolder:
         return pafs.PyFileSystem(GoogleHandler(store)), url.partition("://")[2]
 
     monkeypatch.setattr(folder, "file_system", opened)
-    monkeypatch.setattr(new_files, "google_store", lambda url, _: (store, url.partition("://")[2]))
+    monkeypatch.setattr(store_requests, "google_store", lambda url, _: (store, url.partition("://")[2]))
     return StoreFolder(URL, {})
 
 

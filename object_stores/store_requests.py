@@ -1,7 +1,8 @@
-"""Writes a file to an object store unless it exists, in one request that the store decides, and removes files. Called by `StoreFolder`.
+"""Makes the requests to an object store for which pyarrow cannot be used. Called by `StoreFolder`.
 
-pyarrow has no such write. It is used for the first commit of a Delta table, for which `deltalake` has no function: it refuses properties
-that it does not know. pyarrow can remove files, but in Azure it may abort the process if a file does not exist any more."""
+- `put_new` writes a file unless it exists, and the store decides. pyarrow has no such request. It is used for the first commit of a Delta
+  table, for which `deltalake` has no function: it refuses properties that it does not know.
+- `remove_files` removes files in Azure, where pyarrow may abort the process if a file does not exist any more."""
 
 from __future__ import annotations
 
@@ -16,10 +17,9 @@ from obstore.store import AzureStore, S3Store
 from sluice.object_stores.azure import azure_location, is_azure
 from sluice.object_stores.errors import StoreError
 from sluice.object_stores.google import is_google
-from sluice.object_stores.google_files import google_store
+from sluice.object_stores.google_files import CLIENT, google_store, without_debug_output
 from sluice.object_stores.options import YES, known, without_secrets
 
-CLIENT = {"connect_timeout": "5s", "timeout": "60s"}
 # Sluice's name of an option of S3 → the store's.
 OF_S3 = {
     "region": "aws_region",
@@ -69,8 +69,7 @@ def _as_store_error(url: str, options: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except (BaseError, OSError, ValueError) as error:
-        text = str(error).partition("Debug source:")[0]
-        raise StoreError(f"{url}: {without_secrets(text, options)}") from None
+        raise StoreError(f"{url}: {without_secrets(without_debug_output(error), options)}") from None
 
 
 def _bucket(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
