@@ -6,6 +6,7 @@ Every server has its own folder (`memory_folder`) and a free port, is stopped at
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -26,6 +27,7 @@ from tests.memory_folder import servers_folder
 __all__ = ["servers_folder"]
 
 ServerFactory = Callable[..., DatabaseServer]
+Store = TypeVar("Store", AzuriteServer, FakeGcsServer)
 
 
 def pytest_report_header() -> str:
@@ -130,21 +132,17 @@ def s3_store(s3_place: S3Server) -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzuriteServer]:
     """An Azure Blob Storage, shared by the whole run: a test uses its own prefix in it. Skips where npm cannot install it."""
-    server = AzuriteServer(tmp_path_factory.mktemp("azurite"))
-    try:
-        try:
-            server.start()
-        except SetupError as error:
-            pytest.skip(str(error))
-        yield server
-    finally:
-        server.kill()
+    yield from _started(AzuriteServer(tmp_path_factory.mktemp("azurite")))
 
 
 @pytest.fixture(scope="session")
 def fake_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGcsServer]:
     """A Google Cloud Storage, shared by the whole run: a test uses its own prefix in it. Skips where Go cannot install it."""
-    server = FakeGcsServer(tmp_path_factory.mktemp("gcs"))
+    yield from _started(FakeGcsServer(tmp_path_factory.mktemp("gcs")))
+
+
+def _started(server: Store) -> Iterator[Store]:
+    """Yields the started server, and kills it at the end. Skips the test if the server cannot be installed."""
     try:
         try:
             server.start()

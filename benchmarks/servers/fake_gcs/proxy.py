@@ -1,9 +1,6 @@
 """Adds to fake-gcs-server what deltalake's client of Google Cloud Storage needs and the server lacks: PUT and DELETE of the XML API, with
 conditions, copies and multipart uploads, which it translates to requests of the JSON API, and `start-after` of lists. The server ignores
 this parameter, by which deltalake finds the newest commits, and lists all objects.
-
-It is a separate program, because deltalake blocks Python's other threads while it waits. Its arguments are its port on 127.0.0.1 and the
-server's port.
 """
 
 from __future__ import annotations
@@ -12,12 +9,10 @@ import http.client
 import itertools
 import json
 import re
-import sys
 import urllib.parse
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-LOOPBACK = "127.0.0.1"
-OF_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length"})
+from benchmarks.servers.behind_proxy.forwarding import ForwardingHandler, serve
+
 CONDITION, COPY_SOURCE = "x-goog-if-generation-match", "x-goog-copy-source"
 OBJECT = re.compile(rb"<Contents>.*?</Contents>", re.DOTALL)
 NAME = re.compile(rb"<Key>(.*?)</Key>", re.DOTALL)
@@ -26,45 +21,45 @@ _uploads: dict[str, dict[int, bytes]] = {}
 _numbers = itertools.count(1)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(ForwardingHandler):
+    def changed(self, content: bytes) -> bytes:
+        """Returns the answer to a list request without the objects up to `start-after`. Returns any other answer unchanged."""
+        asked = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
+        if "list-type" not in asked or "start-after" not in asked:
+            return content
+        last = asked["start-after"][0].encode()
 
-    def _serve(self) -> None:
-        self._body = self._read()
+        def kept(found: re.Match[bytes]) -> bytes:
+            name = NAME.search(found[0])
+            return b"" if name is not None and name[1] <= last else found[0]
+
+        return OBJECT.sub(kept, content)
+
+    def handle_request(self) -> None:
         path, _, query = self.path.partition("?")
         words = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
         bucket, _, name = path.removeprefix("/").partition("/")
         if path.startswith(JSON_PATHS) or not name or self.command in {"GET", "HEAD"}:
-            self._forward()
+            self.forward()
         elif "uploads" in words or "uploadId" in words:
             self._upload_part(bucket, name, words)
         elif self.command == "DELETE":
-            answer, content = self._ask("DELETE", f"/storage/v1/b/{bucket}/o/{_quoted(name)}", b"")
+            answer, content = self.ask("DELETE", f"/storage/v1/b/{bucket}/o/{_quoted(name)}", b"")
             self._say(answer.status, content)
         elif self.headers.get(COPY_SOURCE):
             self._copy(bucket, name)
         else:
-            self._put(bucket, name, self._body)
-
-    def _read(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        parts = list[bytes]()
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            parts.append(self.rfile.read(size))
-            self.rfile.readline()
-        self.rfile.readline()
-        return b"".join(parts)
+            self._put(bucket, name, self.body)
 
     def _put(self, bucket: str, name: str, content: bytes) -> None:
         query = f"uploadType=media&name={_quoted(name)}{self._condition()}"
-        answer, found = self._ask("POST", f"/upload/storage/v1/b/{bucket}/o?{query}", content)
+        answer, found = self.ask("POST", f"/upload/storage/v1/b/{bucket}/o?{query}", content)
         self._say_written(answer, found)
 
     def _copy(self, bucket: str, name: str) -> None:
         from_bucket, _, source = self.headers[COPY_SOURCE].removeprefix("/").partition("/")
         place = f"/storage/v1/b/{from_bucket}/o/{_quoted(source)}/copyTo/b/{bucket}/o/{_quoted(name)}"
-        answer, found = self._ask("POST", f"{place}?{self._condition()}", b"")
+        answer, found = self.ask("POST", f"{place}?{self._condition()}", b"")
         self._say_written(answer, found)
 
     def _condition(self) -> str:
@@ -78,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
             text = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
             self._say(200, text.encode())
         elif self.command == "PUT":
-            _uploads[upload][int(words["partNumber"])] = self._body
+            _uploads[upload][int(words["partNumber"])] = self.body
             self._say(200, b"", {"ETag": f'"{upload}-{words["partNumber"]}"'})
         elif self.command == "DELETE":
             _uploads.pop(upload, None)
@@ -97,33 +92,6 @@ class _Handler(BaseHTTPRequestHandler):
         text = f"<CompleteMultipartUploadResult><ETag>{etag.strip(chr(34))}</ETag></CompleteMultipartUploadResult>"
         self._say(200, text.encode(), {"ETag": etag, "x-goog-generation": generation})
 
-    def _forward(self) -> None:
-        answer, content = self._ask(self.command, self.path, self._body)
-        content = after_start(self.path, content)
-        self.send_response_only(answer.status, answer.reason)
-        for name, value in answer.getheaders():
-            if name.lower() not in OF_CONNECTION:
-                self.send_header(name, value)
-        # The answer to HEAD has the Content-Length of a body, but no body.
-        length = answer.getheader("Content-Length") if self.command == "HEAD" else None
-        self.send_header("Content-Length", length or str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def _ask(self, command: str, path: str, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
-        connection = http.client.HTTPConnection(LOOPBACK, int(sys.argv[2]), timeout=60)
-        try:
-            connection.putrequest(command, path, skip_host=True, skip_accept_encoding=True)
-            for name, value in self.headers.items():
-                if name.lower() not in OF_CONNECTION:
-                    connection.putheader(name, value)
-            connection.putheader("Content-Length", str(len(body)))
-            connection.endheaders(body or None)
-            answer = connection.getresponse()
-            return answer, answer.read()
-        finally:
-            connection.close()
-
     def _say(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response_only(status)
         for name, value in (headers or {}).items():
@@ -132,25 +100,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = do_PATCH = _serve  # noqa: N815  names of http.server
-
-    def log_message(self, *_: object) -> None:
-        """Logs nothing."""
-
-
-def after_start(path: str, content: bytes) -> bytes:
-    """Returns the answer to a list request without the objects up to `start-after`. Returns any other answer unchanged."""
-    asked = urllib.parse.parse_qs(urllib.parse.urlsplit(path).query)
-    if "list-type" not in asked or "start-after" not in asked:
-        return content
-    last = asked["start-after"][0].encode()
-
-    def kept(found: re.Match[bytes]) -> bytes:
-        name = NAME.search(found[0])
-        return b"" if name is not None and name[1] <= last else found[0]
-
-    return OBJECT.sub(kept, content)
-
 
 def _quoted(name: str) -> str:
     """Returns an object's name, as it is in a path of the XML API, as one segment of a path."""
@@ -158,4 +107,4 @@ def _quoted(name: str) -> str:
 
 
 if __name__ == "__main__":
-    ThreadingHTTPServer((LOOPBACK, int(sys.argv[1])), _Handler).serve_forever()
+    serve(_Handler)

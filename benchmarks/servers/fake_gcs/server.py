@@ -5,29 +5,24 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Self
 
+from benchmarks.servers.behind_proxy.server import START_SECONDS_MAX, ServerBehindProxy
 from benchmarks.servers.installing import installed_once
 from sluice.console.toolchain.cache import Cache, open_cache
 from sluice.console.toolchain.errors import ServerError, SetupError
-from sluice.console.toolchain.ports import LOOPBACK, free_port
-from sluice.console.toolchain.process import ChildProcess, last_lines, wait_until_listening
+from sluice.console.toolchain.ports import LOOPBACK
 
-PROXY = Path(__file__).parent / "proxy.py"
 MODULE, VERSION = "github.com/fsouza/fake-gcs-server", "v1.56.1"
-START_SECONDS_MAX, INSTALL_SECONDS_MAX = 60.0, 280.0
+INSTALL_SECONDS_MAX = 280.0
 
 
-class FakeGcsServer:
+class FakeGcsServer(ServerBehindProxy):
     """A fake-gcs-server on 127.0.0.1 with one bucket, and the proxy that adds what it lacks."""
 
+    name, proxy = "fake-gcs-server", "benchmarks.servers.fake_gcs.proxy"
     bucket = "lake"
-
-    def __init__(self, folder: Path, port: int | None = None) -> None:
-        self.folder, self.port, self._own_port = folder.absolute(), port or free_port(), free_port()
-        self._processes: list[ChildProcess] = []
 
     @property
     def endpoint(self) -> str:
@@ -39,23 +34,15 @@ class FakeGcsServer:
         account = {"gcs_base_url": self.endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
         return {"google_service_account_key": json.dumps({**account, "private_key_id": ""})}
 
-    @property
-    def log(self) -> Path:
-        return self.folder / "fake-gcs.log"
-
     def start(self) -> Self:
         """Starts the server. Returns when the bucket exists. Raises SetupError if it cannot be installed, ServerError if it does not
         start.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         program = _installed(open_cache()) / "fake-gcs-server"
-        address = ("-scheme", "http", "-host", LOOPBACK, "-port", str(self._own_port), "-backend", "memory")
+        address = ("-scheme", "http", "-host", LOOPBACK, "-port", str(self.own_port), "-backend", "memory")
         public = ("-public-host", f"{LOOPBACK}:{self.port}", "-external-url", self.endpoint)
-        proxy = [sys.executable, str(PROXY), str(self.port), str(self._own_port)]
-        for port, command in ((self._own_port, [str(program), *address, *public]), (self.port, proxy)):
-            self._processes.append(ChildProcess(command, self.log, folder=self.folder))
-            if not wait_until_listening(port, self._processes, START_SECONDS_MAX):
-                raise ServerError(f"fake-gcs-server did not start; its log {self.log} ends: {last_lines(self.log)}")
+        self.run([str(program), *address, *public])
         self._make_bucket()
         return self
 
@@ -66,11 +53,6 @@ class FakeGcsServer:
         if (answer := connection.getresponse()).status != http.client.OK:
             raise ServerError(f"fake-gcs-server did not make a bucket: {answer.read().decode()}")
         connection.close()
-
-    def kill(self) -> None:
-        """Ends the server with SIGKILL, as a crash would."""
-        for process in self._processes:
-            process.kill()
 
 
 def _installed(cache: Cache) -> Path:

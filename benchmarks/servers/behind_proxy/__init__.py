@@ -1,0 +1,1 @@
+"""Runs servers of others behind proxies that add what the servers lack."""
