@@ -32,6 +32,7 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 CORES = (1, 2, 4)
 SIZES = (10_000, 300_000)
+WARM_UPS = 12  # After two, the driver still spends four to six processor seconds per merge on compiling.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,7 @@ def _of(placement: Placement, folder: Path, table_rows: int, runs: int) -> list[
         spark.start()
         merges = _Merges(spark, cluster, folder / "table", StagedFiles(folder / "staged", table_rows))
         merges.fill(table_rows)
-        for _ in range(2):  # A warm-up, because Spark compiles code at its first use.
+        for _ in range(WARM_UPS):
             merges.measure(SIZES[0])
         return [
             {
