@@ -142,7 +142,7 @@ class ManyTables:
             cursor.execute("COMMIT")
         begun, waiting = time.monotonic(), list(names)
         while waiting:
-            waiting = [name for name in waiting if self._version(name) == versions[name]]
+            waiting = [name for name in waiting if not self._has_version(name, versions[name] + 1)]
             _wait(begun)
         visible = time.monotonic() - begun
         self._pipeline.wait_until_acked(self._pipeline.end(), WAIT_SECONDS_MAX)
@@ -180,6 +180,10 @@ class ManyTables:
     def _version(self, name: str) -> int:
         path = str(self._pipeline.table_path(name))
         return DeltaTable(path).version() if DeltaTable.is_deltatable(path) else -1
+
+    def _has_version(self, name: str, version: int) -> bool:
+        """Looks for one file of the log. Opening thousands of tables at each look would take processor time from what is measured."""
+        return (self._pipeline.table_path(name) / "_delta_log" / f"{version:020}.json").exists()
 
     def _processes(self) -> list[psutil.Process]:
         roots = [psutil.Process(record.pid) for record in self._pipeline.stack.file.running().values()]
