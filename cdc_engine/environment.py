@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping
 
 from sluice.cdc_engine.errors import SecretUnavailableError
-from sluice.secret_values import SecretLocation, SecretUnavailable, filled_text, value_of
+from sluice.secret_values import SecretLocation, SecretUnavailable, described, filled_text, value_of
+
+__all__ = ["described", "filled", "secret_at"]
 
 
 def filled(text: str, setting: str, environment: Mapping[str, str] = os.environ) -> str:

@@ -46,6 +46,17 @@ class SecretLocation:
             return f"{COMMAND}{json.dumps(self.command)}"
         return f"${self.env}" if self.env else ""
 
+    @property
+    def description(self) -> str:
+        """Returns the location for a message. It has no arguments of a command, because these may contain a secret; empty if there is no
+        secret.
+        """
+        if self.file is not None:
+            return f"the file {self.file}"
+        if self.command:
+            return f"the command {self.command[0]}"
+        return f"the environment variable {self.env}" if self.env else ""
+
     @classmethod
     def of(cls, reference: str) -> SecretLocation:
         """Parses a `reference`. Raises ValueError for any other text. The error never contains the text, because the text may be a secret
@@ -63,6 +74,11 @@ class SecretLocation:
                 "the value names no variable, file or command: write $NAME, {file: PATH} or {command: [PROGRAM]}"
             )
         return found
+
+
+def described(text: str) -> str:
+    """Describes the location of a secret for a message. `text`: a reference; any other text may be the secret, and is not repeated."""
+    return SecretLocation.of(text).description if is_reference(text) else "the value"
 
 
 def _parts(text: str) -> tuple[str, ...]:

@@ -30,9 +30,7 @@ def value_of(location: SecretLocation, setting: str, environment: Mapping[str, s
     if location.command:
         return _of_command(location.command, setting)
     if location.env and location.env not in environment:
-        raise SecretUnavailable(
-            f"{setting}: the environment variable {location.env} is not set: set it where the engine starts"
-        )
+        raise SecretUnavailable(f"{setting}: {location.description} is not set: set it where the engine starts")
     return environment[location.env] if location.env else ""
 
 
@@ -50,7 +48,7 @@ def filled_text(text: str, setting: str, environment: Mapping[str, str] = os.env
 
 
 def _of_file(file: Path, setting: str) -> str:
-    what = f"{setting}: the file {file}"
+    what = f"{setting}: {SecretLocation(file=file).description}"
     try:
         # Without O_NONBLOCK, opening a named pipe would wait for a writer.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
@@ -70,7 +68,7 @@ def _of_file(file: Path, setting: str) -> str:
 
 def _of_command(command: tuple[str, ...], setting: str) -> str:
     """Runs the command in a process group of its own, so that its child processes end too if it hangs or writes too much."""
-    what = f"{setting}: the command {command[0]}"
+    what = f"{setting}: {SecretLocation(command=command).description}"
     try:
         process = subprocess.Popen(
             command,
@@ -94,7 +92,7 @@ def _of_command(command: tuple[str, ...], setting: str) -> str:
     # A command that writes more than this is killed, so its status means nothing.
     if process.returncode and len(content) <= SECRET_BYTES_MAX:
         raise SecretUnavailable(f"{what} failed with status {process.returncode}; run it by hand to see why")
-    return _text(content, f"{setting}: the output of the command {command[0]}")
+    return _text(content, f"{setting}: the output of {SecretLocation(command=command).description}")
 
 
 def _output(process: subprocess.Popen[bytes]) -> bytes:

@@ -13,7 +13,7 @@ import grpc
 from sluice.cdc_engine.config import EngineConfig
 from sluice.cdc_engine.config.engine import LOOPBACK, host_and_port
 from sluice.cdc_engine.durable_files import make_folder, sync
-from sluice.cdc_engine.environment import filled
+from sluice.cdc_engine.environment import described, filled
 from sluice.cdc_engine.errors import ConfigurationError
 
 TOKEN_FILE = "engine-token"  # noqa: S105  a file name
@@ -35,7 +35,7 @@ def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
         token = filled(config.token, "engine.token")
         if len(token) < TOKEN_LENGTH_MIN:
             raise ConfigurationError(
-                f"engine.token: the secret at {config.token} has fewer than {TOKEN_LENGTH_MIN} characters"
+                f"engine.token: {described(config.token)} has fewer than {TOKEN_LENGTH_MIN} characters"
             )
         return token
     path = data_dir / TOKEN_FILE

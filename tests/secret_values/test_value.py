@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sluice.secret_values import SecretLocation, SecretUnavailable, filled_text, value, value_of
+from sluice.secret_values import SecretLocation, SecretUnavailable, described, filled_text, value, value_of
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.secret
@@ -40,6 +40,15 @@ def test_a_secret_is_read_again_at_each_call(tmp_path: Path, monkeypatch: pytest
         file.write_text(secret)
         assert [value_of(location, SETTING) for location in locations] == [secret] * 3
     assert value_of(SecretLocation(), SETTING) == ""
+
+
+def test_a_message_describes_a_location_without_arguments_of_a_command_and_repeats_no_other_text(
+    tmp_path: Path,
+) -> None:
+    assert described(SecretLocation(env="DOOR").reference) == "the environment variable DOOR"
+    assert described(SecretLocation(file=tmp_path).reference) == f"the file {tmp_path}"
+    assert described(SecretLocation(command=("vault", f"-token={SECRET}")).reference) == "the command vault"
+    assert described(SECRET) == "the value"
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])

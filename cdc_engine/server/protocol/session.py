@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from sluice.cdc_engine.environment import filled
+from sluice.cdc_engine.environment import described, filled
 from sluice.cdc_engine.errors import ConfigurationError, NotSubscribedError, SluiceError, UnknownDestinationError
 from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
 from sluice.cdc_engine.server.protocol import packets
@@ -74,7 +74,7 @@ class Access:
         found = filled(self.password_hash, SETTING).removeprefix("*")
         if self.password_hash and not is_hash(found):
             raise ConfigurationError(
-                f"{SETTING}: {self.password_hash} has no hash of a password: hex(SHA1(SHA1(password))), 40 characters"
+                f"{SETTING}: {described(self.password_hash)} has no hash of a password: hex(SHA1(SHA1(password))), 40 characters"
             )
         return found
 
