@@ -4,9 +4,11 @@ A run writes a table's record after its commit, while it holds the run lock; the
 older than its table, never newer. `sluice lake accept` changes records while no run merges.
 
 The tables are divided among RECORDS records by a digest of their names. So a merge of one table rewrites few entries, and no record comes
-near the megabyte that ZooKeeper stores under a name. One record per table would need a write per table of a batch. Earlier versions stored
-all tables in `lake-tables.json`. While this record exists, it is read instead of the others: the first writer divides it, and removes it
-last.
+near the megabyte that ZooKeeper stores under a name. One record per table would need a write per table of a batch. A record is read when
+one of its tables is needed, so that a run of few tables reads few records.
+
+Earlier versions stored all tables in `lake-tables.json`. While this record exists, it is read instead of the others: the first writer
+divides it, and removes it last.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from sluice.cdc_engine.errors import MetaError
-from sluice.cdc_engine.records.contract import NOT_THERE
+from sluice.cdc_engine.records.contract import NOT_THERE, StoredRecord
 from sluice.cdc_engine.records.location import Location, record_store
 
 FOLDER = "lake-tables"
 RECORDS = 64
+ALL_RECORDS = tuple(f"{FOLDER}/{number:02d}.json" for number in range(RECORDS))
 UNDIVIDED = "lake-tables.json"  # Earlier versions stored all tables in this record.
 
 
@@ -33,61 +36,89 @@ MAIN = ""
 class LakeTables:
     """Reads and stores (id, version) of each current-state table, change log and history. Thread-safe within the process that holds the run
     lock. A table may have a change log or a history without a current-state table.
+
+    Every method raises MetaError if a record that it needs cannot be read.
     """
 
     def __init__(self, destination_dir: Location) -> None:
-        """Raises MetaError if a record exists and is invalid."""
         self._records = record_store(destination_dir)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._versions: dict[str, int] = {}
         self._tables: Kept = {}
-        self._names: dict[str, set[str]] = {}  # Record → names of its tables.
-        self._undivided = False
-        self._read()
+        self._names: dict[str, set[str]] = {}  # Record → names of its tables, for each record that was read.
+        undivided = self._records.read(UNDIVIDED)
+        self._undivided = undivided is not None
+        if undivided is not None:
+            self._names = {record: set() for record in ALL_RECORDS}
+            self._remember(_parsed(undivided.text, self._records.where(UNDIVIDED)))
 
     def get(self, name: str) -> tuple[str, int] | None:
         """Returns id and version of a current-state table; None if no run has recorded it."""
-        return self._tables.get(name, {}).get(MAIN)
+        return self._kept(name).get(MAIN)
 
     @property
     def tables(self) -> dict[str, tuple[str, int]]:
         """The id and version of each recorded current-state table, by name."""
-        return {name: kept[MAIN] for name, kept in self._tables.items() if MAIN in kept}
+        return {name: kept[MAIN] for name, kept in self._all().items() if MAIN in kept}
 
     @property
     def names(self) -> list[str]:
         """The names of all recorded tables."""
-        return sorted(self._tables)
+        return sorted(self._all())
 
     def side_tables(self, name: str) -> dict[str, tuple[str, int]]:
         """Returns kind ("log", "history") → id and version of the table's change log and history."""
-        return {kind: kept for kind, kept in self._tables.get(name, {}).items() if kind != MAIN}
+        return {kind: kept for kind, kept in self._kept(name).items() if kind != MAIN}
 
     def keep(self, tables: Mapping[str, tuple[str, int]]) -> None:
-        """Stores id and version by name. Durable when it returns; a crash may leave some records unchanged. Raises MetaError."""
+        """Stores id and version by name. Durable when it returns; a crash may leave some records unchanged."""
         with self._lock:
-            self._store({name: {**self._tables.get(name, {}), MAIN: kept} for name, kept in tables.items()})
+            self._store({name: {**self._kept(name), MAIN: kept} for name, kept in tables.items()})
 
     def keep_side_table(self, name: str, kind: str, kept: tuple[str, int]) -> None:
-        """Stores id and version of a table's change log or history. Raises MetaError."""
+        """Stores id and version of a table's change log or history."""
         with self._lock:
-            self._store({name: {**self._tables.get(name, {}), kind: kept}})
+            self._store({name: {**self._kept(name), kind: kept}})
 
     def forget(self, name: str, *, whole: bool = True) -> None:
-        """Forgets a table; with `whole`, also its change log and history. Raises MetaError."""
+        """Forgets a table; with `whole`, also its change log and history."""
         with self._lock:
-            kept = self._tables.get(name, {})
+            kept = self._kept(name)
             self._store({name: {} if whole else {kind: each for kind, each in kept.items() if kind != MAIN}})
 
     def forget_side_table(self, name: str, kind: str) -> None:
-        """Forgets the change log or the history of a table. Raises MetaError."""
+        """Forgets the change log or the history of a table."""
         with self._lock:
-            kept = self._tables.get(name, {})
-            self._store({name: {other: each for other, each in kept.items() if other != kind}})
+            self._store({name: {other: each for other, each in self._kept(name).items() if other != kind}})
+
+    def _kept(self, name: str) -> dict[str, tuple[str, int]]:
+        """Returns what is recorded about a table. Reads the table's record if it was not read before."""
+        with self._lock:
+            record = _record_of(name)
+            if record not in self._names:
+                self._load(record, self._records.read(record))
+            return self._tables.get(name, {})
+
+    def _all(self) -> Kept:
+        """Returns all tables. Reads the records that were not read before."""
+        with self._lock:
+            if len(self._names) < RECORDS:
+                there = self._records.read_all(f"{FOLDER}/")
+                for record in sorted({*there, *ALL_RECORDS} - self._names.keys()):
+                    self._load(record, there.get(record))
+            return self._tables
+
+    def _load(self, record: str, there: StoredRecord | None) -> None:
+        if there is not None:
+            found = _parsed(there.text, where := self._records.where(record))
+            _refuse_records_of_others(record, found, where)
+            self._versions[record] = there.version
+            self._remember(found)
+        self._names.setdefault(record, set())
 
     def _store(self, changed: Kept) -> None:
         """Writes the records of the tables whose stored values differ."""
-        new = {name: kept for name, kept in changed.items() if kept != self._tables.get(name, {})}
+        new = {name: kept for name, kept in changed.items() if kept != self._kept(name)}
         if not new:
             return
         self._divide()
@@ -117,22 +148,10 @@ class LakeTables:
             return
         there = self._records.read_all(f"{FOLDER}/")
         self._versions = {record: each.version for record, each in there.items()}
-        for record in sorted({*there, *self._names}):
+        for record in sorted({*there, *(record for record, names in self._names.items() if names)}):
             self._put(record, {name: self._tables[name] for name in self._names.get(record, ())})
         self._records.remove(UNDIVIDED)
         self._undivided = False
-
-    def _read(self) -> None:
-        undivided = self._records.read(UNDIVIDED)
-        if undivided is not None:
-            self._undivided = True
-            self._remember(_parsed(undivided.text, self._records.where(UNDIVIDED)))
-            return
-        for record, each in self._records.read_all(f"{FOLDER}/").items():
-            self._versions[record] = each.version
-            found = _parsed(each.text, where := self._records.where(record))
-            _refuse_records_of_others(record, found, where)
-            self._remember(found)
 
     def _remember(self, tables: Kept) -> None:
         self._tables.update(tables)
@@ -142,7 +161,7 @@ class LakeTables:
 
 def _record_of(name: str) -> str:
     """Returns the name of the record that contains a table."""
-    return f"{FOLDER}/{hashlib.sha256(name.encode()).digest()[0] % RECORDS:02d}.json"
+    return ALL_RECORDS[hashlib.sha256(name.encode()).digest()[0] % RECORDS]
 
 
 def _refuse_records_of_others(record: str, tables: Collection[str], where: str) -> None:

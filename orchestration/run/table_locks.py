@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.targets.report import TableTarget
 
 
+_Clashes = tuple["SluiceConfig", dict[str, list[str]], Mapping[tuple[str, str], str]]
+# The newest result of `known_clashes`, with the conf/ and the tables that it belongs to. A snapshot run needs it for each new table, and
+# comparing the paths of thousands of tables takes longer than publishing a small one.
+_newest_clashes: list[_Clashes | None] = [None]
+
+
 def table_locks_of(config: SluiceConfig, destination: str, run: str = "") -> TableLocks:
     """Returns the table locks for one run. `run`: the run's id, which is shown to processes that wait for a lock."""
     from sluice.spark_jobs.table_locks import TableLocks  # noqa: PLC0415  pyspark takes a second to import
@@ -69,7 +75,10 @@ def known_clashes(config: SluiceConfig) -> Mapping[tuple[str, str], str]:
     for name in config.destinations:
         with contextlib.suppress(MetaError):
             tables[name] = [table.name for table in read_tables(config.destination_dir(name))]
-    return clashing_tables(config, tables)
+    newest = _newest_clashes[0]
+    if newest is None or newest[0] is not config or newest[1] != tables:
+        newest = _newest_clashes[0] = (config, tables, clashing_tables(config, tables))
+    return newest[2]
 
 
 def _is_made(found: TableTarget, name: str, records: LakeTables) -> bool:

@@ -198,4 +198,4 @@ def test_a_copy_of_a_record_under_another_name_is_refused(tmp_path: Path) -> Non
     (record,) = (tmp_path / "lake-tables").glob("*.json")
     record.with_name("99.json").write_text(record.read_text())
     with pytest.raises(MetaError, match=r"99\.json has shop\.orders, which belong to other records"):
-        LakeTables(tmp_path)
+        _ = LakeTables(tmp_path).names

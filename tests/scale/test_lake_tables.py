@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sluice.cdc_engine.destination_files import LakeTables
-from sluice.cdc_engine.destination_files.lake_tables import FOLDER, RECORDS
-from tests.scale.fix_many_tables import MANY, counted, keep_lake_tables, make_destination, table_name
+from sluice.cdc_engine.destination_files.lake_tables import ALL_RECORDS, FOLDER, RECORDS
+from tests.scale.fix_many_tables import MANY, Counted, counted, keep_lake_tables, make_destination, table_name
 
 ZOOKEEPER_BYTES_MAX = 1_000_000
 TABLES_MAX = 100_000
@@ -37,3 +37,21 @@ def test_a_batch_with_all_tables_writes_each_record_once(tmp_path: Path) -> None
     with counted() as found:
         keep_lake_tables(config, MANY)
     assert sum(found.written[name] for name in found.written if name.endswith(".tmp")) == RECORDS
+
+
+@pytest.mark.scale
+def test_a_run_reads_the_records_of_its_tables_only(tmp_path: Path) -> None:
+    config, _ = make_destination(tmp_path, MANY)
+    keep_lake_tables(config, MANY)
+    with counted() as found:
+        records = LakeTables(config.destination_dir("shop"))
+        assert records.get(table_name(7)) == records.get(table_name(7)) == (f"id-{table_name(7)}", 1)
+        records.keep({table_name(7): ("id", 2)})
+    assert len(_records_in(found)) == 1
+    with counted() as found:
+        assert len(records.names) == MANY
+    assert len(_records_in(found)) >= RECORDS - 1
+
+
+def _records_in(found: Counted) -> set[str]:
+    return {name for name in found.read if f"{FOLDER}/{name}" in ALL_RECORDS}

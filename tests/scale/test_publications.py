@@ -10,9 +10,19 @@ import pytest
 
 from sluice.orchestration.run import cuts as run_cuts
 from sluice.orchestration.run.cuts import SHARE, CutAmendments
+from sluice.orchestration.run.table_locks import written_target
 from sluice.spark_jobs import cuts
 from sluice.spark_jobs.cuts import AmendedTable
-from tests.scale.fix_many_tables import MANY, counted, keep_lake_tables, make_destination, table_name
+from tests.fix_ledgers import at
+from tests.scale.fix_many_tables import (
+    MANY,
+    counted,
+    keep_lake_tables,
+    make_destination,
+    settle,
+    table_name,
+    table_names,
+)
 
 PUBLICATION_SECONDS, WRITE_SECONDS = 0.1, 0.5
 
@@ -103,3 +113,22 @@ def test_the_path_of_each_table_is_computed_once_for_the_snapshot_of_a_batch(tmp
     assert len(current_states) == len(side_tables) == MANY
     assert found.named["table_path"] == MANY
     assert found.named["target"] == 0
+
+
+@pytest.mark.scale
+def test_the_paths_of_all_tables_are_compared_once_for_many_new_tables(tmp_path: Path) -> None:
+    config, history = make_destination(tmp_path, MANY)
+    with counted() as found:
+        for name in table_names(20):
+            assert not written_target(config, "shop")(name).clash
+    assert found.named["clashing_tables"] == 1
+    history.apply("CREATE TABLE `T00003` (id int PRIMARY KEY)", "shop", at(100))
+    settle(config.destination_dir("shop"))
+    with counted() as found:
+        written_target(config, "shop")("shop.T00003")
+        written_target(config, "shop")(table_name(4))
+    assert found.named["clashing_tables"] == 1, "a new table may have the path of another one"
+    other = config.model_copy()
+    with counted() as found:
+        written_target(other, "shop")(table_name(4))
+    assert found.named["clashing_tables"] == 1, "another conf/ may give the tables other paths"
