@@ -346,11 +346,12 @@ class FakeMerge:
 
 class FakeCompare:
     """Implements `ports.CompareTables` with preset verdicts by table; other tables are equal. `compared`: the tables and the extent of
-    each call.
+    each call. `errors`: raised when the comparison reaches the table.
     """
 
     def __init__(self) -> None:
         self.verdicts: dict[str, Verdict] = {}
+        self.errors: dict[str, SluiceError] = {}
         self.compared: list[tuple[list[str], Extent]] = []
 
     def __call__(
@@ -362,6 +363,8 @@ class FakeCompare:
     ) -> Iterator[TableResult]:
         self.compared.append((list(tables), extent))
         for name in tables:
+            if name in self.errors:
+                raise self.errors[name]
             verdict = self.verdicts.get(name, Verdict.EQUAL)
             yield TableResult(table=name, verdict=verdict, mode=extent.mode, rows=7, position="mysql-bin.000001:9")
 

@@ -76,8 +76,12 @@ def equality_check(
                 key = keys[found.table]
                 if len(tables_of[key]) == 1:
                     yield result_of(key, found, repaired_metadata(settings, destination, found.table))
-                else:
-                    shared.setdefault(key, []).append(found)
+                    continue
+                results = shared.setdefault(key, [])
+                results.append(found)
+                # The result is reported at the asset's last table, so that an error in another asset does not lose it.
+                if len(results) == len(tables_of[key]):
+                    yield result_of_several(key, shared.pop(key))
             for key, results in shared.items():
                 yield result_of_several(key, results)
         except SluiceError as error:

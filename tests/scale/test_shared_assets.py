@@ -10,6 +10,7 @@ import pytest
 
 from sluice.cdc_engine.config import SluiceConfig, TableConfig
 from sluice.cdc_engine.config.shards import ShardsConfig
+from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.equality.values import Verdict
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.shown_tables import others_key, others_source_key, shown_tables
@@ -173,6 +174,17 @@ def test_equality_the_check_of_a_shared_asset_compares_all_its_tables(many: Many
     assert str(shared.description) == f"1 of 2 tables differ: {FIRST}"
     assert found[others_source_key("shop", "crm")].passed
     assert found[source_key("shop", NAMED)].passed
+
+
+def test_equality_an_error_in_one_shared_asset_keeps_the_results_of_those_before(many: Many, tmp_path: Path) -> None:
+    many.fakes.compare.errors[SECOND] = SourceConnectionError("the source does not answer")
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        job = many.defs.resolve_job_def("equal_shop_job")
+        result = job.execute_in_process(instance=instance, raise_on_error=False)
+    assert not result.success
+    found = {each.asset_key: each for each in result.get_asset_check_evaluations()}
+    assert found[others_source_key("shop", "crm")].passed, "all tables of this asset were compared"
+    assert others_source_key("shop", "shop") not in found, "a part of its tables says nothing about the rest"
 
 
 def test_a_shared_table_that_differs_waits_for_a_decision_and_its_result_of_before_does_not(
