@@ -17,7 +17,7 @@ from sluice.cdc_engine.config.remote.record import problems as remote_problems
 from sluice.cdc_engine.config.remote.record import sentence
 from sluice.cdc_engine.destination_files import known_installation_id
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
-from sluice.cdc_engine.instance.discovery import foreign_keys
+from sluice.cdc_engine.instance.discovery import SourceSchema
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.parser.shared.sharing import key_of
 from sluice.cdc_engine.parser.source_check import check_source, failover_sentence, source_warnings
@@ -32,7 +32,7 @@ from sluice.console.side_tables_check import rules_problems, side_table_problems
 from sluice.console.source.query import ask_source, known_path_clashes, oldest_sentence
 from sluice.console.stack.processes import ProcessFile
 from sluice.console.stack.stack import SPARK, Stack
-from sluice.console.status.include_check import ask_unmatched_warnings
+from sluice.console.status.include_check import unmatched_warnings
 from sluice.console.status.report import read_destination
 from sluice.console.toolchain.java import Java, inspect_java
 from sluice.console.toolchain.process import why_no_run_can_start
@@ -88,10 +88,11 @@ def run_checks(conf: Path) -> Iterator[Finding]:
         yield check_engine(config, name)
         yield from check_sources(as_replica(config, name))
         yield from check_reader(config.destinations[name])
-        yield check_include(config.destinations[name])
+        schema = SourceSchema(config.destinations[name])
+        yield check_include(schema)
         yield Finding(policy_sentence(config.destinations[name]))
-        yield check_foreign_keys(config.destinations[name])
-        yield check_keyless(config.destinations[name])
+        yield check_foreign_keys(schema)
+        yield check_keyless(schema)
     yield from (Finding(group_sentence(group)) for _, group in sorted(config.groups.items()))
     yield check_shared(config)
     yield Finding("Delta paths of all tables", tuple(known_path_clashes(config)))
@@ -184,10 +185,11 @@ def check_reader(destination: DestinationConfig) -> Iterator[Finding]:
         yield Finding(found.what, found.problems)
 
 
-def check_foreign_keys(destination: DestinationConfig) -> Finding:
+def check_foreign_keys(schema: SourceSchema) -> Finding:
     """Lists the foreign keys that change rows of captured tables without row events. Warns of those that the lake does not follow."""
+    destination = schema.destination
     try:
-        notes = foreign_key_notes(foreign_keys(destination), destination.cascade_policy)
+        notes = foreign_key_notes(schema.foreign_keys(), destination.cascade_policy)
     except SluiceError as error:
         return Finding(f"foreign keys of {destination.name}", (f"they could not be read from the source: {error}",))
     if not notes:
@@ -199,16 +201,21 @@ def check_foreign_keys(destination: DestinationConfig) -> Finding:
     return Finding(f"{what}{'; '.join(followed) or 'none is followed'}", warnings=others, brief=brief)
 
 
-def check_include(destination: DestinationConfig) -> Finding:
+def check_include(schema: SourceSchema) -> Finding:
     """Warns if a pattern of `include`, or the name of a table or column with settings, matches nothing that is captured."""
-    warnings = ask_unmatched_warnings(destination)
-    return Finding(f"include of {destination.name}", warnings=(UNANSWERED,) if warnings is None else tuple(warnings))
-
-
-def check_keyless(destination: DestinationConfig) -> Finding:
-    """Reports how tables without a key are stored in the lake, and whether a snapshot may lock them."""
+    destination = schema.destination
     try:
-        found = ask_keyless(destination)
+        warnings = tuple(unmatched_warnings(destination, schema.captured()))
+    except SluiceError:
+        warnings = (UNANSWERED,)
+    return Finding(f"include of {destination.name}", warnings=warnings)
+
+
+def check_keyless(schema: SourceSchema) -> Finding:
+    """Reports how tables without a key are stored in the lake, and whether a snapshot may lock them."""
+    destination = schema.destination
+    try:
+        found = ask_keyless(schema)
     except SluiceError:
         return Finding(f"tables without a key of {destination.name}", warnings=(UNANSWERED,))
     names = found.names

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, load_config
 from sluice.cdc_engine.errors import ConfigurationError, SourceCheckError
+from sluice.cdc_engine.instance.discovery import SourceSchema
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.parser.server_facts import ServerFacts
@@ -172,7 +173,7 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
     # An account without SELECT sees no table and no database, so neither can be checked.
     if "SELECT" not in privileges:
         _require_database(settings, wanted)
-        keyless = ask_keyless(settings)
+        keyless = ask_keyless(SourceSchema(settings))
         notes = [keyless_sentence(wanted.name, keyless.names)] if keyless.names else []
         for note in (*notes, *keyless.notes):
             say(f"note: {note}")

@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 
-from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError
-from sluice.cdc_engine.instance.discovery import captured_tables
+from sluice.cdc_engine.instance.discovery import SourceSchema
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.snapshot.exact_position import reads_unlocked, require_lock
 from sluice.cdc_engine.snapshot.reader import open_reader
@@ -30,9 +29,9 @@ class Keyless:
     notes: tuple[str, ...] = ()
 
 
-def ask_keyless(destination: DestinationConfig) -> Keyless:
+def ask_keyless(schema: SourceSchema) -> Keyless:
     """Finds the captured tables without a key, and tries to lock one in each database. Raises SluiceError."""
-    tables = captured_tables(destination)
+    destination, tables = schema.destination, schema.captured()
     names = keyless_names(tables, lambda database, table: destination.table(database, table).key)
     if destination.snapshot == "never":
         return Keyless(names=names)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Iterable
 
@@ -13,12 +14,12 @@ from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, clashing_tables, path_clashes
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.destination_files import for_runs
-from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.table_meta.history.cascades import Cascades
-from sluice.cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables, write_tables
 from sluice.cdc_engine.table_meta.schema import is_of_users
 
@@ -61,26 +62,44 @@ def _without(config: SluiceConfig, destination: str) -> SluiceConfig:
     return config.model_copy(update={"destinations": others})
 
 
-def foreign_keys(destination: DestinationConfig) -> tuple[Cascade, ...]:
-    """Returns the server's current foreign keys that change rows of captured tables without row events. Raises SourceConnectionError."""
-    captured = TableFilter(destination.include, destination.exclude)
-    connection = SourceConnection(source_of(destination))
-    try:
-        snapshot = connection.ask(lambda session: read_snapshot(session, lambda database, _: is_of_users(database)))
-    finally:
-        connection.close()
-    return () if snapshot.server.logs_cascades else Cascades(snapshot.tables, captured.keeps).all()
+class SourceSchema:
+    """The tables that a destination's source has now. They are read from the server at the first use, and later uses return the same tables
+    or raise the same error. Writes nothing.
 
+    Its methods raise SourceConnectionError and ConfigurationError.
+    """
 
-def captured_tables(destination: DestinationConfig) -> tuple[TableVersion, ...]:
-    """Returns the captured tables as the server has them now; writes nothing. Raises SourceConnectionError or ConfigurationError."""
-    captured = TableFilter(destination.include, destination.exclude)
-    connection = SourceConnection(source_of(destination))
-    try:
-        snapshot = connection.ask(lambda session: read_snapshot(session, captured.keeps))
-    finally:
-        connection.close()
-    return tuple(schema.version() for schema in snapshot.tables)
+    def __init__(self, destination: DestinationConfig) -> None:
+        self.destination = destination
+        self._filter = TableFilter(destination.include, destination.exclude)
+        self._error: SluiceError | None = None
+
+    def captured(self) -> tuple[TableVersion, ...]:
+        """Returns the captured tables."""
+        return self._captured
+
+    def foreign_keys(self) -> tuple[Cascade, ...]:
+        """Returns the foreign keys that change rows of captured tables without row events."""
+        found = self._snapshot
+        return () if found.server.logs_cascades else Cascades(found.tables, self._filter.keeps).all()
+
+    @functools.cached_property
+    def _captured(self) -> tuple[TableVersion, ...]:
+        return tuple(each.version() for each in self._snapshot.tables if self._filter.keeps(each.database, each.table))
+
+    @functools.cached_property
+    def _snapshot(self) -> SchemaSnapshot:
+        """Tables that are not captured are read too, because their foreign keys may change rows of captured tables."""
+        if self._error is not None:
+            raise self._error
+        connection = SourceConnection(source_of(self.destination))
+        try:
+            return connection.ask(lambda session: read_snapshot(session, lambda database, _: is_of_users(database)))
+        except SluiceError as error:
+            self._error = error
+            raise
+        finally:
+            connection.close()
 
 
 def discover(config: SluiceConfig, destination: str, password: str | None = None) -> tuple[TableVersion, ...]:

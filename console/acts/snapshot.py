@@ -4,6 +4,7 @@ requests.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,9 @@ from sluice.console.acts.schema import directory_of
 from sluice.console.lake.progress_bars import ProgressBars
 
 LOOK_SECONDS = 1.0
+SHOWN_MAX = 100  # The number of snapshots that `status` lists. A table of thousands takes seconds to format.
+# The order in which `status` chooses them.
+RANK = (SnapshotState.FAILED, SnapshotState.READING, SnapshotState.READ, SnapshotState.WANTED)
 COLORS = {SnapshotState.PUBLISHED: "green", SnapshotState.FAILED: "red", SnapshotState.CANCELED: "yellow"}
 
 
@@ -105,6 +109,16 @@ def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot
             for each in records.all()
         ]
     return found
+
+
+def listed(shown: Sequence[ShownSnapshot]) -> tuple[list[ShownSnapshot], str]:
+    """Returns at most SHOWN_MAX snapshots, failed and open ones first, and a sentence about the others; an empty one if there are none."""
+    if len(shown) <= SHOWN_MAX:
+        return list(shown), ""
+    ranked = sorted(shown, key=lambda each: RANK.index(each.record.state) if each.record.state in RANK else len(RANK))
+    others = collections.Counter(str(each.record.state) for each in ranked[SHOWN_MAX:])
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(others.items()))
+    return ranked[:SHOWN_MAX], f"… and {others.total()} more ({counts}): `sluice snapshot status --verbose`"
 
 
 def render(shown: Sequence[ShownSnapshot], now: float) -> Table | Text:

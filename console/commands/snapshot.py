@@ -13,6 +13,7 @@ from sluice.console.commands.options import (
     DestinationArgument,
     JsonOption,
     TablesOption,
+    VerboseOption,
     config_now,
     named,
     screen,
@@ -60,9 +61,13 @@ def start(
 def status(
     destination: AnyDestinationArgument = "",
     as_json: JsonOption = False,
+    verbose: VerboseOption = False,
     follow: Annotated[bool, typer.Option("--follow", help="Stay until no snapshot is in progress.")] = False,
 ) -> None:
-    """Show the progress of each snapshot: rows, rate, percent, and estimated end. Exit code 1 if one failed."""
+    """Show the progress of each snapshot: rows, rate, percent, and estimated end. Exit code 1 if one failed.
+
+    Of more than 100 snapshots it lists the failed and the open ones first, and counts the rest; --verbose lists all.
+    """
     from sluice.cdc_engine.states import SnapshotState  # noqa: PLC0415
     from sluice.console.acts import snapshot  # noqa: PLC0415
 
@@ -73,7 +78,10 @@ def status(
     if as_json:
         screen.print_json(json.dumps([each.to_json(now) for each in shown]))
     else:
-        screen.print(snapshot.render(shown, now))
+        some, others = (shown, "") if verbose else snapshot.listed(shown)
+        screen.print(snapshot.render(some, now))
+        if others:
+            screen.print(others, markup=False)
     raise typer.Exit(1 if any(each.record.state == SnapshotState.FAILED for each in shown) else 0)
 
 

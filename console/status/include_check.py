@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import TableVersion
-from sluice.cdc_engine.errors import SluiceError
-from sluice.cdc_engine.instance.discovery import captured_tables
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.sink.table_filter import TableFilter, split_patterns
 
@@ -20,14 +18,6 @@ def unmatched_warnings(destination: DestinationConfig, captured: Sequence[TableV
     """Returns a sentence for each setting that matches none of the captured tables and therefore has no effect."""
     found = include_warning(destination, [table.name for table in captured])
     return [*([found] if found else []), *(_unmatched_names(destination, captured) if captured else ())]
-
-
-def ask_unmatched_warnings(destination: DestinationConfig) -> list[str] | None:
-    """Returns `unmatched_warnings` for the tables in the source; None if the source does not answer."""
-    try:
-        return unmatched_warnings(destination, captured_tables(destination))
-    except SluiceError:
-        return None
 
 
 def include_warning(destination: DestinationConfig, captured: Collection[str]) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.contracts import Column, TableVersion
+from sluice.cdc_engine.instance.discovery import SourceSchema
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
 from sluice.console.check import check_include, check_keyless
 from sluice.console.main import app
@@ -66,7 +67,7 @@ def test_check_warns_of_an_include_that_matches_nothing_on_the_server(place: Pla
     source = {"port": mysql80.port, "user": "include12", "password": "$SLUICE_TEST_PASSWORD"}
     for include, warned in ((r"include_12\.t", False), (r"include_12\.nothing", True), (r"include_12\.t,x\..*", True)):
         place.write("destinations/shop.yaml", {"source": source, "include": include})
-        warnings = check_include(load_config(place.conf).destinations["shop"]).warnings
+        warnings = check_include(SourceSchema(load_config(place.conf).destinations["shop"])).warnings
         assert bool(warnings) == warned, warnings
     assert warnings[0].startswith(r"'x\\..*' of include of shop matches no table of the source: correct include in ")
 
@@ -128,7 +129,8 @@ def test_what_could_not_be_checked_has_no_green_mark(place: Place) -> None:
     """Number 29: "the source could not be asked" had a green tick."""
     included(place, 1, r"shop\..*")
     destination = load_config(place.conf).destinations["shop"]
-    for finding in (check_include(destination), check_keyless(destination)):
+    schema = SourceSchema(destination)
+    for finding in (check_include(schema), check_keyless(schema)):
         assert finding.warnings == (
             "not checked, because the source could not be read: correct what `sluice check` reports about the source",
         )

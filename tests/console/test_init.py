@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from benchmarks.servers.sshd import SshServer
 from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.cdc_engine.instance.discovery import captured_tables
+from sluice.cdc_engine.instance.discovery import SourceSchema
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.records.sql import database_url
 from sluice.cdc_engine.sink.table_filter import TableFilter
@@ -138,10 +138,13 @@ def test_a_table_without_a_key_is_read_with_the_grant_that_is_printed(
     mysql = "mariadb" not in answer.stdout.lower()  # MariaDB tells the position of a read without a lock
     assert ("note: init_poor may not lock tables of init_shop" in answer.stdout) == mysql
     if mysql:
-        assert "snapshots read its tables without a key in several attempts" in check_keyless(settings).warnings[1]
+        assert (
+            "snapshots read its tables without a key in several attempts"
+            in check_keyless(SourceSchema(settings)).warnings[1]
+        )
         with poor.connect() as connection, connection.cursor() as cursor:
             cursor.execute("ALTER TABLE init_shop.log ENGINE = MyISAM")
-        assert "may not lock init_shop.log" in check_keyless(settings).problems[0]
+        assert "may not lock init_shop.log" in check_keyless(SourceSchema(settings)).problems[0]
         again = RUNNER.invoke(app, ["init", url(poor), "--password-env", VARIABLE, "--name", "again"])
         assert again.exit_code == 1
         statement = re.search(r"^ +GRANT (.*);$", again.stdout, re.MULTILINE)
@@ -149,10 +152,10 @@ def test_a_table_without_a_key_is_read_with_the_grant_that_is_printed(
         assert "GRANT LOCK TABLES ON *.*" in statement[0]
         with poor.connect() as connection, connection.cursor() as cursor:
             cursor.execute(statement[0].strip().rstrip(";"))
-    finding = check_keyless(settings)
+    finding = check_keyless(SourceSchema(settings))
     assert not finding.problems
     assert "change log" in finding.warnings[0]
-    (log,) = (each for each in captured_tables(settings) if each.table == "log")
+    (log,) = (each for each in SourceSchema(settings).captured() if each.table == "log")
     table = SourceTable(lambda: open_reader(source_of(settings)), log, chunk_rows=10)
     try:
         table.read(Chunk(number=1), tmp_path / "rows.parquet")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluice.cdc_engine.snapshot.records import digest_of
-from sluice.console.acts.snapshot import snapshots
+from sluice.console.acts.snapshot import SHOWN_MAX, listed, snapshots
 from sluice.console.status import report
 from tests.scale.fix_many_tables import (
     MANY,
@@ -18,6 +18,7 @@ from tests.scale.fix_many_tables import (
     make_destination,
     request_snapshots,
     settle,
+    table_name,
     table_names,
 )
 
@@ -49,3 +50,16 @@ def test_status_reads_each_snapshot_once(tmp_path: Path) -> None:
 def test_status_costs_the_same_for_each_snapshot(tmp_path: Path) -> None:
     """Number 27: whether one waits for others was decided with all others, so that 3 000 took 11 s."""
     assert growth(tmp_path, shown) < 2.2
+
+
+@pytest.mark.scale
+def test_snapshot_status_lists_some_of_many_and_counts_the_others(tmp_path: Path) -> None:
+    config, _ = make_destination(tmp_path, MANY)
+    records = request_snapshots(config, MANY)
+    records.update(table_name(MANY - 1), lambda now: now.failed("its rows cannot be read"))
+    shown = snapshots(config)
+    some, others = listed(shown)
+    assert len(some) == SHOWN_MAX
+    assert some[0].record.name == table_name(MANY - 1), "failed snapshots come first"
+    assert others == f"… and {MANY - SHOWN_MAX} more ({MANY - SHOWN_MAX} WANTED): `sluice snapshot status --verbose`"
+    assert listed(shown[:SHOWN_MAX]) == (shown[:SHOWN_MAX], "")

@@ -11,7 +11,7 @@ import pytest
 
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import TableVersion
-from sluice.cdc_engine.instance.discovery import captured_tables, foreign_keys
+from sluice.cdc_engine.instance.discovery import SourceSchema
 from sluice.cdc_engine.instance.rows.plan import make_plan
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval
 from sluice.cdc_engine.instance.rows.source_rows import SourceRows
@@ -59,7 +59,7 @@ class Feature:
         return self.captured.config.destinations["shop"]
 
     def table(self, name: str) -> TableVersion:
-        return next(each for each in captured_tables(self.conf) if each.table == name)
+        return next(each for each in SourceSchema(self.conf).captured() if each.table == name)
 
 
 def snapshot(feature: Feature, folder: Path) -> None:
@@ -107,7 +107,7 @@ def schema_check(feature: Feature, _folder: Path) -> None:
         location = f"{end.file}:{end.offset}@1"
         found = connection.ask(lambda session: schema_now(session, feature.captured.database, "numbers", location))
     assert found is not None
-    assert foreign_keys(feature.conf) == ()
+    assert SourceSchema(feature.conf).foreign_keys() == ()
 
 
 def heartbeat(feature: Feature, _folder: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.cdc_engine.instance.discovery import SourceSchema
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.console.check import check_destination
 from sluice.console.keyless_check import Keyless, ask_keyless
@@ -52,7 +53,7 @@ def test_the_documented_grant_is_enough(captured: Captured, tmp_path: Path) -> N
     shop = captured.config.destinations["shop"]
     finding = check_destination(shop)
     assert finding.problems == ()
-    assert ask_keyless(shop) == Keyless(names=(f"{captured.database}.keyless",))
+    assert ask_keyless(SourceSchema(shop)) == Keyless(names=(f"{captured.database}.keyless",))
     engine = Engine(captured.config, "shop", watch_seconds=0.5)
     engine.start()
     try:
@@ -75,7 +76,7 @@ def test_each_missing_privilege_is_printed_with_its_name(captured: Captured, tmp
     shop = captured.config.destinations["shop"]
     asked = list(check_destination(shop).problems)
     if left_out == "LOCK TABLES":
-        asked += ask_keyless(shop).notes
+        asked += ask_keyless(SourceSchema(shop)).notes
     known = {left_out, {"REPLICATION CLIENT": "BINLOG MONITOR"}.get(left_out, left_out)}
     named = [each for each in asked if any(f"GRANT {name}" in each for name in known)]
     needless = left_out == "LOCK TABLES" and "mariadb" in captured.server.version  # its InnoDB tables are read without
