@@ -94,7 +94,10 @@ class SourceSchema:
             raise self._error
         connection = SourceConnection(source_of(self.destination))
         try:
-            return connection.ask(lambda session: read_snapshot(session, lambda database, _: is_of_users(database)))
+            found: SchemaSnapshot = connection.ask(
+                lambda session: read_snapshot(session, lambda database, _: is_of_users(database))
+            )
+            return found
         except SluiceError as error:
             self._error = error
             raise
