@@ -87,6 +87,7 @@ def run_tests(
     quick: Annotated[
         bool, typer.Option("--quick", help="Leave out tests that need a server, Spark or a browser.")
     ] = False,
+    not_quick: Annotated[bool, typer.Option("--not-quick", help="Run only what --quick leaves out.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Run every check, also if paths are given.")] = False,
     coverage: Annotated[bool, typer.Option("--coverage", help="Show which lines no test executes; slower.")] = False,
 ) -> None:
@@ -95,7 +96,11 @@ def run_tests(
         raise SetupError(NEEDS_CHECKOUT)
     from sluice.console.quality import CheckChoice, run_quality  # noqa: PLC0415
 
-    choice = CheckChoice(arguments=context.args, quick=quick, everything=everything, coverage=coverage)
+    if quick and not_quick:
+        raise typer.BadParameter("it contradicts --quick", param_hint="--not-quick")
+    choice = CheckChoice(
+        arguments=context.args, quick=quick, not_quick=not_quick, everything=everything, coverage=coverage
+    )
     raise typer.Exit(run_quality(choice))
 
 

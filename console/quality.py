@@ -1,7 +1,8 @@
 """Implements `./sluice test`: checks formatting, lint and types, and runs the tests on real servers.
 
 Without arguments it runs everything, as continuous integration does. With paths it runs only these tests and sets nothing up; fixtures
-provide the servers that a test needs. `--quick` leaves out tests that need a server, Spark or a browser.
+provide the servers that a test needs. `--quick` leaves out the type check and tests that need a server, Spark, a browser or the wheel.
+`--not-quick` runs only these. Both together run everything once, in the order in which a failure is found soonest.
 
 The type check runs in parallel with everything else. It uses one core for a minute, while a clean checkout compiles its kernels on the
 other.
@@ -50,7 +51,9 @@ STATIC_CHECKS = {
 NO_BYTECODE_VARIABLE = "PYTHONDONTWRITEBYTECODE"
 # Set in a quick run, in which tests/marks.py makes a test fail that starts a server.
 QUICK_VARIABLE = "SLUICE_TEST_QUICK"
-NOT_QUICK = "not servers and not spark and not browser and not package"
+SLOW_MARKS = ("servers", "spark", "browser", "package")
+QUICK_TESTS = " and ".join(f"not {mark}" for mark in SLOW_MARKS)
+OTHER_TESTS = " or ".join(SLOW_MARKS)
 # The file in which pytest records failed tests for its option --last-failed.
 FAILED_LAST = PROJECT_ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 TESTS_FAILED = 1  # pytest's exit code if all tests ran and some failed.
@@ -62,10 +65,11 @@ COVERAGE = ("--cov", "--cov-report=term:skip-covered", "--cov-report=html:.cover
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckChoice:
-    """Selects the checks to run. `arguments`: passed to pytest, including paths."""
+    """Selects the checks to run. `arguments`: passed to pytest, including paths. `not_quick`: only the checks that `quick` leaves out."""
 
     arguments: Sequence[str] = ()
     quick: bool = False
+    not_quick: bool = False
     everything: bool = False
     coverage: bool = False
 
@@ -89,10 +93,10 @@ class CheckChoice:
 
 def checks_of(choice: CheckChoice) -> dict[str, tuple[str, ...]]:
     """Returns check → command, in order. A quick run leaves out the type check, which takes as long as all other checks together."""
-    static = STATIC_CHECKS if choice.is_whole else {}
-    if choice.quick and not choice.paths:
-        static = {name: command for name, command in STATIC_CHECKS.items() if name != TYPES}
-    marks = ("-m", NOT_QUICK) if choice.quick else ()
+    static = STATIC_CHECKS if choice.is_whole or (choice.quick and not choice.paths) else {}
+    if choice.quick or choice.not_quick:
+        static = {name: command for name, command in static.items() if (name == TYPES) is choice.not_quick}
+    marks = ("-m", OTHER_TESTS if choice.not_quick else QUICK_TESTS) if choice.quick or choice.not_quick else ()
     coverage = COVERAGE if choice.coverage else ()
     return {**static, "tests": ("pytest", *_workers(choice), *marks, *coverage, *choice.arguments)}
 

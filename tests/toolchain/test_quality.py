@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,8 @@ import pytest
 
 from sluice.console import quality
 from sluice.console.quality import (
-    NOT_QUICK,
+    QUICK_TESTS,
+    SLOW_MARKS,
     STATIC_CHECKS,
     CheckChoice,
     checks_of,
@@ -32,8 +34,8 @@ def test_without_arguments_everything_is_run() -> None:
     assert list(checks) == [*STATIC_CHECKS, "tests"]
     assert not {"-m", "-k", "--cov"} & set(checks["tests"])
     assert CheckChoice().is_whole
-    assert (ROOT / ".ci" / "run").read_text().endswith("\n./sluice test --quick\nexec ./sluice test\n"), (
-        "continuous integration runs the quick tests, and then everything"
+    assert (ROOT / ".ci" / "run").read_text().endswith("\n./sluice test --quick\nexec ./sluice test --not-quick\n"), (
+        "continuous integration runs the quick checks, and then all others"
     )
 
 
@@ -57,9 +59,33 @@ def test_one_file_needs_no_workers_and_a_folder_does() -> None:
 
 def test_a_quick_run_leaves_servers_out() -> None:
     checks = checks_of(CheckChoice(quick=True))
-    assert NOT_QUICK in checks["tests"]
+    assert QUICK_TESTS in checks["tests"]
     assert "types" not in checks
     assert "--cov" in checks_of(CheckChoice(coverage=True))["tests"]
+
+
+def test_a_quick_run_and_the_other_one_run_everything_once(tmp_path: Path) -> None:
+    quick, other = checks_of(CheckChoice(quick=True)), checks_of(CheckChoice(not_quick=True))
+    assert {*quick} | {*other} == {*checks_of(CheckChoice())}
+    assert {*quick} & {*other} == {"tests"}
+    assert CheckChoice(not_quick=True).is_whole, "its servers are set up"
+    assert CheckChoice(not_quick=True).once_more
+    marked = {"plain": (), "store": ("store",), "both": ("spark", "store"), **{mark: (mark,) for mark in SLOW_MARKS}}
+    text = "import pytest\n"
+    for name, marks in marked.items():
+        text += "".join(f"@pytest.mark.{mark}\n" for mark in marks) + f"def test_{name}(): pass\n"
+    (tmp_path / "test_one.py").write_text(text)
+    (tmp_path / "pytest.ini").write_text("\n    ".join(["[pytest]\nmarkers =", *SLOW_MARKS, "store"]))
+    selected = [
+        set(re.findall(r"::test_(\w+)", _pytest_in(tmp_path, "-v", "-n", "0", "-m", words[words.index("-m") + 1])))
+        for words in (quick["tests"], other["tests"])
+    ]
+    assert selected == [{"plain", "store"}, {*SLOW_MARKS, "both"}]
+
+
+def _pytest_in(folder: Path, *options: str) -> str:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+    return subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize(
