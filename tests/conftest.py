@@ -65,6 +65,7 @@ LONGEST = (
     "tests/package",
     "tests/acceptance",
     "tests/orchestration",
+    "tests/spark",
     "tests/fidelity",
     "tests/table_meta",
     "tests/instance",
