@@ -1,11 +1,12 @@
 """Loads the plugins that start real servers, configures property tests, and distributes tests to workers."""
 
 import functools
+import gc
 import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pulsar  # noqa: F401  Imported after duckdb, it turns duckdb's errors into RuntimeError in the whole process.
@@ -116,6 +117,19 @@ class Groups(LoadScopeScheduling):
         for other in self.assigned_work:
             self._reschedule(other)
         return str(ended)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collects without Python's garbage collector, which would search the millions of objects of modules and tests again and again, and
+    excludes them from its later searches.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)  # exists only if several workers run
