@@ -223,7 +223,10 @@ def _whole(folder: Path, tables: int, changes: int) -> dict[str, Any]:
     """Measures the whole pipeline: the time from a commit in the source until the batch is acked."""
     folder.mkdir()
     pipeline = Pipeline(
-        folder, DATABASE, Console().print, options=StackOptions(spark_memory="2g", die_with_parent=True)
+        folder,
+        DATABASE,
+        Console().print,
+        options=StackOptions(spark_memory="2g", die_with_parent=True, awaits_warm_up=True),
     )
     pipeline.server.start()
     names = [f"t{number:04d}" for number in range(tables)]

@@ -20,7 +20,7 @@ from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.ports import free_port
 
 POLL_SECONDS = 0.1
-OPTIONS = StackOptions(spark_memory="3g", die_with_parent=True)
+OPTIONS = StackOptions(spark_memory="3g", die_with_parent=True, awaits_warm_up=True)
 
 
 class Pipeline:

@@ -59,6 +59,7 @@ class SoakedInstallation:
                 die_with_parent=True,
                 webserver=False,
                 warms_spark=self._warms_spark,
+                awaits_warm_up=True,
             ),
         )
         self.stack.up()

@@ -69,7 +69,7 @@ def _keep(stack: Stack, wanted: Callable[[], bool]) -> None:
     announced = False
     while wanted():
         supervisor.tick()
-        if supervisor.is_ready() and not announced:
+        if supervisor.is_ready(tasks=False) and not announced:
             announced = True
             stack.say(f"everything answers; {stack.shown_at}   logs: {stack.logs}")
             notify("READY=1")

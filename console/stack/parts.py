@@ -122,7 +122,8 @@ class ProcessPart:
 class WarmUp:
     """Runs Spark's first merge before a user waits for one. It is done when its program has ended without an error.
 
-    It only saves time. If it takes longer than `patience_seconds`, it is ended, and the stack continues without it.
+    It only saves time. If it takes longer than `patience_seconds`, it is ended, and the stack continues without it. Without
+    `die_with_parent`, the program continues after this process has ended.
     """
 
     name, once = "warm-up of Spark", True
@@ -134,9 +135,12 @@ class WarmUp:
         log: Path,
         patience_seconds: float,
         say: Callable[[str], None],
+        *,
+        die_with_parent: bool = True,
     ) -> None:
         self.after, self.log, self.seconds_max = after, log, patience_seconds + LOOK_SECONDS_MAX
         self._command, self._patience_seconds, self._say = command, patience_seconds, say
+        self._die_with_parent = die_with_parent
         self._child: ChildProcess | None = None
         self._given_up_at = math.inf
 
@@ -144,7 +148,7 @@ class WarmUp:
         self.end()
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._given_up_at = time.monotonic() + self._patience_seconds
-        self._child = ChildProcess(self._command, self.log)
+        self._child = ChildProcess(self._command, self.log, die_with_parent=self._die_with_parent)
 
     def end(self) -> None:
         if self._child:

@@ -53,6 +53,7 @@ from sluice.console.stack.supervisor import UP, Patience, StackPart, Supervisor
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.ports import LOOPBACK, listens
 from sluice.console.toolchain.process import ChildProcess, why_no_run_can_start
+from sluice.console.toolchain.spark.server import WARM_SECONDS_MAX
 from sluice.orchestration.base.lake_settings import several_sparks
 from sluice.package_files import conf_file
 
@@ -61,7 +62,6 @@ SUPERVISOR = "supervisor"  # The name of the process of `sluice up --foreground`
 STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, ENGINE, SPARK)
 # The longest start of a part. The first import of dagster and numba takes half a minute, and much more on a busy machine.
 START_SECONDS_MAX = 240.0
-WARM_SECONDS_MAX = 300.0
 DOWN_SECONDS_MAX = 120.0  # The time for all steps of all processes of a supervisor together.
 RUN_SECONDS_MAX = 30.0  # The time in which a merging run must finish when all processes are stopped.
 LOCATION = "sluice"
@@ -75,7 +75,7 @@ class StackOptions:
 
     `environment`: additional variables for its processes. `port_advice`: what to do if another program has a port; empty: set another
     port in conf/. `dagster`: start Dagster's processes, not only the engines and Spark. `webserver`: start Dagster's webserver, which
-    nothing else needs. `warms_spark`: run Spark's first merge before a run needs Spark.
+    nothing else needs. `warms_spark`: run Spark's first merge before a run needs Spark. `awaits_warm_up`: `up` waits until that is done.
     """
 
     spark_memory: str = "4g"
@@ -85,6 +85,7 @@ class StackOptions:
     dagster: bool = True
     webserver: bool = True
     warms_spark: bool = True
+    awaits_warm_up: bool = False
 
 
 DEFAULT_OPTIONS = StackOptions()
@@ -200,7 +201,7 @@ class Stack:
     def _start_missing(self) -> list[str]:
         supervisor = self.supervisor(UP)
         try:
-            supervisor.until_ready()
+            supervisor.until_ready(tasks=self._options.awaits_warm_up)
         except BaseException as error:
             if supervisor.begun:
                 self.say(
@@ -224,7 +225,8 @@ class Stack:
             parts.append(self._part(SPARK, (), lambda _: self._spark.answers, ports.spark_connect))
         if self.starts_spark and self._options.warms_spark:
             command = self._spark.warm_up_command(self._spark.folder / "warmup")
-            parts.append(WarmUp(command, (SPARK,), self._spark.folder / "warmup.log", WARM_SECONDS_MAX, self.say))
+            log, die_with_parent = self._spark.folder / "warmup.log", self._options.die_with_parent
+            parts.append(WarmUp(command, (SPARK,), log, WARM_SECONDS_MAX, self.say, die_with_parent=die_with_parent))
         if not self._options.dagster:
             return parts
         # The webserver needs the code server when it starts, and the first run of the daemon needs Spark.

@@ -152,17 +152,21 @@ class Supervisor:
             elif kept.part.once and set(kept.part.after) <= set(running):
                 kept.enter(State.READY, now)  # The process that started the other parts has done the task.
 
-    def is_ready(self) -> bool:
-        return all(kept.state is State.READY for kept in self._kept.values())
+    def is_ready(self, *, tasks: bool = True) -> bool:
+        """Returns whether every process answers; with `tasks`, also whether every task is done."""
+        parts = (kept for kept in self._kept.values() if tasks or not kept.part.once)
+        return all(kept.state is State.READY for kept in parts)
 
-    def until_ready(self) -> None:
-        """Returns when every part answers. Raises ServerError, which names the part that was given up."""
-        while not self.is_ready():
+    def until_ready(self, *, tasks: bool = True) -> None:
+        """Returns when every process answers and, with `tasks`, every task is done. Raises ServerError, which names the part that was
+        given up.
+        """
+        while not self.is_ready(tasks=tasks):
             self.tick()
             time.sleep(POLL_SECONDS)
         self.tick()  # A part that answered early may have died while the last one started.
-        if not self.is_ready():
-            self.until_ready()
+        if not self.is_ready(tasks=tasks):
+            self.until_ready(tasks=tasks)
 
     def end_work(self) -> None:
         """Ends the tasks that are running. The caller ends the processes, because it knows their order."""

@@ -14,9 +14,8 @@ from rich.console import Console
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.setup import Toolchain
 from sluice.console.toolchain.spark.class_archive import can_archive, class_archive, remove_oldest
-from sluice.console.toolchain.spark.server import ClassRecording, SparkConnectServer
+from sluice.console.toolchain.spark.server import WARM_SECONDS_MAX, ClassRecording, SparkConnectServer
 
-WARM_SECONDS_MAX = 300.0
 END_SECONDS_MAX = 300.0  # How long the server may take to end, because it writes its classes then.
 
 

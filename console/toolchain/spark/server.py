@@ -31,6 +31,7 @@ SETTINGS_FILE = package_file("conf/spark-defaults.conf")
 LOG_SETTINGS_FILE = Path(__file__).with_name("spark-log4j2.properties")
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 WARM_UP = "sluice.console.toolchain.spark.warmup"
+WARM_SECONDS_MAX = 300
 PYTHON_DAEMON = "sluice.console.toolchain.spark.python_daemon"
 # Matches a setting in a properties file. Delta refuses a log store for all schemes in addition to one for S3.
 LOG_STORE = re.compile(r"^\s*(?:spark\.)?delta\.logStore\.(?:s3a\.impl|class)\b", re.MULTILINE)
@@ -166,8 +167,10 @@ class SparkConnectServer:
         os.execve(command[0], command, self._environment())  # noqa: S606  our own program
 
     def warm_up_command(self, folder: Path) -> list[str]:
-        """Returns the command that runs the first merges on a running server, on tables in `folder`."""
-        return [sys.executable, "-m", WARM_UP, self.url, str(folder)]
+        """Returns the command that runs the first merges on a running server, on tables in `folder`. It ends with the server, and after
+        WARM_SECONDS_MAX.
+        """
+        return [sys.executable, "-m", WARM_UP, self.url, str(folder), str(WARM_SECONDS_MAX)]
 
     @property
     def ended(self) -> str:

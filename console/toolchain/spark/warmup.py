@@ -2,11 +2,17 @@
 
 The first MERGE of a server takes half a minute, because Spark loads and compiles classes. The warm-up spends that time before a user
 waits for it. It is a separate program, because Spark's client waits minutes for a dead server, and only a process can be ended during
-that wait.
+that wait. `sluice up` does not wait for it, so the program ends itself: with its server, or after some minutes.
 """
 
+import os
 import shutil
+import signal
+import socket
 import sys
+import threading
+import time
+import urllib.parse
 from pathlib import Path
 
 from pyspark.sql.connect.session import SparkSession
@@ -15,6 +21,7 @@ from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.small.job import why_not_on_executors
 
 MERGES = 2
+LOOK_SECONDS = 1.0
 
 
 def warm_up(url: str, folder: Path) -> None:
@@ -50,5 +57,18 @@ def _merge_tiny_table(session: SparkSession, folder: Path) -> None:
     session.sql(f"SELECT count(*) FROM {table}").collect()
 
 
+def end_with_server(url: str) -> None:
+    """Ends this process as soon as nothing listens at the server's port. Call it in a thread."""
+    server = urllib.parse.urlsplit(url)
+    while True:
+        try:
+            socket.create_connection((server.hostname or "", server.port or 0), LOOK_SECONDS).close()
+        except OSError:
+            os._exit(1)
+        time.sleep(LOOK_SECONDS)
+
+
 if __name__ == "__main__":
+    signal.alarm(int(sys.argv[3]))  # Without a handler, the signal ends the process.
+    threading.Thread(target=end_with_server, args=(sys.argv[1],), daemon=True).start()
     warm_up(sys.argv[1], Path(sys.argv[2]))

@@ -24,8 +24,7 @@ PHASES = {
     CODE_SERVER: (SPARK, "warm"),
     SPARK: (CODE_SERVER, WEBSERVER),
     WEBSERVER: (CODE_SERVER, SPARK, "warm"),
-    DAEMON: (CODE_SERVER, SPARK, WEBSERVER, "warm"),
-    "warm": PROCESSES,
+    DAEMON: (CODE_SERVER, SPARK, WEBSERVER),  # Spark warms up meanwhile.
 }
 
 
@@ -98,7 +97,7 @@ def test_fault_up_hears_a_signal_in_each_phase_and_leaves_nothing(up: Up, phase:
     for name in PROCESSES:
         if name in {CODE_SERVER, SPARK, phase}:
             up.wait_for_process(name)
-    if phase == "warm":
+    if phase == DAEMON:
         up.wait_until_said("starting the warm-up of Spark")
     assert up.send(number) != 0
     assert "interrupted; ending what was started" in up.said.read_text()
@@ -106,20 +105,37 @@ def test_fault_up_hears_a_signal_in_each_phase_and_leaves_nothing(up: Up, phase:
     assert up.file.load() == []
 
 
-def test_fault_spark_killed_while_it_warms_up_is_started_and_warmed_again(up: Up) -> None:
+def test_up_does_not_wait_for_the_warm_up_which_continues(up: Up) -> None:
     up.answer(*PROCESSES)
     up.start()
+    assert up.program
+    assert up.program.wait(30) == 0, up.said.read_text()
+    assert "starting the warm-up of Spark" in up.said.read_text()
+    (warm,) = (each for each in psutil.process_iter() if str(up.folder / "warm") in " ".join(_command(each)))
+    up.answer("warm")
+    warm.wait(30)
+
+
+def _command(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        command: list[str] = process.cmdline()
+        return command
+    return []
+
+
+def test_fault_spark_killed_while_it_warms_up_is_started_and_warmed_again(up: Up) -> None:
+    up.answer(*PROCESSES)
+    up.start("foreground")
     up.wait_until_said("starting the warm-up of Spark")
     first = up.wait_for_process(SPARK)
     wait_for("the first words of its log", lambda: "spark is here" in (up.folder / f"{SPARK}.log").read_text())
     os.kill(first, signal.SIGKILL)
     up.wait_for_process(SPARK, other_than=first)
-    up.answer("warm")
-    assert up.program
-    assert up.program.wait(30) == 0, up.said.read_text()
+    wait_for("the second warm-up", lambda: up.said.read_text().count("starting the warm-up of Spark") == 2)
     assert "Spark ended (signal 9)" in up.said.read_text()
     assert "spark is here" in up.said.read_text(), "the last lines of its log"
-    assert set(up.file.running()) == set(PROCESSES)
+    assert up.send(signal.SIGTERM) == 0
+    assert up.left() == []
 
 
 def test_fault_a_code_server_killed_while_up_waits_for_spark_is_started_again(up: Up) -> None:

@@ -37,7 +37,9 @@ class FakeStack(stack.Stack):
         parts: list[StackPart] = [self._fake(name) for name in AFTER]
         wait = "import pathlib, time\nwhile not pathlib.Path('{}').exists(): time.sleep(0.05)"
         warm = [sys.executable, "-c", wait.format(FOLDER / "warm")]
-        return [*parts, WarmUp(warm, (stack.SPARK,), FOLDER / "warm.log", 60.0, self.say)]
+        die_with_parent = self._options.die_with_parent
+        log = FOLDER / "warm.log"
+        return [*parts, WarmUp(warm, (stack.SPARK,), log, 60.0, self.say, die_with_parent=die_with_parent)]
 
     def _fake(self, name: str) -> ProcessPart:
         log = FOLDER / f"{name}.log"
