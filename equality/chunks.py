@@ -1,9 +1,11 @@
-"""Splits a table into chunks so that source and lake assign a row to the same chunk, although their collations differ. Pure.
+"""Splits a table into chunks so that source and lake assign a row to the same chunk, although their collations differ. The functions have
+no side effects.
 
-If the first key column is an integer, chunks are ranges of it, which the server reads by its index. For any other key, chunks are ranges of
-an MD5 digest of the first key column (of the text in UTF-8, or of the bytes), which the server and DuckDB compute alike. Keys that the
-collation considers equal but that differ in bytes may then be in different chunks. Code that selects rows by key therefore leaves the
-comparison of keys to the server. Rows whose first key column is NULL are in the first chunk. A table without a key is one chunk."""
+If the first key column is an integer, chunks are ranges of this column, which the server reads by its index. For any other key, chunks are
+ranges of an MD5 digest of the first key column: of the text in UTF-8, or of the bytes. The server and DuckDB compute the same digest. Keys
+that the collation considers equal but that differ in bytes may then be in different chunks. Code that selects rows by key therefore leaves
+the comparison of keys to the server. Rows whose first key column is NULL are in the first chunk. A table without a key is one chunk.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Compares one table. Sums per chunk show which chunks differ; then the rows of these chunks are compared, and differing rows are read
-again until each one is decided.
+"""Compares one table. Sums per chunk show which chunks differ. Then the rows of these chunks are compared. Rows that differ are read again
+until each one is decided.
 
 The source changes during the comparison, so a row may differ only because its change is not merged yet. Each further look reads the
 differing rows of the source, waits until the lake has merged everything up to that position, and reads the lake. Rows that are then alike
 are equal. Rows that neither side changed between two looks are different. A row whose version in the lake is newer than the read of the
-source is reported as moving."""
+source is reported as moving.
+"""
 
 from __future__ import annotations
 
@@ -203,8 +204,8 @@ class Comparison:
             columns = self._steady(columns, keys)
             keys = sorted({*keys, *sure}, key=repr)
             before = now
-        # A row that changed at every look also differs if one of its columns had the same two different values in
-        # source and lake at all looks.
+        # A row that changed at every look also counts as different, if one of its columns had the same two different values in source and
+        # lake at all looks.
         sure |= {key for key in keys if columns and columns.get(key)}
         self._tell(sure, rows, found)
         # The value of `in_source` comes from `first`, because the first look compared whole chunks byte by byte.

@@ -102,12 +102,12 @@ def _stopped_state(directory: Path) -> str:
 
 
 def reached(cursor: Position | None, end: BinlogEnd) -> bool:
-    """Returns whether a cursor includes everything up to the position `end`: by file and offset on the same server, by GTIDs on another
-    one.
+    """Returns whether a cursor includes everything up to the position `end`. On the same server it compares file and offset, on another
+    server GTIDs.
 
     On the same MariaDB server, GTIDs are compared too, because the cursor may never reach the offset: after the last transaction, MariaDB
-    writes events that are not transactions (BINLOG_CHECKPOINT, GTID_LIST). GTIDs suffice, because each transaction of MariaDB has one. A
-    MySQL server may have transactions without a GTID.
+    writes events that are not transactions (BINLOG_CHECKPOINT, GTID_LIST). GTIDs suffice there, because each transaction of MariaDB has
+    one. A MySQL server may have transactions without a GTID.
     """
     if cursor is None:
         return False

@@ -118,8 +118,8 @@ def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None
 
 
 def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> set[str]:
-    """Returns the columns, in lower case, that are masked or that the transform writes: their values in the lake differ from the source's.
-    Raises RefusedError if conf/ or the transform drops rows, or if a key column is masked: such a table cannot be compared.
+    """Returns the columns, in lower case, that are masked or that the transform writes, because their values in the lake differ from the
+    source's. Raises RefusedError if the table cannot be compared: conf/ or the transform drops rows, or a key column is masked.
     """
     if options.rows:
         raise RefusedError(

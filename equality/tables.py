@@ -233,7 +233,7 @@ class Tables:
     def _joined(self) -> str:
         """Returns SQL that joins the stored rows of both sides by key, as one row per key.
 
-        DuckDB may have a row of the source twice, if the server considers its key equal to two keys of the lake; the row then counts once.
+        DuckDB may have a row of the source twice, if the server considers its key equal to two keys of the lake. Such a row counts once.
         Rows whose key contains NULL are different rows, so their hashes are summed.
         """
         names = [identifier(name) for name in self._plan.key]

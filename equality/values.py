@@ -1,7 +1,8 @@
-"""Defines the request and the result of a comparison, and the rule that proves that a row differs. Pure.
+"""Defines the request and the result of a comparison, and the rule that proves that a row differs. The functions have no side effects.
 
-A table's verdict is EQUAL; DIFFERENT, if differences are proven; UNDECIDED, if differing rows may have changes that are not merged yet; or
-REFUSED, if the table cannot be compared."""
+A table has one of four verdicts. EQUAL. DIFFERENT if differences are proven. UNDECIDED if rows that differ may have changes that are not
+merged yet. REFUSED if the table cannot be compared.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +84,8 @@ class TableResult:
     that was read last.
 
     `position` ("file:offset"), `gtid_set`, `server_uuid`: the source's position after its last rows were read. `difference_count`: the
-    least number of rows that differ; `differences`: the first of them. `moving`: rows that changed at each look and that the lake followed.
-    `left_out`: columns of either side that were not compared.
+    least number of rows that differ. `differences`: the first of these rows. `moving`: rows that changed at each look and that the lake
+    followed. `left_out`: columns of either side that were not compared.
     """
 
     table: str

@@ -37,7 +37,7 @@ class VisibleSource:
     def wait(self, seconds: float) -> bool:
         """Waits up to `seconds`. Returns whether a read that begins now contains everything that the lake had before this call.
 
-        Also returns True if this cannot be determined: the server is not the one whose binlog is read, or it was reset, or it does not
+        Also returns True if this cannot be determined, because the server is not the one whose binlog is read, was reset, or does not
         answer.
         """
         position = read_ledger(self.directory).resume_position  # The position up to which runs may have merged.

@@ -152,8 +152,8 @@ def _described(comments: Comments, table: TableVersion, sentence: str) -> str:
 def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports) -> MergeJob:
     """Returns the merge job that the sensor requests.
 
-    If `tables` is empty, or so many that they share assets, the job is a plain op that reports every table as an event: Dagster would
-    build the selection of a run's assets from those of all tables.
+    If `tables` is empty, or so large that tables share assets, the job is a plain op, which reports every table as an event. A selection of
+    assets would be expensive, because Dagster builds it from the assets of all tables.
     """
     name, reported = f"{merge_name(destination)}_job", reported_tables(config, destination, tables)
     description = (

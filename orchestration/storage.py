@@ -1,12 +1,13 @@
 """Stores Dagster's data in SQLite files with connections that stay open. `sluice up` configures it, unless the user's dagster.yaml names
 another storage.
 
-Dagster opens and closes a file for each event. SQLite then copies its write-ahead log into the file and syncs both, so an event costs
-three to five milliseconds of processor time and several syncs. With this storage, a process keeps its connections open, and SQLite does
-not sync each commit. A killed process loses nothing. A host that loses power may lose the newest events, on which no promise depends
+Dagster opens and closes a file for each event. SQLite then copies its write-ahead log into the file and syncs both, so an event costs three
+to five milliseconds of processor time and several syncs. With this storage, a process keeps its connections open, and SQLite does not sync
+each commit. A killed process loses nothing. A host that loses power may lose the newest events. No promise depends on these
 (docs/reliability.md).
 
-Each run has a file of its own. Dagster creates it with migrations, which takes 60 milliseconds; this storage copies an empty file.
+Each run has a file of its own. Dagster creates this file with migrations, which takes 60 milliseconds. This storage copies an empty file
+instead.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ LOG_SUFFIX = "-wal"  # SQLite's write-ahead log, which contains the newest commi
 class KeptFile:
     """The open connections of this process to one SQLite file. If the file was replaced or removed, they are opened again.
 
-    A forked process opens new connections. It neither uses nor closes those of its parent, because SQLite forbids both.
+    A forked process opens new connections. It neither uses nor closes the connections of its parent, because SQLite forbids both.
     """
 
     def __init__(self, url: str) -> None:

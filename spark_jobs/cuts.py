@@ -110,9 +110,10 @@ def amend_newest(
 ) -> bool:
     """Publishes the newest consistent snapshot again with later versions of the amended tables. Returns whether it wrote.
 
-    A table is left out in two cases. If its label is above the snapshot's order key, it has changes of a batch that not all tables have
-    yet; the next batch's snapshot includes it. If a batch has published a snapshot since the correction, that snapshot already has the
-    table at this version or a later one, and records whether it is stopped. Raises TableError if Delta refuses the write.
+    An amended table is left out in two cases. First, its label is above the snapshot's order key: it has changes of a batch that not all
+    tables have yet, and the next batch's snapshot includes it. Second, a batch has published a snapshot since the correction. This snapshot
+    already has the table at this version or a later one, and records whether the table is stopped. Raises TableError if Delta refuses the
+    write.
     """
     options = dict(storage_options or {}) or None
     try:

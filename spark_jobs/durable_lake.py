@@ -37,7 +37,7 @@ def local_table(path: str) -> Path | None:
 
 
 def local_folder(path: str) -> Path | None:
-    """Returns the folder to which a path refers, even if it does not exist; None if the path is not on this machine."""
+    """Returns the folder to which a path refers, even if the folder does not exist. Returns None if the path is not on this machine."""
     parts = urlparse(path)
     if parts.scheme not in ("", "file"):
         return None

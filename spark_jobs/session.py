@@ -1,7 +1,8 @@
 """Opens Spark sessions on a Spark Connect server or inside this process. No other module opens sessions.
 
 Tables that are merged at the same time need separate sessions, because `txnAppId` and `txnVersion` are settings of a session. `run_batch`
-opens them. Their ids are stored in a small file, so that a later run can end statements of a killed run that still run on the server."""
+opens them. A small file stores the ids of these sessions. So a later run can end statements of a killed run that still run on the server.
+"""
 
 from __future__ import annotations
 
@@ -75,9 +76,9 @@ NO_OPTIONS: Mapping[str, str] = {}
 # With this isolation, each session gets its own Python workers, whose daemon outlives the session. Sluice's sessions
 # add no files, so they can share workers.
 SHARED_WORKERS: Mapping[str, str] = {"spark.sql.artifact.isolation.enabled": "false"}
-# For few rows, compiling generated code takes longer than processing the rows, and every new session compiles again. On
-# a warm server without code generation, 50 changes per table take half the time; 75 k changes into 75 k rows take half
-# the CPU time; 300 k into 375 k take the same.
+# For few rows, compiling generated code takes longer than processing the rows, and every new session compiles the code again. These are
+# figures of a warm server without code generation. 50 changes per table take half the time. 75 k changes into 75 k rows take half the CPU
+# time. 300 k changes into 375 k rows take the same.
 SMALL_SETTINGS: Mapping[str, str] = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
@@ -96,9 +97,9 @@ class SparkSettings:
     """How to connect to Spark. `remote`: a Spark Connect server. `master`: starts Spark in this process instead. `options`: session
     settings; with `master` also others, such as `spark.jars`.
 
-    `environment`: credentials for the process of a `master`; settings would be visible in its command line. `sessions_file`: stores the ids
-    of open sessions. `uploads`: where files of the run are uploaded for Spark. `sessions`: the maximum number of sessions of a batch; 0:
-    the number for which Spark's task slots suffice.
+    `environment`: credentials for the process of a `master`. In settings they would be visible in its command line. `sessions_file`: stores
+    the ids of open sessions. `uploads`: where files of the run are uploaded for Spark. `sessions`: the maximum number of sessions of a
+    batch. 0 means the number for which Spark's task slots suffice.
     """
 
     remote: str = f"sc://127.0.0.1:{CONNECT_PORT}"
@@ -362,8 +363,8 @@ def _release(session: Any) -> None:
     session.client.close()  # An open client would call the server again when the process ends.
     if at_exit := getattr(session.client, "_cleanup_ml_cache", None):
         atexit.unregister(at_exit)  # Otherwise the handler would retain each closed client until a draining run ends.
-    # pyspark closes the client again when the session is garbage-collected, and takes a lock that the collecting thread
-    # may already hold. A run was observed to hang there.
+    # pyspark closes the client again when the session is garbage-collected. It takes a lock that the collecting thread may already hold. A
+    # run was seen to hang at this point.
     vars(session).pop("_client", None)
 
 

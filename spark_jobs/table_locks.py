@@ -1,12 +1,13 @@
 """Locks Delta tables that runs of several destinations write, so that one run at a time writes. All code that writes such a table takes its
 lock here.
 
-On a disk and in S3, Spark checks whether a commit exists and then writes it, which is not atomic. A statement that a killed run left in
-Spark could therefore overwrite a commit of another destination's run, and must have ended before that run commits. A later run of the same
-destination is not affected, because its own commit has the same effect.
+On a disk and in S3, Spark first checks whether a commit exists and then writes it. These two steps are not atomic. So a statement that a
+killed run left in Spark could overwrite a commit of another destination's run. It must have ended before that run commits. A later run of
+the same destination is not affected, because its commit has the same effect as the overwritten one.
 
 So a run that takes a lock stores the ids of its Spark sessions with the lock, and removes them at the end. A run that finds sessions of
-another run ends them first. Writes by `deltalake` need not be ended, because they never replace an existing commit."""
+another run ends them first. Writes by `deltalake` need not be ended, because they never replace an existing commit.
+"""
 
 from __future__ import annotations
 

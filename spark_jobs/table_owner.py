@@ -125,8 +125,8 @@ class LakeWriter:
 
 
 def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: FoundTable) -> None:
-    """Raises TableError, with a table state and what to do, if a Delta table is missing, belongs to another owner, or was changed by
-    another program since the last commit of this ledger.
+    """Raises TableError, with a table state and what to do, in three cases: the Delta table is missing, belongs to another owner, or was
+    changed by another program since the last commit of this ledger.
     """
     for state, why in (
         *_missing(record, found),
@@ -242,7 +242,8 @@ def was_replaced(owner: Owner, record: TableRecord, found: FoundTable) -> bool:
 
 
 def _rewritten_by(owner: Owner, record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Returns the commit after the record in which the table lost merged rows; None if the table has all of them, or has them again.
+    """Returns the commit after the record in which the table lost merged rows. Returns None if the table has all of them, or has them
+    again.
 
     A RESTORE loses no rows if its version had all rows and is not older than the last merge.
     """
@@ -268,7 +269,7 @@ def _version(commit: Mapping[str, Any]) -> int:
 
 
 def restored_version(commit: Mapping[str, Any]) -> int:
-    """Returns the version that a RESTORE restored; -1 if it is unknown, or if the commit is not a RESTORE."""
+    """Returns the version that a RESTORE restored. Returns -1 if the version is unknown, or if the commit is not a RESTORE."""
     text = str((commit.get("operationParameters") or {}).get("version") or "")
     return int(text) if text.isdigit() and str(commit.get("operation", "")).startswith("RESTORE") else -1
 

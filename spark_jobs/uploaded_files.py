@@ -1,8 +1,9 @@
-"""Makes local files of a run readable for Spark: directly, if Spark sees the same disk; otherwise by an upload to the object store of the
-staged batches.
+"""Makes local files of a run readable for Spark. If Spark sees the same disk, it reads them directly. Otherwise the run uploads them to the
+object store of the staged batches.
 
 Each run uploads the files that its Spark sessions need, and removes them when it closes the sessions. A later run removes the uploads of a
-killed run."""
+killed run.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Defines `BatchReference`, by which a run names its batch. The sensor creates it, the run reads it from its config, and the sensor finds
-it again in the run's tags. A reference contains no rows and no secrets.
+"""Defines `BatchReference`, by which a run names its batch. The sensor creates it. The run reads it from its config. The sensor finds it
+again in the run's tags. A reference contains no rows and no secrets.
 
-A reference is passed in three ways. The run config says what the run merges. The sensor finds the runs of a batch by their tags.
-Dagster's daemon starts one run per run key. The fields (ledger, batch, first end, delivery) identify one delivery permanently. The
-batch's end is not a field, because it is fixed only when the run takes the batch. After a rollback, the batch gets another delivery
-number. Its run key is then new, and Dagster, which remembers the keys of failed runs, starts a run for it. The ledger's id prevents a run
-of a lost ledger from settling a batch of the ledger that replaced it. A restored older ledger hands out the same numbers again. A run
-that succeeded before the restore then settles a batch only if `first_end` is equal too, so that the run has merged all changes of the
-batch.
+A reference is passed in three ways. The run config says what the run merges. The sensor finds the runs of a batch by their tags. Dagster's
+daemon starts one run per run key. The fields (ledger, batch, first end, delivery) identify one delivery permanently. The batch's end is not
+a field, because it is fixed only when the run takes the batch. After a rollback, the batch gets another delivery number. So its run key is
+new. Dagster remembers the keys of failed runs, and starts a run for a new key. The ledger's id is a field, so that a run of a lost ledger
+never settles a batch of the ledger that replaced it. `first_end` is a field, because an older ledger that is restored hands out the same
+numbers again. A run that succeeded before the restore settles a batch only if `first_end` is equal too. Then the run has merged all changes
+of the batch.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sluice.cdc_engine.contracts import OutstandingBatch
 
-# Only values by which Dagster's storage is queried are tags; the run's config contains the rest of the reference. The destination's tag
-# is for the run queue, which admits one run per destination (dagster.yaml), and for people who filter runs.
+# Dagster's storage is queried only by the values of tags. The run's config contains the rest of the reference. The destination's tag has
+# two uses: the run queue admits one run per destination by it (dagster.yaml), and people filter runs by it.
 DESTINATION_TAG = "sluice/destination"
 BATCH_TAG = "sluice/batch"  # The tag by which a tick finds the runs of a batch in one indexed query.
 # The value DRAIN marks a run that also takes the batches after its first one. Such a run sets BATCH_TAG to its current batch.
@@ -110,8 +110,8 @@ def delivery_of(tags: Mapping[str, str]) -> str:
 
 
 def changes_of(tags: Mapping[str, str]) -> str:
-    """Returns a run's batch tag without the delivery number, which is equal for all deliveries of a batch; empty if the run has no batch
-    tag.
+    """Returns a run's batch tag without the delivery number. The result is equal for all deliveries of a batch, and empty if the run has no
+    batch tag.
     """
     return tags.get(BATCH_TAG, "").rpartition(":")[0]
 

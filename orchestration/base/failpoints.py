@@ -13,25 +13,25 @@ import time
 from pathlib import Path
 
 VARIABLE = "SLUICE_FAILPOINTS"
-BEFORE_CLAIM = "before_claim"  # The draining run has got its next batch; its tags do not name the batch yet.
-BEFORE_TAKE = "before_take"  # The run holds the run lock; its batch is not taken and may still be appendable.
-AFTER_TAKE = "after_take"  # The ledger contains the end of the batch; the run has not read it.
-BEFORE_MERGE = "before_merge"  # The run holds the run lock and has taken the oldest batch; nothing is written.
-BETWEEN_TABLES = "between_tables"  # Some tables have their Delta commit; the rest are being merged.
+BEFORE_CLAIM = "before_claim"  # The draining run has got its next batch, but its tags do not name the batch yet.
+BEFORE_TAKE = "before_take"  # The run holds the run lock, but its batch is not taken and may still be appendable.
+AFTER_TAKE = "after_take"  # The ledger contains the end of the batch, but the run has not read it.
+BEFORE_MERGE = "before_merge"  # The run holds the run lock and has taken the oldest batch, but has written nothing.
+BETWEEN_TABLES = "between_tables"  # Some tables have their Delta commit. The other tables are being merged.
 AFTER_MERGE = "after_merge"  # Every Delta commit exists, and the run has not ended.
-BEFORE_ACK = "before_ack"  # The run succeeded or reported its batch as merged; the ledger does not contain the ack yet.
-AFTER_ACK = "after_ack"  # The ledger's cursor has moved; the next batch is not handed out.
+BEFORE_ACK = "before_ack"  # The run succeeded or reported its batch as merged, but the ledger does not contain the ack yet.
+AFTER_ACK = "after_ack"  # The ledger's cursor has moved, but the next batch is not handed out.
 AFTER_CHUNK = "after_chunk"  # A chunk of a snapshot is complete.
-# The snapshot has read all rows, and the stream has passed their position; the lake contains none of them.
+# The snapshot has read all rows, and the stream has passed their position, but the lake contains none of the rows.
 BEFORE_PUBLISH = "before_publish"
-AFTER_PUBLISH = "after_publish"  # The lake contains the table; the snapshot's record is not updated yet.
-BEFORE_ROWS = "before_rows"  # A backfill or a repair has read everything; nothing is written, and no lock is requested.
-BETWEEN_ROWS = "between_rows"  # One table has the operation's commit; the rest do not.
-# Every table has its commit; the files of the operation still exist, and the repaired rows are not compared again yet.
+AFTER_PUBLISH = "after_publish"  # The lake contains the table, but the snapshot's record is not updated yet.
+BEFORE_ROWS = "before_rows"  # A backfill or a repair has read everything, but has written nothing and requested no lock.
+BETWEEN_ROWS = "between_rows"  # One table has the operation's commit. The other tables do not have it.
+# Every table has its commit. The files of the operation still exist, and the repaired rows are not compared again yet.
 AFTER_ROWS = "after_rows"
-BEFORE_MAINTENANCE = "before_maintenance"  # The run holds the run lock; nothing is written.
-BETWEEN_MAINTAINED = "between_maintained"  # One table was rewritten or vacuumed; the rest were not.
-AFTER_MAINTENANCE = "after_maintenance"  # All tables are done; the run has not ended.
+BEFORE_MAINTENANCE = "before_maintenance"  # The run holds the run lock, but has written nothing.
+BETWEEN_MAINTAINED = "between_maintained"  # One table was rewritten or vacuumed. The other tables were not.
+AFTER_MAINTENANCE = "after_maintenance"  # All tables are done, but the run has not ended.
 POLL_SECONDS = 0.05
 
 

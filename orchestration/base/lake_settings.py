@@ -46,7 +46,9 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
 
 
 def _upload_settings(config: SluiceConfig, destination: str) -> UploadSettings:
-    """Returns where a run uploads files for Spark to read: the object store of the staged batches. It is empty without such a store."""
+    """Returns where a run uploads files for Spark to read: the object store of the staged batches. The settings are empty if staged batches
+    are not in a store.
+    """
     from sluice.spark_jobs.uploaded_files import UploadSettings  # noqa: PLC0415
 
     url = config.ledger_location(destination).sibling_url("uploaded")

@@ -17,8 +17,8 @@ DESCRIPTION = "A file of conf/destinations."
 def with_destination(base: type[Config], configured: Iterable[str]) -> type[Config]:
     """Returns a subclass of a job's config with a field `destination`, which accepts only configured names.
 
-    With one destination, its name is the default. With several, the field has no default, because a run must not choose one by itself:
-    the launchpad reports that `destination` is missing and offers the names.
+    With one destination, its name is the default. With several destinations, the field has no default, because a run must not choose one by
+    itself. The launchpad then reports that `destination` is missing, and offers the names.
     """
     names = tuple(sorted(configured))
     field: Any = Field(default=names[0], description=DESCRIPTION) if len(names) == 1 else Field(description=DESCRIPTION)
@@ -27,8 +27,8 @@ def with_destination(base: type[Config], configured: Iterable[str]) -> type[Conf
 
 
 def one_destination(given: str, configured: Iterable[str]) -> str:
-    """Returns the given name; if it is empty, the only configured name. Raises ConfigurationError if the name is unknown, or if it is
-    empty and there are several.
+    """Returns the given name, or the only configured name if the given name is empty. Raises ConfigurationError if the name is unknown, or
+    if it is empty and there are several destinations.
     """
     names = sorted(configured)
     if not given and len(names) == 1:

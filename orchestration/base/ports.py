@@ -349,9 +349,9 @@ def no_run_engine(directory: Path, destination: str) -> RunEngine:
 class Ports:
     """The functions through which the definitions call the rest of Sluice.
 
-    `conf_troubles`: returns why the file of a destination in conf/ differs from the one in use, or from the one that the engine uses; one
-    sentence each. `conf_changed`: returns why a run must begin no more work, because a run with the current conf/ must do it; otherwise
-    empty.
+    `conf_troubles`: returns one sentence for each reason why the file of a destination in conf/ is not used. Either another version is in
+    use here, or the engine uses another version. `conf_changed`: returns why a run must begin no more work, or an empty text. The reason is
+    that conf/ has changed, and a run with the current conf/ must do the work.
     """
 
     host: Callable[[], EngineHost]

@@ -1,8 +1,8 @@
 """Decides which tables of a destination are assets of their own in Dagster. In a destination with thousands of tables, the others share one
 asset per database.
 
-Every asset has a cost per table in the code server, the webserver and the daemon, and an event per batch in Dagster's storage, also for
-tables that nobody looks at. Definitions and the reports of runs use the same rule, so that events match the definitions.
+Every asset has a cost, also if nobody looks at it: memory in the code server, the webserver and the daemon, and an event per batch in
+Dagster's storage. Definitions and the reports of runs use the same rule, so that events match the definitions.
 """
 
 from __future__ import annotations
@@ -74,10 +74,11 @@ def shown_tables(config: SluiceConfig, destination: str) -> ShownTables:
 
 
 def grouped_now(config: SluiceConfig, destination: str) -> bool:
-    """Returns whether the engine's current list has so many tables that tables share assets.
+    """Returns whether the engine's current list has so many tables that several tables share one asset.
 
-    A run builds its definitions from that list if it has no copied lists: on another host, or if the code server is an ordinary one. Its
-    merge job then has no assets, and Dagster refuses a selection of them, until the code server's definitions are reloaded too.
+    A run builds its definitions from this list if it has no copied lists. This is so on another host, and if the code server is an ordinary
+    one. The run's merge job then has no assets. Dagster refuses a selection of assets for such a job until the code server's definitions
+    are reloaded too.
     """
     try:
         tables = read_tables(config.destination_dir(destination))

@@ -234,8 +234,9 @@ def source_schema(columns: Iterable[Column], comments: Mapping[str, str]) -> dg.
 
 
 def checkable(destination: str, names: Iterable[str]) -> list[str]:
-    """Returns the tables that can have a check. Dagster builds the check's name from the table's letters, digits and underscores. Tables
-    whose name contains other characters or gives an ambiguous check name have no check of their own; the engine's check reports them.
+    """Returns the tables that can have a check. Dagster builds the check's name from the table's letters, digits and underscores. A table
+    has no check of its own if its name contains other characters, or if the check's name would be ambiguous. The engine's check reports
+    such tables.
     """
     return checkable_keys({name: delta_key(destination, name) for name in names})
 
@@ -340,9 +341,9 @@ class SourceColumns:
 
 
 class DefinedColumns:
-    """The columns that the definition of a lake table's asset shows, with their source columns, so that the materializations of each batch
-    need not carry them. A table without an entry in the list of types, and one whose settings change types, is shown with other columns
-    than the lake has; then its materializations carry them.
+    """The columns that the definition of a lake table's asset shows, with their source columns. The materializations of each batch then
+    need not carry them. For two kinds of tables, the definition may show other columns than the lake has: tables without an entry in the
+    list of types, and tables whose settings change types. The materializations of these tables carry the columns.
     """
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:

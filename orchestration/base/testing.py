@@ -1,8 +1,8 @@
-"""Contains fakes of the ports for tests of definitions: an engine over a counter, a lock that is a flag, and a merge that records
-its requests.
+"""Contains fakes of the ports for tests of definitions: an engine over a counter, a lock that is a flag, and a merge that records its
+requests.
 
-The fake engine keeps the contract of `ports.EngineHandle`: one batch in flight at a time, repeatable hand-outs, a new delivery number
-after each rollback, acks in order. Its "changes" are integers; a batch contains the integers in (start, end].
+The fake engine keeps the contract of `ports.EngineHandle`: one batch in flight at a time, repeatable hand-outs, a new delivery number after
+each rollback, acks in order. The "changes" of the fake engine are integers. A batch contains the integers in (start, end].
 """
 
 from __future__ import annotations

@@ -154,9 +154,9 @@ def _taken(sentences: list[str] | None) -> str:
 class FlowingTables:
     """Evaluates the check `flowing` for the tables that a run materializes. One instance serves one run.
 
-    Dagster shows "0 / 1 Passed" for a check as soon as another run has materialized its table. Therefore each run that materializes a
-    table also reports a passed check. Only the sensor reports failures, and repeats each every minute: a pass that a slow run reports
-    hides a failure for a minute at most, whereas a failure that it reported would stay.
+    Dagster shows "0 / 1 Passed" for a check as soon as another run has materialized its table. Therefore each run that materializes a table
+    also reports a passed check. Only the sensor reports failures, and it repeats each failure every minute. So if a slow run reports a
+    pass, it hides a failure for a minute at most. A failure that a run reported would stay.
     """
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:

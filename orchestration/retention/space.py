@@ -1,7 +1,7 @@
 """Returns the free pages of Dagster's SQLite files to the file system. Postgres reuses free pages by itself.
 
-A VACUUM copies the whole file while all writers wait. It is therefore run once, while the file is small or mostly free, and switches on
-incremental vacuum, by which SQLite later frees pages in small steps.
+A VACUUM copies the whole file while all writers wait. So it runs only once, while the file is small or mostly free. This VACUUM also
+switches on incremental vacuum, by which SQLite later frees pages in small steps.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ Connect = Callable[[], AbstractContextManager[db.Connection]]
 
 
 class StoredEvents:
-    """Removes events of the assets of some destinations, and events of runs that no longer exist. `existing`: returns those of the given
-    run ids that exist.
+    """Removes events of the assets of some destinations, and events of runs that no longer exist. `existing`: selects, from the given run
+    ids, those of runs that exist.
     """
 
     def __init__(self, storage: SqlEventLogStorage, destinations: Collection[str], existing: Existing) -> None:

@@ -88,7 +88,7 @@ class StoredRuns:
             connection.execute(RunTagsTable.delete().where(RunTagsTable.c.run_id.in_(run_ids)))
 
     def existing(self, run_ids: Collection[str]) -> set[str]:
-        """Returns those of the given run ids that exist, in any code location."""
+        """Selects, from the given run ids, those of runs that exist in any code location."""
         with self._storage.connect() as connection:
             query = db.select(RunsTable.c.run_id).where(RunsTable.c.run_id.in_(list(run_ids)))
             return {row[0] for row in connection.execute(query).fetchall()}

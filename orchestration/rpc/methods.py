@@ -41,7 +41,7 @@ class Codec(Generic[T]):
 
 @dataclasses.dataclass(frozen=True)
 class Method(Generic[T]):
-    """An RPC method of an engine process. `arguments`: name → codec; a call must pass all of them."""
+    """An RPC method of an engine process. `arguments`: name → codec. A call must pass all of them."""
 
     name: str
     answer: Codec[T]

@@ -100,7 +100,7 @@ class RemoteHost:
             return token_of(config.engine, config.data_dir, make=False)
 
         self._hosts = [Connection(address, config.engine, token) for address in config.engine.addresses]
-        # Destination → the host that ran it at the last call. It is called first.
+        # Destination → the host that ran it at the last call. The next call tries this host first.
         self._last: dict[str, Connection] = {}
         self._confs: dict[str, str] = {}  # Destination → digest of the conf/ file that its engine uses.
         self._differs_since: dict[str, float] = {}

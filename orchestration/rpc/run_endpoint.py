@@ -1,10 +1,10 @@
 """Opens the RPC endpoint of a code server that contains the engines, for runs on the same host.
 
 The endpoint listens on the loopback address. Its token is in `run-endpoint.json` in each destination's directory, readable by the owner
-only; `run_caller` reads that file. Ticks open the endpoint, and the end of the process closes it. The token is random for each process,
-so a program that gets the port later learns no valid token from a run that calls it.
+only; `run_caller` reads that file. Ticks open the endpoint, and the end of the process closes it. Each process has its own random token. If
+another program later gets the port and a run calls it, the program learns no valid token.
 
-Correctness does not depend on the endpoint. A run that finds it closed ends, and the ticks settle its batch by the run's record.
+Correctness does not depend on the endpoint. A run that finds the endpoint closed ends, and the ticks settle its batch by the run's record.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ def keep_cut(
     *,
     buffered: Collection[str] = (),
 ) -> None:
-    """Makes the last commit of a run: records the versions of all tables of the destination at the batch's end, with their change logs
-    and histories. `buffered`: tables whose snapshot is in progress. Their current-state tables keep the recorded versions; their
-    change logs and histories get new ones.
+    """Makes the last commit of a run: records the versions of all tables of the destination at the batch's end, with their change logs and
+    histories. `buffered`: tables whose snapshot is in progress. The current-state tables of these keep their recorded versions, but their
+    change logs and histories get new versions.
 
     Raises MergeError for tables whose location cannot be found, TableError if Delta refuses the commit.
     """

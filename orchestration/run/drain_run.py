@@ -147,7 +147,7 @@ def _all(
             yield work.unreported.left(work.say)
         work.unreported.keep(tables)
         continues = _settled(work, engine, reference)
-        yield tables  # Tables are reported last, because reporting many of them takes seconds.
+        yield tables  # The run reports tables at the end, because reports of many tables take seconds.
         work.unreported.remove()
         if continues:
             threading.Event().wait(max(0.0, taken + every_seconds - time.monotonic()))

@@ -1,6 +1,6 @@
 """Maintains the Delta tables of a destination. The jobs of `maintain_jobs` and `sluice maintain` call it.
 
-It takes the run lock per table, and only if the table needs work, so that merges can run between two tables.
+It takes the run lock for each table separately, and only if the table needs work. So merges can run between two tables.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def run_maintenance(  # noqa: PLR0917  its dependencies and listeners
     done: Callable[[Maintained], None] = lambda _: None,
     run: str = "",
 ) -> Looked:
-    """Maintains the tables one after another; if one fails, the rest are maintained nevertheless. The caller may repeat it at any time.
+    """Maintains the tables one after another. If one table fails, the others are maintained nevertheless. The caller may repeat the
+    maintenance at any time.
 
     Raises SluiceError, MergeFailedError, or SparkAwayError.
     """

@@ -96,8 +96,8 @@ def spark_publish(
 
 
 def _order_key(record: SnapshotRecord, cursor_key: int) -> int:
-    """Returns the order key up to which the published table contains all changes: the ledger's cursor, or, for a table without a key, the
-    position at which the table was read.
+    """Returns the order key up to which the published table contains all changes. This is the ledger's cursor. For a table without a key,
+    it is the position at which the table was read.
     """
     if record.key or record.high is None or record.began_at is None:
         return cursor_key

@@ -48,7 +48,7 @@ class TableEvents:
         kinds: Sequence[str] = (LOG, HISTORY),
     ) -> None:
         """Reports the change log and the history that the run wrote with a table. An error is only logged, because the table itself is
-        correct. Those of a table without an asset of its own have none either.
+        correct. If the table has no asset of its own, its change log and history have none either, and are not reported.
         """
         if not self.shown.has_asset(name):
             return

@@ -67,7 +67,7 @@ def remaining_seconds(failed: Failed) -> float:
 
 
 def waiting(failed: Failed) -> str:
-    """Returns a sentence that says why the next attempt waits; empty if it may begin."""
+    """Returns a sentence that says why the next attempt waits, or an empty text if the attempt may begin."""
     seconds = remaining_seconds(failed)
     if not seconds:
         return ""

@@ -22,12 +22,12 @@ FAILED_MIN = 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunKind:
-    """A kind of runs whose failures are reported. `what`: what the runs do, in the plural. `remedy`: what an operator does, as the end of
-    a sentence.
+    """A kind of runs whose failures are reported. `what`: what the runs do, in the plural. `remedy`: what an operator does, as the end of a
+    sentence.
 
-    `step`: for a job of all destinations, the step whose config names the destination. `entry`: for a job with several kinds, the key of
-    that config that distinguishes them, the value of this kind, and the value that a config without the key has. `matters`: returns
-    whether failures are reported now.
+    `step`: for a job of all destinations, the step whose config names the destination. `entry`: for a job with several kinds, three values:
+    the key of this config that distinguishes the kinds, the value of this kind, and the value that a config without the key has. `matters`:
+    returns whether failures are reported now.
     """
 
     what: str

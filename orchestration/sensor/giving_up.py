@@ -1,7 +1,7 @@
 """Decides which tables stop because they cannot be merged, so that their batch continues without them. `tick` carries the decision out.
 
-It decides from the failures that the newest run of the batch and the runs of its earlier deliveries reported. A table stops at once if no
-retry can help. Otherwise it stops after TRIES_MAX consecutive runs that failed because of this table.
+The decision uses the failures that the newest run of the batch reported, and those that the runs of its earlier deliveries reported. If no
+retry can help a table, the table stops at once. Otherwise the table stops after TRIES_MAX consecutive runs failed because of it.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ SHARE = 20  # An inspection may take 1/SHARE of the time, so that a slow lake is
 # An inspection that takes longer is reported. Usually it costs two stat calls per table and reads changed Delta logs, but an unmounted disk
 # may never answer.
 LOOK_SECONDS_MAX = 300.0
-SHOWN_MAX = 5  # The number of tables that are named; an unmounted disk affects all of them.
+SHOWN_MAX = 5  # The number of tables that a sentence names. An unmounted disk would affect all of them.
 
 
 class LakeWatcher(Protocol):
@@ -134,8 +134,8 @@ class LakeWatch:
         return [sentence for sentence in sentences if sentence]
 
     def _kept(self, records: LakeTables, name: str) -> list[tuple[str, tuple[str, int]]]:
-        """Returns (path, (id, version after the last run)) of a table's current-state table, or of its history and change log if it has
-        no current-state table.
+        """Returns (path, (id, version after the last run)) of a table's current-state table. If there is none, returns these values of its
+        history and its change log.
         """
         table = name.split(".", 1)
         if self._config.destinations[self._destination].table(*table).current_state:

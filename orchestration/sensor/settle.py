@@ -118,7 +118,7 @@ Decision = Ack | Rollback | SettleWait | EndRun | Reissue
 
 
 def overdue(run: RunRecord) -> str:
-    """Returns a sentence that says why a run must be ended; empty if it need not be."""
+    """Returns a sentence that says why a run must be ended, or an empty text if it may continue."""
     rule = RULES[run.status]
     if rule.lock_free_seconds_max is not None and run.lock_free_seconds > rule.lock_free_seconds_max:
         return f"Dagster shows it as {run.status.value}, but no process has had the run lock for {run.lock_free_seconds:.0f} s"
@@ -146,7 +146,7 @@ def strongest(runs: Sequence[RunRecord]) -> str:
 def decide(runs: Sequence[RunRecord], draining: Sequence[RunRecord] = ()) -> Decision:
     """Returns what happens to a batch. `runs`: all runs whose tags name exactly this delivery, in any order.
 
-    `draining`: the open draining runs of the destination. If the batch has no run, one of them takes it.
+    `draining`: the open draining runs of the destination. If the batch has no run, one of these runs takes it.
     """
     order = list(RunVerdict)
     ranked = sorted(runs, key=lambda run: order.index(verdict_of(run)))

@@ -28,7 +28,7 @@ RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0
 RUNS_LOOKED_AT = 10
 NAMED_MAX = 5  # The number of tables that a tick's reason names.
 HAS_PROCESS = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-# A run that has not taken the reading lock after this time is lost, because a run takes the lock as soon as it has imported its modules.
+# A run takes the reading lock as soon as it has imported its modules. So a run that has not taken the lock after this time is lost.
 LOST_SECONDS = 60.0
 
 
@@ -93,7 +93,7 @@ def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord],
 
 
 def why_none_is_due(open_now: Iterable[tuple[SnapshotRecord, StepDecision]]) -> str:
-    """Returns what the open snapshots wait for; an empty text if a run can advance one of them."""
+    """Returns what the open snapshots wait for, or an empty text if a run can advance one of them."""
     waits = []
     for record, decision in open_now:
         if decision.step == SnapshotStep.WAIT:

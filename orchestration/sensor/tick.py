@@ -1,10 +1,10 @@
 """Runs one tick of a destination's sensor: settles the batch in flight, publishes events, and hands out the next batch.
 
-Dagster's daemon starts a tick every five seconds, and earlier only after it has launched a run. A tick that has nothing to do therefore
-waits for the end of a run or for a change, almost until the next tick, so that it handles both without delay.
+Dagster's daemon starts a tick every five seconds. It starts a tick earlier only after it has launched a run. So a tick that has nothing to
+do waits, almost until the next tick, for the end of a run or for a change. Then it handles both without delay.
 
-A tick may be lost at any point: it timed out, the daemon died, or the UI's "test sensor" discarded its result. The batch then stays in
-flight in the ledger. The next tick requests the same run with the same run key, and Dagster starts one run per key.
+A tick may be lost at any point, because it timed out, the daemon died, or the UI's "test sensor" discarded its result. The batch then stays
+in flight in the ledger. The next tick requests the same run with the same run key, and Dagster starts one run per key.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.]*://\S+", re.IGNORECASE)
 HAND_OUT_RESERVE_SECONDS = 0.3  # The part of the tick's time for the steps after the hand-out.
 LOOK_SECONDS = 0.1  # The interval between two looks at a run, or at an engine that is starting.
 DRAINING_LOOK_SECONDS = 0.5  # The longer interval while a run drains, because that run settles its batches itself.
-# The pause after consecutive ticks that raised an error. It doubles with each.
+# The pause after consecutive ticks that raised an error. The pause doubles with each of them.
 BROKEN_SECONDS_MIN, BROKEN_SECONDS_MAX = 10.0, 300.0
 ERROR_LENGTH_MAX = 200
 SENSOR_WORKERS = 4  # The number of ticks that Dagster's daemon runs at once: dagster.yaml, sensors.num_workers.
@@ -220,9 +220,9 @@ class Ticker:
         return self._taken_meanwhile(runs, batch) or self.request(batch)
 
     def _taken_meanwhile(self, runs: RunStore, batch: OutstandingBatch) -> str:
-        """Returns why another run has the batch that was just handed out; empty if the batch needs a run of its own.
+        """Returns why another run has the batch that was just handed out, or an empty text if the batch needs a run of its own.
 
-        A draining run may have got the batch in this moment, or have taken it and ended. Therefore the method looks first for
+        A draining run may have got the batch in this moment. Or it may have taken the batch and ended. Therefore the method looks first for
         open draining runs, and then for runs of the batch.
         """
         if draining := runs.draining():

@@ -1,7 +1,8 @@
 """Builds a past state of a table as a separate Delta table: a version of the live table, plus the changes of an interval. Called by a run.
 
-Only the live table's log and files are read. deltalake streams the rows of the new table into one commit, so readers never see a part of
-them."""
+The run reads only the log and the files of the live table. deltalake streams the rows of the new table into one commit, so readers never
+see a part of the table.
+"""
 
 from __future__ import annotations
 

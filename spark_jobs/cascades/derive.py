@@ -64,13 +64,13 @@ def carried_out(  # noqa: PLR0917  two callers
 ) -> tuple[StagedBatch, dict[str, TableError]]:
     """Returns the batch with the changes of foreign keys added, and the tables of it that cannot be merged, with their errors.
 
-    `buffered`: as for `play.Play`. `session` may be None if all tables of the batch are buffered. `buffer` writes the changes of buffered
-    tables to disk before the manifest of the derived changes is written. If that manifest already exists, `buffer` is called without
-    changes.
+    `buffered`: the same as for `play.Play`. `session` may be None if all tables of the batch are buffered. `buffer` writes the changes of
+    buffered tables to disk before the manifest of the derived changes is written. If that manifest already exists, `buffer` is called
+    without changes.
 
-    An unexpected error refuses all tables that foreign keys may change in this batch: once a parent is merged, the changes of its children
-    could no longer be found. Only the table that caused it gets the error itself. Raises StagedBatchError, and errors that show that Spark
-    is unavailable.
+    If an unexpected error occurs, all tables that foreign keys may change in this batch are refused. Once a parent is merged, the changes
+    of its children could no longer be found. Only the table that caused the error gets the error itself. Raises StagedBatchError, and
+    errors that show that Spark is unavailable.
     """
     if not batch.cascades:
         return batch, {}
@@ -98,8 +98,8 @@ def carried_out(  # noqa: PLR0917  two callers
 
 
 def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str]) -> dict[str, TableError]:
-    """Returns an error for each table that foreign keys may change. The table that raised the error gets that error; the other tables get
-    an error that names the tables for which they wait. If none of the tables raised it, each gets the error itself.
+    """Returns an error for each table that foreign keys may change. The table that raised the error gets this error. Each other table gets
+    an error that names the tables for which it waits. If no table raised the error, each table gets the error itself.
     """
     who = ", ".join(sorted(error.tables))
     raised = {error.cause.table} if isinstance(error.cause, TableError) else error.tables

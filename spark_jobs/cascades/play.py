@@ -58,10 +58,10 @@ class CascadeRow:
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """A staged image, or a change of the whole table: `operation` 0 removes all rows, -1 changes columns.
+    """A staged image, or a change of the whole table. `operation` 0 removes all rows, and -1 changes columns.
 
-    `partial`: the image lacks columns. Their values are those of the existing row with the same key. If the key changed (`moved`), they are
-    those of the row of the preceding image.
+    `partial`: the image lacks columns. These columns have the values of the existing row with the same key. If the key changed (`moved`),
+    they have the values of the row of the preceding image.
     """
 
     at: ChangeOrder

@@ -112,11 +112,12 @@ def depth_of(lows: Sequence[Any], highs: Sequence[Any]) -> float:
 
 
 def hours_kept(retention_hours: float, newest_cut_age_hours: float | None) -> float:
-    """Returns for how many hours to retain files that left a table, so that the newest consistent snapshot can be read, however old it is.
+    """Returns for how many hours to retain files that left a table. The newest consistent snapshot stays readable with this retention,
+    however old it is.
 
-    Returns whole hours, as Delta's properties require. A snapshot can be old: if a destination stops while a batch is merged in part, some
-    of its tables are at later versions than its newest snapshot. Without a snapshot, the margin remains, because a VACUUM of zero hours
-    would delete files of a commit in progress.
+    Returns whole hours, as Delta's properties require. A snapshot can be old. For example, if a destination stops while a batch is merged
+    in part, some of its tables are at later versions than the newest snapshot. If there is no snapshot, the margin still applies, because a
+    VACUUM of zero hours would delete files of a commit in progress.
     """
     return float(math.ceil(max(retention_hours, (newest_cut_age_hours or 0.0) + MARGIN_HOURS)))
 

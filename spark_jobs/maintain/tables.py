@@ -358,12 +358,12 @@ def _record(table: MaintainedTable) -> str:
 def newest_cut_age_hours(
     path: str, storage_options: Mapping[str, str] | None = None, names: Collection[str] | None = None
 ) -> float | None:
-    """Returns the age in hours of the oldest table version that the newest consistent snapshot needs; None if there is no snapshot. Raises
-    TableError.
+    """Returns the age in hours of the oldest table version that the newest consistent snapshot needs, or None if there is no snapshot.
+    Raises TableError.
 
-    An amended snapshot has a newer row, but most of its tables are still at the versions of its oldest row, so that row's time counts. A
-    table may also have left its version earlier, by a commit that is not in the record of the last run. `names`: considers only these
-    tables; None: all.
+    An amended snapshot has a newer row, but most of its tables are still at the versions of its oldest row. So the time of the oldest row
+    counts. A table may also have left its version earlier, by a commit that is not in the record of the last run. `names`: considers only
+    these tables; None: all.
     """
     options = dict(storage_options or {}) or None
     try:

@@ -1,12 +1,14 @@
-"""Generates SQL that folds a segment whose images lack columns (binlog_row_image MINIMAL or NOBLOB). Only text; `merge_sql` calls it.
+"""Generates SQL that folds a segment whose images lack columns (binlog_row_image MINIMAL or NOBLOB). It only builds text. `merge_sql` calls
+it.
 
 The last image of a key determines whether its row exists. Each column gets the last value among the images of the same *row* up to then. If
-no image has a value, the lake has it: under the same key, or, if the row's key changed, under the key that the row had when the lake was
-last written.
+no image has a value for the column, the lake has the value. It is under the same key. If the row's key changed, it is under the key that
+the row had when the lake was last written.
 
-For each image whose row did not have the image's key before the segment, staging stores the key with which the row began
-(`_sluice_origin_*`). It also stores the number of the row's first image, or 0 if the lake has the row (`_sluice_birth`). Chains of key
-changes, swapped keys and reused keys therefore need no special case."""
+Staging stores more for an image whose row did not have the image's key before the segment. It stores the key with which the row began
+(`_sluice_origin_*`). It also stores the number of the row's first image, or 0 if the lake has the row (`_sluice_birth`). So chains of key
+changes, swapped keys and reused keys need no special case.
+"""
 
 from __future__ import annotations
 

@@ -292,8 +292,8 @@ class _TableMerge:
                 break
             except TableError:  # The fence raised the error, so the commit was not attempted.
                 raise
-            # The text of Spark's error contains UNKNOWN_ROW if the MERGE failed for this reason. Its first line says
-            # only that a task failed.
+            # If the MERGE failed for this reason, the text of Spark's error contains UNKNOWN_ROW. The first line of the error says only
+            # that a task failed.
             except Exception as error:
                 if reason := merge_clauses.unknown_row(str(error)):
                     raise TableError(self.table.name, reason) from error

@@ -92,7 +92,9 @@ def nothing(target: TableTarget) -> str:
 
 
 def _reach(segment: ChangesSegment, target: TableTarget) -> str:
-    """Returns a condition that is true for all rows `t` of the table that are not marked as deleted and whose key may be in the segment."""
+    """Returns a condition on the rows `t` of the table. It is true for each row that is not marked as deleted and whose key may be in the
+    segment.
+    """
     nullable = {column.name for column in segment.columns if column.nullable}
     alive = [f"NOT coalesce(t.{DELETED}, false)"] if target.deletes == "soft" else []
     return " AND ".join([*alive, *_bounds(segment, nullable)]) or "true"

@@ -39,9 +39,9 @@ HISTORY_BEHIND = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowValues:
-    """Values of one column, in a Parquet file. Its columns are the number of the value, `order_key`, `value`, and `named_<k>`: the row's
-    value in the column names[k], as text (bytes in hexadecimal digits; NULL matches any value). `keyed`: whether `names` are the key.
-    `type_name`: the value's type in Spark SQL.
+    """Values of one column, in a Parquet file. The file has the columns `order_key`, `value` and the number of the value. `named_<k>` is
+    the row's value in the column names[k], as text (bytes in hexadecimal digits). NULL in it matches any value. `keyed`: whether `names`
+    are the key. `type_name`: the value's type in Spark SQL.
     """
 
     file: Path
@@ -99,8 +99,8 @@ class ReplayedTable:
             raise TableError(table.name, why) from error
 
     def _key_of_history(self, table: DeltaTable) -> tuple[str, ...]:
-        """Returns the key by which the history identifies rows; empty if there is no history, or if it does not exist yet. A history that
-        is created later begins with the table's rows. Raises TableError if the history lacks changes.
+        """Returns the key by which the history identifies rows. Returns an empty key if there is no history, or if it does not exist yet. A
+        history that is created later begins with the table's rows. Raises TableError if the history lacks changes.
         """
         owner, path = self.owner, self.target.history
         app_id = side_app_id_of(owner.destination, owner.ledger_id, KIND, owner.table)

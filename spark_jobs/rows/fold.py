@@ -4,12 +4,13 @@ The lake has a table as of a position of the stream, `up_to`. A backfill chooses
 by value, and has read their rows from the source between two positions, low and high, both before `up_to`.
 
 If a chosen key changed in the part of the stream that was read, its last change up to `up_to` determines the row. The row that was read
-from the source is then older than this change, or already shows it. If the key did not change, the row read from the source is correct. A
-key without a row and without changes has no row. So a row that was deleted meanwhile remains deleted, although the lake has no record of
-the deletion. A repair or backfill merges no change that merges of the stream have not merged, and removes a row only if neither source nor
-stream has it.
+from the source is then older than this change, or it already shows the change. If the key did not change, the row read from the source is
+correct. A key without a row and without changes has no row. So a row that was deleted meanwhile remains deleted, although the lake has no
+record of the deletion. So a repair or a backfill never merges a change that the stream's merges have not merged. It removes a row only if
+neither source nor stream has it.
 
-Only keys are loaded into memory. Rows are copied from file to file in batches."""
+Only keys are loaded into memory. Rows are copied from file to file in batches.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +57,12 @@ class Read:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decided:
-    """Which elements of three lists determine their key's row, as masks. `none`: requested keys that have no row. `rows`: rows that were
-    read. `images`: images of the stream.
+    """The result of the fold: masks over three lists, which mark the elements that determine the row of their key. `none`: requested keys
+    that have no row. `rows`: rows that were read. `images`: images of the stream.
 
-    `lost`: requested keys that had a row, but for which neither a row nor a change was read. They were deleted between the comparison and
-    the low position, which the lake learns from the stream; or the source does not find them by the text of their key.
+    `lost`: requested keys that had a row, but for which neither a row nor a change was read. There are two causes. They were deleted
+    between the comparison and the low position, and the lake learns this from the stream. Or the source does not find them by the text of
+    their key.
     """
 
     none: Mask

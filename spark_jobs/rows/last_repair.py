@@ -14,7 +14,7 @@ COMMITS_MAX = 200  # How many commits are searched. An older repair is not shown
 
 
 def last_repair(path: str, storage_options: Mapping[str, str] | None = None) -> CommittedInterval | None:
-    """Returns the newest repair; None if the last COMMITS_MAX commits contain none, or if the log cannot be read."""
+    """Returns the newest repair. Returns None if the last COMMITS_MAX commits contain none, or if the log cannot be read."""
     try:
         commits = deltalake.DeltaTable(path, storage_options=dict(storage_options or {}) or None).history(COMMITS_MAX)
     except (DeltaError, OSError):

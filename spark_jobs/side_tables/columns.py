@@ -1,8 +1,9 @@
 """Maps the source's columns to columns of a change log or history. Pure functions; used by `change_log` and `history`.
 
 Existing columns never change. A column that the source dropped remains and is NULL in later rows. A column whose type changed continues in
-a new column `<name>__<type>`. Neither table is therefore rewritten for a schema change. The open rows of a history copy their values into
-the new column, because the key of an open row must be found there, and queries of current rows use the new column."""
+a new column `<name>__<type>`. So neither table is rewritten for a schema change. The open rows of a history copy their values into the new
+column. The key of an open row must be found there, and queries of current rows use the new column.
+"""
 
 from __future__ import annotations
 

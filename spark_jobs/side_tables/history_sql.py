@@ -27,8 +27,8 @@ def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
     """Returns the condition under which a row of the source (`s`) closes a row of the history (`t`): the row is open, has the same key, and
     is older.
 
-    `reads`: the source is a comparison with the current-state table. It then also closes a row that was opened at the same position; such a
-    version is valid at no time.
+    `reads`: the source is a comparison with the current-state table. The condition then also closes a row that was opened at the same
+    position. Such a version is valid at no time.
     """
     older = "<=" if reads else "<"
     met = [f"t.{quote(name)} = s.{quote(name)}" for name in key]
@@ -76,8 +76,8 @@ class HistoryDifference:
         # c)`.
         differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
         both = f"SELECT * FROM ({self._there(current_state, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
-        # A row that disappeared, or that differs without a newer order key, gets the position of the current-state
-        # table: its change is not later than that.
+        # A row that disappeared, or that differs without a newer order key, gets the position of the current-state table, because its
+        # change is not later than this position.
         is_newer = "false" if self.at_position else "m_is AND (c_from IS NULL OR m_key > c_from)"
         since = f"CASE WHEN {is_newer} THEN m_key ELSE {self.order_key} END"
         at_time = f"CASE WHEN {is_newer} THEN m_time ELSE {time} END"

@@ -2,9 +2,10 @@
 `history` applies the result.
 
 An image after which the row exists (`insert`, `update_postimage`) opens a version at the position of its transaction. The next image of the
-same key closes this version. The first image of a key closes the version that is open in the table. So a delete closes a version; a changed
-key closes the old key's version and opens one for the new key; a key that is deleted and inserted again has a gap. Of a key's images in one
-transaction only the last counts, because no other transaction could see the earlier ones."""
+same key closes this version. The first image of a key closes the version that is open in the table. This has three consequences: a delete
+closes a version, a changed key closes the old key's version and opens one for the new key, and a key that is deleted and inserted again has
+a gap. If a transaction has several images of a key, only the last one counts, because no other transaction could see the earlier ones.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """Writes a batch's changes of a table to its change log and history, after its current-state table has been merged. Also handles tables
 without a current-state table. Called by `run_batch`.
 
-Each table stores under its own app id which changes it has. If a run ends between the commits of the current-state table and those of the
-change log and history, the batch is merged again: the current-state table is skipped, and the others are completed."""
+Each of these tables stores, under its own application id, which changes it has. A run may end between the commit of the current-state table
+and the commits of the change log and history. The batch is then merged again: the current-state table is skipped, and the other tables are
+completed.
+"""
 
 from __future__ import annotations
 
@@ -208,7 +210,7 @@ def _write_history(session: LakeSession | None, share: Share) -> None:
 
 
 def _begin(given: history.History, current_state: DeltaTable, share: Share) -> None:
-    """Adds rows that the current-state table had before the batch to a history that lacks them: a new history, or one that was disabled for
+    """Adds rows that the current-state table had before the batch to a history that lacks them. Such a history is new, or was disabled for
     some time.
     """
     table, segments = given.table, share.staged.segments
@@ -266,7 +268,9 @@ def _began_us(share: Share) -> int:
 
 
 def _key_before(segments: tuple[Segment, ...], before: DeltaSnapshot) -> tuple[str, ...]:
-    """Returns the key columns by the names that they had before the batch; empty if the current-state table lacked one of them."""
+    """Returns the key columns by the names that they had before the batch. Returns an empty tuple if the current-state table lacked one of
+    them.
+    """
     renames = {
         each.new_name.lower(): each.column
         for segment in segments
@@ -280,7 +284,7 @@ def _key_before(segments: tuple[Segment, ...], before: DeltaSnapshot) -> tuple[s
 
 
 def _there(key: tuple[str, ...], before: DeltaSnapshot) -> tuple[str, ...]:
-    """Returns the key if the current-state table had all of its columns; otherwise an empty tuple."""
+    """Returns the key if the current-state table had all of its columns, or else an empty tuple."""
     return key if all(name.lower() in before.columns for name in key) else ()
 
 
@@ -303,7 +307,7 @@ def _keys(segments: tuple[Segment, ...]) -> list[tuple[str, ...]]:
 
 
 def _renames(segments: tuple[Segment, ...]) -> bool:
-    """Returns whether the table was renamed in the batch. It then takes over rows at the position of the rename."""
+    """Returns whether the table was renamed in the batch. The table then takes over rows at the position of the rename."""
     return any(isinstance(each, SchemaSegment) and each.renamed_from for each in segments)
 
 

@@ -356,7 +356,7 @@ class _SmallMerge:
         )
 
     def _committed(self, write: Any) -> CommitCounts | None:
-        """Calls `write` and returns the counts of its commit; None if there was nothing to change. A task cannot check the fence (see
+        """Calls `write` and returns the counts of its commit, or None if there was nothing to change. A task cannot check the fence (see
         `spark_jobs.fence`).
         """
         before = self.table.snapshot.version

@@ -1,16 +1,17 @@
 """Stores the changes that foreign keys make in a table with a running snapshot. `table_buffering` writes the files, `apply_cascades` reads
 them.
 
-The present rows of such a table are unknown. So the run stores changes of referenced values that reach the table: the value that was
-deleted or changed, and how many images of the table precede the change in its transaction. This number is the same however the stream is
-split into batches.
+The current rows of such a table are not known yet. So the run stores changes of referenced values that reach the table. For each it stores
+the value that was deleted or changed, and how many images of the table precede the change in its transaction. This number does not depend
+on how the stream is split into batches.
 
 A batch writes in this order: these changes, the buffered images of the table, and a mark that both are complete. Then it writes the
 manifest of derived changes, and only then merges other tables. After a crash before the manifest, the changes of the repeated batch are
 derived again from the unchanged lake, even if the batch has another range.
 
 The files of the earlier attempt remain, because its images may already be buffered and a publication may include them. Only changes of
-transactions that are in no file are therefore written again. Once the manifest exists, a publication always includes the whole batch."""
+transactions that are in no file are therefore written again. Once the manifest exists, a publication always includes the whole batch.
+"""
 
 from __future__ import annotations
 

@@ -261,8 +261,8 @@ def _publish_alone(
 def _tell_log(
     fence: Fence, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords = NO_RECORDS
 ) -> None:
-    """Appends a row to the change log that says that the table was read again, because the log lacks the changes of the time in which the
-    table was stopped. Does nothing if the log does not exist yet.
+    """Appends a row to the change log that says that the table was read again. The row is needed because the log lacks the changes of the
+    time in which the table was stopped. Does nothing if the log does not exist yet.
     """
     if not given.target.change_log:
         return

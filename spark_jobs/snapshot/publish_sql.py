@@ -1,11 +1,12 @@
 """Generates the SQL statement that creates a table from the rows that were read and the buffered changes. `publish` executes it.
 
-The last buffered change of a key determines its row; for every other key, the row that was read is used. A table without a key becomes a
-change log: the rows that were read, as inserts, and all images after the position at which they were read.
+The last buffered change of a key determines its row. A key without buffered changes gets the row that was read. A table without a key
+becomes a change log. It has the rows that were read, as inserts, and all images after the position at which they were read.
 
-If images lack columns, each column gets the last value among the images of the same row, otherwise the value that was read. That value is
-correct: a row that existed before the first buffered image and still exists was read, and without an image the column did not change in
-between."""
+If images lack columns, each column gets the last value among the images of the same row, or else the value that was read. The value that
+was read is correct: the row existed before its first buffered image and still exists, so it was read. No image has the column, so the
+column did not change in between.
+"""
 
 from __future__ import annotations
 

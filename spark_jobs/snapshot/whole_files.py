@@ -226,7 +226,7 @@ class _Filling:
             return [*found, *(file for file in of_chunks if file)]
 
     def _of_chunk(self, name: str, size: int, *, buffered: BufferedKeys | None) -> TableFile | None:
-        """Returns the file with the chunk's rows; None if no row of it remains."""
+        """Returns the file with the chunk's rows, or None if no row of it remains."""
         chunks = self.given.chunks
         with pq.ParquetFile(chunks.opened(name)) as read:
             footer = read.metadata

@@ -15,8 +15,8 @@ from sluice.batch_manifest.values import ChangesSegment, Segment, StagedTable
 from sluice.spark_jobs.staged_batch import StagedBatch
 from sluice.spark_jobs.table_owner import Owner, our_record
 
-# The names in metrics of Delta and deltalake for inserted, updated and deleted rows. They differ by operation (MERGE;
-# WRITE and INSERT; UPDATE; DELETE).
+# The names in metrics of Delta and deltalake for inserted, updated and deleted rows. The names differ by operation (MERGE; WRITE and
+# INSERT; UPDATE; DELETE).
 METRICS = {
     "rows_inserted": ("numTargetRowsInserted", "numOutputRows", "num_target_rows_inserted", "num_added_rows"),
     "rows_updated": ("numTargetRowsUpdated", "numUpdatedRows", "num_target_rows_updated"),

@@ -34,7 +34,7 @@ from sluice.spark_jobs.tables.delta_table import MAPPING_PROPERTY, PHYSICAL_NAME
 logger = logging.getLogger(__name__)
 
 DIGITS_MAX = 15  # The number of decimal digits that a float represents exactly.
-COMPRESSION: Literal["SNAPPY"] = "SNAPPY"  # deltalake's default
+COMPRESSION: Literal["SNAPPY"] = "SNAPPY"  # the default of deltalake
 # A property of tables with column mapping: all files were checked, and files that are written later have correct
 # bounds.
 EXACT_PROPERTY = "sluice.exactBounds"

@@ -22,8 +22,8 @@ Stamp = tuple[int, int, int]  # Inode, modification time in ns, and bytes of a c
 
 @dataclasses.dataclass(frozen=True)
 class _Seen:
-    """The state of a table at the last check. `stamp`: the stamp of its newest commit; None if that is not a local file. `sentence`: the
-    result of the check.
+    """The state of a table at the last check. `stamp`: the stamp of its newest commit, or None if this commit is not a local file.
+    `sentence`: the result of the check.
     """
 
     path: str

@@ -1,7 +1,9 @@
-"""Finds the commits of runs that a Delta table no longer has, because another program restored or overwrote it. Pure.
+"""Finds the commits of runs that a Delta table no longer has, because another program restored or overwrote it. The functions have no side
+effects.
 
-`sluice lake accept` shows them. They are derived from Delta's log: a RESTORE contains the version that it restored, and each commit of a
-run has metadata about its part of the stream (`commit_record`)."""
+`sluice lake accept` shows these commits. Delta's log reveals them: a RESTORE contains the version that it restored, and each commit of a
+run has metadata about its part of the stream (`commit_record`).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def lost_commits(owner: Owner, record: TableRecord, version: int, history: Itera
     """Returns the commits that runs made and that the table's current version lacks.
 
     `record`: the table as the last run left it, which has all commits. `version`: the current version. `history`: Delta's history, in any
-    order. The search goes backwards from the current version; at a RESTORE, it continues at the restored version.
+    order. The search goes backwards from the current version. At a RESTORE, it continues at the restored version.
     """
     commits = {int(each.get("version", 0)): each for each in history if not of_a_shard(each)}
     lost, by, at = list[CommittedInterval](), None, version

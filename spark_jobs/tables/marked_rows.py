@@ -21,8 +21,8 @@ COUNT_IN_CHECKPOINT = "add.deletionVector.cardinality"
 
 
 def marked_rows(path: str, version: int) -> int | None:
-    """Returns the number of removed rows at a version of the table; None if the log is not on this machine or does not
-    contain the number.
+    """Returns the number of removed rows at a version of the table. Returns None if the log is not on this machine, or does not contain the
+    number.
     """
     table = local_table(path)
     return None if table is None else _marked(table / LOG, version)

@@ -1,7 +1,8 @@
 """Converts columns of a Delta table to other types in one commit, which replaces the table by a copy of itself. Called by `merge`.
 
-A conversion rewrites every row in any case. Writing to columns of the same names needs no column mapping, which readers such as Polars do
-not support. The commit contains the statement's transaction, so it happens once or not at all."""
+A conversion must rewrite every row anyway. The copy has columns of the same names, so it needs no column mapping. Readers such as Polars do
+not support column mapping. The commit contains the statement's transaction, so it happens once or not at all.
+"""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ class TableInStore:
     def clear(self) -> bool:
         """Implements `clear_path`, but raises StoreError if the store fails.
 
-        The files are listed before the fence is checked. So they are older than anything that another run writes after it took the lock,
-        and a run that stands still between check and removal removes nothing of the table that the other run creates.
+        The method lists the files before it checks the fence. So the listed files are older than anything that another run writes after it
+        took the lock. If this run stands still between check and removal, it removes nothing of the table that the other run creates.
         """
         names = set(self.folder.sizes())
         if left := left_files(names):
@@ -79,8 +79,8 @@ class TableInStore:
         return names == left
 
     def make(self, files: FilesOfAttempt, commit: Callable[[], str]) -> None:
-        """Makes the first commit. `commit`: uploads the files and returns the commit's text. Raises StoreError, the exceptions of `commit`,
-        and TableError if the run may no longer write, or if another program created the table or removed files meanwhile.
+        """Makes the first commit. `commit`: uploads the files and returns the commit's text. Raises StoreError and the exceptions of
+        `commit`. Raises TableError if the run may no longer write, or if another program created the table or removed files meanwhile.
 
         If it is unknown whether the commit was made, the files stay.
         """

@@ -1,5 +1,5 @@
-"""Defines the job by which an operator approves a schema change, resumes or repairs a table, or forgets a consumer from Dagster's
-launchpad, as with `sluice schema`, `sluice repair` and `sluice consumer`.
+"""Defines the job for decisions of an operator in Dagster's launchpad: to approve a schema change, to resume or repair a table, or to
+forget a consumer. The commands `sluice schema`, `sluice repair` and `sluice consumer` do the same.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at runtime.
@@ -82,7 +82,7 @@ FIELDS = ("table", "position", "plan", "consumer")
 
 
 def problem_of(decision: Decision) -> str:
-    """Returns a sentence that says why the fields of a decision do not fit its act; empty if they fit."""
+    """Returns a sentence that says why the fields of a decision do not fit its act, or an empty text if they fit."""
     act, reason = decision.act, decision.reason.strip()
     given = [field for field in FIELDS if getattr(decision, field)]
     if missing := [field for field in NEEDED[act] if field not in given]:

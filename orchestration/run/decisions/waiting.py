@@ -102,8 +102,8 @@ class WaitingDecisions:
             yield f"- **{code(name)}**: {why}. {plan} changes nothing; {repair} {does}"
 
     def _reasons(self) -> dict[str, str]:
-        """Returns "database.table" → why its newest comparison failed. A table that shares an asset is in the result of that asset's
-        check; a result of its own is from the time when it was an asset.
+        """Returns "database.table" → why its newest comparison failed. If tables share an asset, the result is in the check of this asset.
+        A result of the table's own check is then older, from the time when the table had an asset.
         """
         tables, reasons = read_tables(self.directory), dict[str, str]()
         own = {source_key(self.destination, each.name): each.name for each in self.shown.own(tables)}

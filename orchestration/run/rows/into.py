@@ -61,7 +61,7 @@ def interval_of(request: BackfillRequest) -> RequestedInterval:
 
 
 def path_of(config: SluiceConfig, request: BackfillRequest) -> str:
-    """Returns the path of the table to build. Raises ConfigurationError if the request is invalid; the message says what to request
+    """Returns the path of the table to build. Raises ConfigurationError if the request is invalid. The message says what to request
     instead.
     """
     if len(request.tables) != 1:

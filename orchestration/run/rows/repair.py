@@ -1,8 +1,8 @@
 """Repairs the rows of a destination that differ from the source. The jobs of `job` and `decisions` and `sluice repair` call it.
 
-A repair chooses the keys for which a comparison finds a difference. It reads their rows again over a separate connection and waits until
-the lake has all changes that the rows may contain; then `operation` merges them. A repair is like a snapshot of these keys, but reads the
-stream's changes again from the binlog instead of buffering them. Finally it compares the repaired tables again.
+A repair chooses the keys for which a comparison finds a difference. It reads the rows of these keys again over a separate connection, and
+waits until the lake has all changes that the rows may contain. Then `operation` merges them. A repair is like a snapshot of these keys, but
+reads the stream's changes again from the binlog instead of buffering them. Finally the repair compares the tables again.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ def _unexpected(error: Exception) -> str:
 
 
 def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope: Scope | None) -> str:
-    """Returns why the differences cannot be repaired key by key, and what to do; empty if they can be repaired, or if nothing differs."""
+    """Returns why the differences cannot be repaired key by key, and what to do. Returns an empty text if they can be repaired, or if
+    nothing differs.
+    """
     if result.verdict in {Verdict.REFUSED, Verdict.UNDECIDED} and scope is None:
         return result.reason
     if result.verdict is Verdict.DIFFERENT and scope is None:
