@@ -1,8 +1,9 @@
 """Defines the values that packages of the engine exchange. `ports` has the protocols. Stages import these two modules, never each other.
 
-`parser` reads bytes and makes a `Block`; `sink` removes what is filtered out and puts the `Block` into the store; the store hands out a
-`Batch` of `BlockSlice`s that ends on a transaction boundary; `staging` decodes a batch into one Parquet file per table and schema
-version; `meta` keeps the `Ledger` of what was handed out and acked."""
+Data flows as follows. `parser` reads bytes and makes a `Block`. `sink` removes excluded rows and puts the `Block` into the store. The store
+hands out a `Batch` of `BlockSlice`s, which ends on a transaction boundary. `staging` decodes a batch into one Parquet file per table and
+schema version. `meta` keeps the `Ledger` of what was handed out and acked.
+"""
 
 from __future__ import annotations
 

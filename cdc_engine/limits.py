@@ -17,7 +17,7 @@ RING_BYTES_MAX = 64 * MEBIBYTE  # The default ring: sixteen read buffers.
 RING_EVENTS_MAX = 1_000_000
 STORE_BYTES_MAX = 8 << 30  # The event files, if the store is in files: an hour at 2 MiB/s.
 SEGMENT_BYTES = 64 * MEBIBYTE  # One event file. It is synced as a whole and removed as a whole.
-# The row events kept for consumers other than the lake; most of them are in the ring, too.
+# The size of the row events that are kept for consumers other than the lake. Most of these events are in the ring, too.
 WINDOW_BYTES_MAX = 64 * MEBIBYTE
 # A dump that several destinations read. A destination that is behind it opens its own connection.
 SHARED_BYTES_MAX = 64 * MEBIBYTE

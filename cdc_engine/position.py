@@ -1,12 +1,13 @@
 """Defines positions in the source's binlog, and the number that orders all changes of a destination.
 
-A `Position` contains what a failover needs: the server, the file and offset after the last event that was read, the GTID set executed up
-to there and the commit time. Every package uses it for positions in the stream; `meta` persists it, `parser` resumes from it.
+A `Position` contains everything that a failover needs: the server, the file and offset after the last event that was read, the GTID set
+executed up to there, and the commit time. Every package uses it for positions in the stream; `meta` persists it, `parser` resumes from it.
 
-The order key packs (epoch, file number, offset in units of 16 bytes) into one int64. The epoch grows whenever file names can no longer be
-compared. No two events begin within 16 bytes, so no two transactions have one key. All row images of a transaction have the key of its
-position: a transaction is never split, so this position orders it against all others however batches are split, and no transaction is too
-large for it."""
+The order key packs (epoch, file number, offset in units of 16 bytes) into one int64. The epoch rises whenever file names can no longer be
+compared. No two events begin within 16 bytes, so no two transactions have one key. All row images of a transaction have the key of the
+transaction's position. A transaction is never split, so this position orders it against all others, however batches are split. No
+transaction is too large for this scheme.
+"""
 
 from __future__ import annotations
 

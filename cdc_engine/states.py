@@ -1,8 +1,9 @@
-"""Defines the states of an engine, a table and a snapshot, and their permitted transitions. Pure; docs/reference/states.md describes each
-state.
+"""Defines the states of an engine, a table and a snapshot, and their permitted transitions. The module has no side effects.
+docs/reference/states.md describes each state.
 
-`Engine` calls `engine_follows` before it takes a reported state; the ledger calls `table_follows` before it changes the state of a stop;
-the console calls `acts_on` for what an operator can do. Spark jobs use the same names for the states of the lake."""
+`Engine` calls `engine_follows` before it accepts a reported state. The ledger calls `table_follows` before it changes the state of a stop.
+The console calls `acts_on` to find what an operator can do. Spark jobs use the same names for the states of tables in the lake.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reports all errors in conf/ at once, without a connection or a start. `sluice check` calls it.
+"""Reports all errors in conf/ at once. It opens no connection and starts nothing. `sluice check` calls it.
 
-`load_config` checks keys and values. This module also checks what only the engine would find otherwise, one error at a time: invalid
-regular expressions, and secrets that cannot be read from their variable, file or command.
+`load_config` checks keys and values. This module also checks two things that otherwise only the engine would find, one error at a time:
+invalid regular expressions, and secrets that cannot be read from their variable, file or command.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Implements `./sluice test`: checks formatting, lint and types, and runs the tests on real servers.
+"""Implements `./sluice test`, which checks formatting, lint and types, and runs the tests on real servers.
 
 Without arguments it runs everything, as continuous integration does. With paths it runs only these tests and sets nothing up; fixtures
 provide the servers that a test needs. `--quick` leaves out the type check and tests that need a server, Spark, a browser or the wheel.
 `--not-quick` runs only these. Both together run everything once, in the order in which a failure is found soonest.
 
-The type check runs in parallel with everything else. It uses one core for a minute, while a clean checkout compiles its kernels on the
-other.
+The type check runs in parallel with the tests. It uses one core for a minute. On a clean checkout, the kernels are compiled on the other
+core meanwhile.
 
-If a few tests fail in a whole or quick run, they are run again, alone. A test that then passes is reported as unsteady and must be fixed.
-A test that fails again fails the run. If many tests fail, the cause is not chance, and none is run again.
+If a few tests fail in a whole or quick run, they are run again, alone. A test that then passes is reported as unsteady and must be fixed. A
+test that fails again fails the run. If many tests fail, the cause is not chance, and none is run again.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def set_position(act: SetPosition) -> Position | None:
         if not read_up_to(ledger, choice, position):
             # The first step: the buffered changes of open snapshots would have a gap, so these snapshots start again.
             steps.append(lambda: forget_buffered(act.directory, position))
-            # Prepared transactions are removed before the cursor moves. After a crash in between, the destination stops at the commit of a
-            # prepared transaction, or asks the source for it again; no row becomes wrong.
+            # Prepared transactions are removed before the cursor moves. If the command crashes in between, the destination stops at the
+            # commit of a prepared transaction, or reads this transaction from the source again. No row becomes wrong.
             steps.append(lambda: forget_prepared(act.directory))
             steps.append(lambda: act.forget_history(stopped.lease.token))
         # Stored events are removed before the cursor moves too: they may lack rows that the operator wants to be read again.

@@ -85,8 +85,8 @@ def resume(directory: Path, table: str, *, position: str = "") -> StoppedTable:
 
 
 def approve(directory: Path, table: str, plan: str, *, position: str = "", replaces: bool = True) -> PendingRecord:
-    """Saves the plan for the pending schema change, and requests the resume. `position`: that of the statement that the operator has seen,
-    or empty. `replaces`: the plan may replace another approved plan that the engine has not read yet.
+    """Saves the plan for the pending schema change, and requests the resume. `position`: the position of the statement that the operator
+    has seen, or empty. `replaces`: whether the plan may replace another approved plan that the engine has not read yet.
 
     Raises ActRefusedError if no change is pending, if the pending statement is not at `position`, if the plan is not valid for it, or if
     another plan is approved and `replaces` is False.

@@ -1,9 +1,9 @@
-"""Detects whether the last engine of a destination used this host's folder, if several hosts share its ledger. Used by `instance` at a
-start.
+"""Several hosts may share the ledger of a destination. This module detects whether the last engine of the destination used this host's
+folder. `instance` calls it at a start.
 
-Each folder has an id (`folder.json`); the ledger's store has the id of the folder that was used last. Files that are only in a folder
-(stored events; without `staging` in a store also staged batches, open snapshots and prepared transactions) are not on other hosts: an
-engine with another folder must not continue as if it had them.
+Each folder has an id (`folder.json`). The ledger's store has the id of the folder that was used last. Some files are only in a folder, and
+not on other hosts: stored events, and without `staging` in a store also staged batches, open snapshots and prepared transactions. An engine
+with another folder must not continue as if it had these files.
 """
 
 from __future__ import annotations

@@ -123,11 +123,12 @@ def run_lock_wanted(location: Location) -> bool:
 
 @contextlib.contextmanager
 def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -> Iterator[Callable[[], str]]:
-    """Tries to take the drain lock for the time of the block. Yields a function that returns an empty text once this run has the lock;
-    otherwise why this run may not drain: another run has the lock, or its store does not answer.
+    """Tries to take the drain lock for the time of the block. Yields a function that returns an empty text once this run has the lock.
+    Otherwise it returns why this run may not drain: another run has the lock, or its store does not answer.
 
-    If another run has it, the function waits for the timeout. With a shared ledger it also waits for the length of a session: after that
-    the lock of a killed run is free. A process knows only the renewals that it saw itself, so each run waits for the whole session.
+    If another run has the lock, the function waits for the timeout. With a shared ledger, it also waits for the length of a session,
+    because the lock of a killed run is free after that time. A process knows only the renewals that it saw itself, so each run waits for
+    the whole session.
     """
     where = as_location(location)
     lock = open_lock(where, DRAIN_LOCK)

@@ -1,8 +1,7 @@
-"""Makes a start position for a destination that takes over from Canal, from the cursor that Canal left in ZooKeeper. Called by `wiring`,
-once.
+"""Makes the start position of a destination that replaces Canal, from the cursor that Canal left in ZooKeeper. `wiring` calls it once.
 
-Canal's cursor is inside the transaction that its client acked last. A new lake has nothing of that transaction, so it is read again,
-together with the other transactions of its second: none is lost, and none is in the lake twice.
+Canal's cursor is inside the transaction that its client acked last. A new lake has nothing of that transaction. So the stream begins at the
+whole second of the transaction: no transaction is lost, and none is in the lake twice.
 """
 
 from __future__ import annotations

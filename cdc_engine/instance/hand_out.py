@@ -1,8 +1,9 @@
 """Makes staged batches that wait for their ack: reads from the store, stages, and records the batch in the ledger.
 
-`engine` calls it from the sensor's ticks. Staging runs on a thread of its own, so that a tick never takes longer than its timeout: a
-batch that is not staged in time is handed out by the next tick. A batch without changes for the lake is acked here; it only moves the
-cursor."""
+`engine` calls it from the sensor's ticks. Staging has a thread of its own, so that a tick never takes longer than its timeout. If a batch
+is not staged in time, the next tick hands it out. This module acks a batch without changes for the lake itself. Such a batch only moves the
+cursor.
+"""
 
 from __future__ import annotations
 
@@ -133,8 +134,8 @@ class HandOut:
         batch.
 
         With `append` the batch gets the changes that arrived since it was staged, if this process has staged it. Raises CanalServiceError
-        if this delivery is no longer outstanding, and another SluiceError if it is not known whether its end is fixed; then the call
-        may be repeated.
+        if this delivery is no longer outstanding. Raises another SluiceError if it is not known whether the end is fixed; then the call may
+        be repeated.
         """
         with self._lock:
             self._runs_take, head, appendable = True, self.outstanding(), self._appendable

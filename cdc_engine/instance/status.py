@@ -115,21 +115,22 @@ class GroupFigures:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineStatus:
     """The status of an engine. `state`: an `EngineState` (RUNNING, STARTING, POSITION_LOST, …) or an error code. `position`: the end of the
-    last transaction that was read. `cursor`: that of the last one that was acked.
+    last transaction that was read. `cursor`: the end of the last transaction that was acked.
 
     `waiting`: why the next batch is delayed after failed runs, or empty.
 
-    `lag_seconds`: now minus the commit time of the oldest transaction that is not acked yet, or for how long the source is known to have
-    changes that are not read, whichever is more; 0 if all is acked.
+    `lag_seconds`: the larger of two values: now minus the commit time of the oldest transaction that is not acked yet, and the time for
+    which the source is known to have changes that are not read. 0 if everything is acked.
 
-    `retention_left_hours`: how long the source still keeps what a restart would read; None: unlimited, or not known yet.
-    `oldest_binlog_hours`: the age of the oldest binlog file that the source has; None: not known yet.
+    `retention_left_hours`: how long the source still keeps the binlog that a restart would read. None means unlimited, or not known yet.
+    `oldest_binlog_hours`: the age of the source's oldest binlog file. None means not known yet.
 
-    `ticked_at_us`, `acked_at_us`: the sensor's last tick, the last ack of a run's batch; 0 if there was none since the engine started.
+    `ticked_at_us`, `acked_at_us`: the times of the sensor's last tick, and of the last ack of a run's batch. 0 if there was none since the
+    engine started.
 
-    `commit_conflicts`: how often other writers of the Delta tables committed first or replaced a run's commit.
+    `commit_conflicts`: how often another writer of a Delta table committed first, or replaced a run's commit.
 
-    `consumers`: the consumers' statuses. `group`: the figures of a group, only for a group's engine. `troubles`: what else is wrong, one
+    `consumers`: the statuses of the consumers. `group`: the figures of a group, only for a group's engine. `troubles`: other problems, one
     sentence each, with what to do (`health`).
     """
 

@@ -155,7 +155,7 @@ _operator: Operator | None = None
 def get_or_start(destination: str) -> Engine:
     """Returns the running engine. Starts one if there is none.
 
-    Raises LeaseLostError while another process has the destination, EngineStartingError if the start takes longer than
+    Raises LeaseLostError while another process has the destination. Raises EngineStartingError if the start takes longer than
     START_WAIT_SECONDS, EngineStoppedError if an operator stopped the engine, and otherwise a SluiceError.
     """
     if why := why_not_served(destination):

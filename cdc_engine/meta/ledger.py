@@ -199,11 +199,11 @@ class Ledger:
     def taken(
         self, batch: OutstandingBatch, longer: OutstandingBatch | None = None, start: Position | None = None
     ) -> Ledger:
-        """Fixes the end of an appendable batch when its run takes it: as it is staged, or as `longer`, which has the same changes and those
-        after them, from `start` on.
+        """Fixes the end of an appendable batch when its run takes the batch. The end is the staged end, or the end of `longer`. `longer`
+        has the same changes and later ones, from `start` on.
 
-        Raises BatchNotFoundError if this delivery is not in flight any more; BatchNotFirstError if its end is fixed, or if another batch
-        follows it; NotContinuousError or MetaError if `longer` does not continue it.
+        Raises BatchNotFoundError if this delivery is not in flight any more. Raises BatchNotFirstError if the end is fixed already, or if
+        another batch follows. Raises NotContinuousError or MetaError if `longer` does not continue the batch.
         """
         there = self._first(batch.batch_id, "taken", batch.delivery)
         if not there.appendable or len(self.outstanding) > 1:

@@ -56,7 +56,9 @@ def _ledger(stored: StoredRecord, records: RecordStore, destination: str) -> Led
 
 
 def _cursor_of_earlier(text: str) -> str:
-    """Returns FILE:OFFSET of the cursor in a ledger of an earlier format; empty if the text is not such a ledger, or it has no cursor."""
+    """Returns FILE:OFFSET of the cursor in a ledger of an earlier format. Returns an empty text if the text is not such a ledger, or has no
+    cursor.
+    """
     try:
         record = json.loads(text)
         cursor = record["cursor"] if int(record["format"]) < FORMAT else None

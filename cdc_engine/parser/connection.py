@@ -281,8 +281,8 @@ def _translated(source: Source) -> Iterator[None]:
 
 
 def answer_error(source: Source, answer: bytes) -> SluiceError:
-    """Returns the error for a packet that is not an event: an error (0xFF, code in 2 bytes, '#' and state in 6 bytes, text), or the end of
-    the dump (0xFE).
+    """Returns the error for a packet that is not an event. Such a packet is an error (0xFF, code in 2 bytes, '#' and state in 6 bytes,
+    text) or the end of the dump (0xFE).
     """
     if answer[:1] != SERVER_ERROR or len(answer) < ERROR_TEXT_AT:
         return SourceConnectionError(f"{source.address} ended the dump")

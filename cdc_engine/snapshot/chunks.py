@@ -1,7 +1,7 @@
-"""Splits a table into chunks of its key; the server finds each bound over the key's index. Called by the code that runs a snapshot.
+"""Splits a table into chunks of its key. The server finds each bound over the key's index. The code that runs a snapshot calls this module.
 
-A chunk is a range of keys, not of rows: whatever is inserted, deleted or moved, every row is in exactly one chunk at any moment. Bounds
-are SQL literals, so a chunk can be kept in a file and read after a restart.
+A chunk is a range of keys, not of rows. So every row is in exactly one chunk at any moment, whatever is inserted, deleted or moved. Bounds
+are SQL literals, so a file can store a chunk, and a process can read it after a restart.
 """
 
 from __future__ import annotations

@@ -36,8 +36,9 @@ UNLOCKED_TRIES = 100  # How often a read without a lock begins before it gives u
 POLL_SECONDS = 0.1
 pause = time.sleep  # Tests replace this function.
 
-# `positions.logged_after`: gets the position from which the binlog is read, the tables (database, name), the end (file, offset) up to which
-# their changes count, and the GTID set whose transactions do not count. Returns the binlog's end, and whether a table may have changed.
+# `positions.logged_after`. Its arguments are the position from which the binlog is read, the tables (database, name), the end (file,
+# offset) up to which their changes count, and the GTID set whose transactions do not count. It returns the binlog's end, and whether a
+# table may have changed.
 Logged = Callable[[Position, Collection[tuple[str, str]], tuple[str, int] | None, str], tuple[Position, bool]]
 
 

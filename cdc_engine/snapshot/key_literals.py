@@ -26,8 +26,8 @@ _MOMENT = re.compile(r"[-\d:. ]+")
 _ADDRESS = re.compile(r"[0-9a-f:.-]+")
 _HEX = re.compile(r"([0-9A-F]{2})*")
 _PRINTED = re.compile(r"(uuid|inet4|inet6)\b", re.IGNORECASE)
-# MariaDB up to 10.11.5 compares UUIDs of version 6 or later in another order than it sorts them. This query returns 0
-# on such a server and 1 on others.
+# MariaDB up to 10.11.5 sorts UUIDs of version 6 or later in one order, and compares them in another. This query returns 0 on such a server
+# and 1 on others.
 UUID_PROBE = (
     "SELECT CAST('e0910b91-9a8c-7c5f-8d2e-0123456789ab' AS UUID) > CAST('123e4567-e89b-12d3-a456-426655440000' AS UUID)"
 )

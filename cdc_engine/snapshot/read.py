@@ -107,8 +107,8 @@ def read_chunk(
 
 
 def _constants(decoder: ResultDecoder, marks: Marks | None) -> dict[str, Any]:
-    """Returns the columns of `marks`. Returns none if the table itself has a column of one of their names; the code that makes a table from
-    the file then refuses it.
+    """Returns the columns of `marks`. Returns none if the table itself has a column with the name of a mark. The code that makes a table
+    from the file then refuses the file.
     """
     ours = marks.columns() if marks else {}
     clash = {name.lower() for name in decoder.schema.names} & ours.keys()

@@ -208,7 +208,7 @@ class SnapshotRecord:
         return again
 
     def failed(self, reason: str) -> SnapshotRecord:
-        """Returns the record in FAILED. It does not continue by itself, and changes stay buffered."""
+        """Returns the record in FAILED. A failed snapshot does not continue by itself, and changes stay buffered."""
         return self._to(SnapshotState.FAILED, reason=reason)
 
     def with_pause(self, *, paused: bool) -> SnapshotRecord:
@@ -220,8 +220,8 @@ class SnapshotRecord:
         return dataclasses.replace(self, reason=reason, tries=self.tries + 1 if reason == self.reason else 1)
 
     def retried(self) -> SnapshotRecord:
-        """Returns the record after an operator continued it. Complete chunks are kept if reading continues; after a failure everything is
-        read again.
+        """Returns the record after an operator continued the snapshot. If reading continues, complete chunks are kept. After a failure,
+        everything is read again.
         """
         if self.state == SnapshotState.FAILED:
             return dataclasses.replace(self.again(self.reason), paused=False, restarts=0, causes={})

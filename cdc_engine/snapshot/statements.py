@@ -106,7 +106,7 @@ def _table(table: TableVersion, index: str) -> str:
 
 
 def _given(where: str) -> list[str]:
-    """Returns the given condition on lines of its own, so that a comment at its end hides nothing after it."""
+    """Returns the given condition on separate lines, so that a comment at its end does not hide the text after it."""
     return [f"(\n{where}\n)"] if where.strip() else []
 
 

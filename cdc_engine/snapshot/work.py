@@ -104,7 +104,7 @@ class SnapshotDependencies:
     progress: Callable[[SnapshotRecord], None] = lambda _record: None
     readers: int = 2
     pause: Callable[[float], object] = time.sleep
-    conf_changed: Callable[[], str] = str  # always empty
+    conf_changed: Callable[[], str] = str  # The default always returns an empty text.
 
 
 # Errors after which the next run may succeed: a password is being rotated, or the store of a secret does not answer.

@@ -1,8 +1,8 @@
-"""Writes one segment of a table: collects record batches, and produces one Parquet file and its entry for the manifest. Called by
-`staging`.
+"""Writes one segment of a table. It collects record batches, and produces one Parquet file and its entry for the manifest. `staging` calls
+it.
 
-Rows are in memory until they fill a row group; the first row group opens the file. So a batch of many small tables has no open files, and a
-batch of a huge table has at most one row group in memory.
+Rows stay in memory until they fill a row group. The first row group opens the file. So a batch of many small tables has no open files, and
+a batch of a huge table has at most one row group in memory.
 """
 
 from __future__ import annotations
@@ -183,8 +183,8 @@ class SegmentWriter:
         self.pending_bytes += batch.nbytes
 
     def _become_partial(self) -> None:
-        """Converts the rows so far, which have all columns, to the format of a partial segment, so that a row that lacks columns does not
-        need a new segment.
+        """Converts the rows so far to the format of a partial segment. These rows have all columns. A later row that lacks columns then
+        needs no new segment.
         """
         key = self.decoder.key
         self._moves = Moves(self.decoder.partial_schema, key) if self._follows_moves else _NoMoves()

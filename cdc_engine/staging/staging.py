@@ -236,8 +236,8 @@ class _Staging:
                 return {name for name in found if self._live(name)}
 
     def _seen_by(self, below: tuple[str, str], name: tuple[str, str]) -> bool:
-        """Returns whether cascades from table `name` to table `below` can be derived from the lake's rows of `name`: the lake has all rows
-        and changes of `name`, and is not ahead of `below` with them.
+        """Returns whether cascades from table `name` to table `below` can be derived from the lake's rows of `name`. This is so if the lake
+        has all rows and changes of `name`, and is not ahead of `below` with them.
         """
         whole = not self.rules.policy(".".join(name)).rules.drops_rows
         return (

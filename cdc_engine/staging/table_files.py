@@ -1,7 +1,7 @@
-"""Groups the files of one table of a batch while they are written: its finished segments and the open one. Used by `staging`.
+"""Groups the files of one table of a batch while they are written: its finished segments and its open segment. `staging` uses it.
 
-A table with a change log has a second file per segment, with all before images: a merge needs few of them, the log needs all. Both files
-end together, so that a row is in the same segment in both.
+A table with a change log has a second file per segment, with all before images. A merge needs only few of them, but the change log needs
+all. Both files end together, so that a row is in the same segment in both.
 """
 
 from __future__ import annotations

@@ -69,11 +69,11 @@ def catch_up(
     say: Callable[[str], None],
     until: str = "",
 ) -> list[CaughtUp]:
-    """Waits until the lake has all changes that each source had at the time of the call. If nothing runs, starts what is needed and stops
-    it again.
+    """Waits until the lake has all changes that each source had at the time of the call. If no process of Sluice runs, it starts the
+    processes that it needs, and stops them again.
 
-    `names`: destinations, all if empty. `seconds_max`: the longest wait for all of them together; 0 for no limit. `until`: as in
-    `wanted_end`. Raises SluiceError, SetupError.
+    `names`: the destinations, or all if it is empty. `seconds_max`: the longest wait for all of them together. 0 means no limit. `until`:
+    the same as in `wanted_end`. Raises SluiceError, SetupError.
     """
     chosen = [require_destination(config, name).name for name in dict.fromkeys(names)] or sorted(config.destinations)
     ends = {name: wanted_end(config.destinations[name], until, time.time_ns() // 1000) for name in chosen}

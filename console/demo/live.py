@@ -37,7 +37,7 @@ def take(
     engine: DestinationStatus,
     transactions: int,
 ) -> Picture:
-    """Counts the rows on both sides. It takes a few milliseconds per table while the shop is small."""
+    """Counts the rows on both sides. This takes a few milliseconds per table while the shop is small."""
     rows = {}
     with contextlib.closing(connection.cursor()) as cursor:
         for name, table in lake.items():

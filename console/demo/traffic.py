@@ -1,8 +1,8 @@
 """Generates the traffic of the shop: an endless sequence of transactions from a seed. `pace` executes it on MySQL.
 
-`DemoTraffic` keeps a list of the existing keys. It draws each transaction only from that list and from its seed, so that the same start
-gives the same statements. The traffic contains the patterns that are difficult for a merge: key changes, two swapped keys, delete and
-re-insert in one transaction, updates and deletes of a table without a key.
+`DemoTraffic` keeps a list of the existing keys. It draws each transaction only from this list and from its seed. So the same start gives
+the same statements. The traffic contains the patterns that are difficult for a merge: key changes, two swapped keys, delete and re-insert
+in one transaction, updates and deletes of a table without a key.
 """
 
 from __future__ import annotations

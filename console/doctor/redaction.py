@@ -1,4 +1,4 @@
-"""Hides secrets in texts that leave the machine: known values wherever they occur, and texts that have the form of a secret.
+"""Hides secrets in texts that leave the machine. It hides known values wherever they occur, and texts that have the form of a secret.
 
 Known values come from the variables and files that conf/ names, from environment variables with names such as TOKEN, from the tokens of
 engines, and from settings that contain a secret. `report` applies this module to all of its output.
@@ -123,7 +123,7 @@ def _stands_for_secret(name: str) -> bool:
 
 
 def _of_file(path: Path) -> set[str]:
-    """Returns the content of a file with a secret, and each of its lines; empty if the file cannot be read."""
+    """Returns the content of a file with a secret, and each of its lines. Returns nothing if the file cannot be read."""
     try:
         with path.open("rb") as opened:
             text = opened.read(FILE_BYTES_MAX).decode(errors="replace")

@@ -40,7 +40,9 @@ def refuse_unless_left_by_runs(config: SluiceConfig, destination: str, name: str
 
 
 def _why_refused(config: SluiceConfig, destination: str, name: str) -> str:
-    """Returns why the next run would refuse the Delta table, by the rules of runs, and what to do; empty if it would not refuse it."""
+    """Returns why the next run would refuse the Delta table, and what to do, by the rules of runs. Returns an empty text if a run would
+    accept the table.
+    """
     directory = config.destination_dir(destination)
     ledger, records = read_ledger(directory), LakeTables(directory)
     owner = Owner(ledger_id=ledger.ledger_id, destination=destination, table=name)

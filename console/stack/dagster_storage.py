@@ -36,8 +36,8 @@ def with_storage(settings: str, home: Path) -> str:
 
 
 def lost_storage(home: Path, running_seconds: float) -> str:
-    """Returns a sentence if files of the storage are missing although processes have used it for `running_seconds`; empty if none is
-    missing, or if the storage is not in files.
+    """Returns a sentence if files of the storage are missing although processes have used it for `running_seconds`. Returns an empty text
+    if no file is missing, or if the storage is not in files.
     """
     if running_seconds < MAKING_SECONDS_MAX or _elsewhere(home):
         return ""
@@ -69,7 +69,7 @@ def _sizes(folder: Path) -> Iterator[int]:
 
 
 def daemon_sentence(home: Path, now: float) -> str:
-    """Returns a sentence that says whether Dagster's daemon runs, by the heartbeat of its sensors. It is for engines that get no ticks.
+    """Returns a sentence that says, by the heartbeat of the sensors, whether Dagster's daemon runs. It is for engines that get no ticks.
 
     Call it only if `lost_storage` returns an empty text, because it would create a missing storage.
     """

@@ -93,8 +93,8 @@ class ProcessFile:
 
 
 def part_names(config: SluiceConfig) -> tuple[str, ...]:
-    """Returns the names of the parts in `PARTS` that conf/ configures: Spark only if it is the local server, and the engine only if it is
-    a separate process on this host.
+    """Returns the names of the parts in `PARTS` that conf/ configures. Spark is one of them only if it is the local server, and the engine
+    only if it is a separate process on this host.
     """
     remote = urlsplit(config.spark.remote)
     local = remote.hostname in {"127.0.0.1", "localhost"} and remote.port == config.ports.spark_connect
@@ -103,7 +103,7 @@ def part_names(config: SluiceConfig) -> tuple[str, ...]:
 
 
 def engine_port(config: SluiceConfig) -> int:
-    """Returns the port on which the engine of this host listens; 0 if this host has no engine process of its own."""
+    """Returns the port on which the engine of this host listens, or 0 if this host has no separate engine process."""
     if config.engine.kind != "remote":
         return 0
     host, port = host_and_port(config.engine.listens_at)

@@ -272,7 +272,7 @@ class Stack:
                 self.say(
                     f"{name}: Dagster shows the tables of the last start, because they could not be read from the source: {error}"
                 )
-        # No run creates a table at such a path: the table stops and is named in the status; other tables continue.
+        # No run creates a table at such a path. The table stops and the status names it. Other tables continue.
         for clash in known_path_clashes(self.config):
             self.say(clash)
 

@@ -72,12 +72,12 @@ class SupervisorStep(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Patience:
-    """How often a failed part is restarted: after at most `restarts_max` failures in a row. The first wait is `first_seconds`; waits
-    double up to `longest_seconds`.
+    """How often a failed part is restarted: at most `restarts_max` times in a row. The first wait is `first_seconds`. Each later wait is
+    twice as long, up to `longest_seconds`.
 
-    A failure after `steady_seconds` of answering counts as the first one. With `first_start_must_do`, a part that has never answered and
-    ended by itself is given up at once, because a restart would fail in the same way. If another program has the part's port, it is
-    restarted.
+    If a part has answered for `steady_seconds` before it fails, this failure counts as the first one. With `first_start_must_do`, a part
+    that ended by itself and has never answered is given up at once, because a restart would fail in the same way. If another program uses
+    the part's port, the part is restarted nevertheless.
     """
 
     restarts_max: int

@@ -136,7 +136,7 @@ def _processor() -> str:
 
 
 def _read(note: Path) -> dict[str, Any]:
-    """Returns the content of the note; empty if there is no note, or if it has another form."""
+    """Returns the content of the note. Returns nothing if there is no note, or if it has another form."""
     try:
         record = json.loads(note.read_text())
     except (OSError, ValueError):

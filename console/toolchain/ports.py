@@ -14,7 +14,7 @@ ATTEMPTS = 50
 def free_port(ports: int = 1) -> int:
     """Returns the first of `ports` consecutive ports on which no program listens.
 
-    They are below the ports of outgoing connections if possible, because such a connection could take a port before its server starts.
+    If possible, they are below the ports of outgoing connections. Otherwise such a connection could take a port before its server starts.
     """
     for _ in range(ATTEMPTS):
         first = PORT_MIN + secrets.randbelow(PORT_MAX - PORT_MIN - ports)

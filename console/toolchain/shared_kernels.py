@@ -1,8 +1,9 @@
-"""Shares compiled kernels between all checkouts of a machine, by a digest of their sources. `kernels` copies them to a checkout and back.
+"""Shares compiled kernels between all checkouts of a machine. A digest of their sources identifies them. `kernels` copies the kernels to a
+checkout and back.
 
-The code that numba writes next to a source file depends on the file's content, the interpreter and the processor, but not on its path;
-its index contains a digest of the source. Therefore the code is valid for a copy of the file too. One directory contains all code of one
-source file, because an index matches only the code that was written together with it.
+numba writes compiled code next to a source file. This code depends on the file's content, the interpreter and the processor, but not on the
+file's path, because its index contains a digest of the source. So the code is also valid for a copy of the file. One directory contains all
+code of one source file, because an index matches only the code that was written together with it.
 """
 
 from __future__ import annotations

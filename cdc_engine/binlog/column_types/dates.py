@@ -182,8 +182,8 @@ def _packed_datetimes(values: Values) -> tuple[Int64s, int]:
 
 
 def _old_datetimes(values: Values, digits: int) -> tuple[Int64s, Int64s]:
-    """Converts MariaDB's big-endian number to the packed layout of DATETIME2. Its radixes are 13 for the month, 32 for the day, 24, 60 and
-    60 for the time, and 10 to the power of `digits` for the fraction.
+    """Converts MariaDB's big-endian number to the packed layout of DATETIME2. The radix is 13 for the month and 32 for the day. It is 24,
+    60 and 60 for the time, and 10 to the power of `digits` for the fraction.
     """
     number = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, OLD_DATETIME_BYTES[digits], number)

@@ -16,9 +16,9 @@ from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
 CUT_OFF, LARGER, BACKWARDS = statuses.CUT_OFF, statuses.LARGER, statuses.BACKWARDS
-# Fields of an open container: its offset, the first valid offset of content, the number of its values, the number of values
-# visited, the width of its offsets, and the bytes of a key entry (0: an array). Then of the next value: kind, offset, and offset and size
-# of its key. The callers use NODE and LAST.
+# Fields of an open container: its offset, the first valid offset of content, the number of its values, the number of values visited, the
+# width of its offsets, and the bytes of a key entry (0: an array). These are followed by fields of the next value: its kind, its offset,
+# and the offset and size of its key. The callers use NODE and LAST.
 AT, CONTENT, COUNT, GIVEN, WIDTH, KEY_BYTES, KIND, OFFSET, KEY_OFFSET, KEY_SIZE, NODE, LAST = range(12)
 STACK_SHAPE = (DEPTH_MAX + 1, 12)
 # For each kind: the least offset width with which an entry contains the value itself instead of an offset.

@@ -1,10 +1,10 @@
 """Lists the entries that a consumer gets for a range of a block, in order. Called by the consumers' streams.
 
-An element is the beginning or the end of a transaction, a row event that the consumer's filter keeps, or the SQL text (rows query) of a
-statement whose first row event is kept. A consumer can switch off SQL texts, and most beginnings and ends.
+An element is one of four things: the beginning or the end of a transaction, a row event that the consumer's filter keeps, or the SQL text
+(rows query) of a statement whose first row event is kept. A consumer can switch off SQL texts, and most beginnings and ends.
 
-Transactions without kept events are omitted, except one every few seconds of the source's clock, so that a client sees the stream move, as
-in Canal. A transaction whose beginning is listed also gets its end.
+As in Canal, transactions without kept events are omitted, except one every few seconds of the source's clock. So a client sees that the
+stream moves. A transaction whose beginning is listed also gets its end.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Parses control events: the next file (ROTATE), the format of a file (FORMAT_DESCRIPTION), and statements (QUERY).
-Called by `scan`.
+"""Parses control events: ROTATE names the next file, FORMAT_DESCRIPTION describes the format of a file, and QUERY contains a statement.
+`scan` calls it.
 
 The library mysql-replication parses ROTATE and FORMAT_DESCRIPTION. This file parses QUERY itself, because the library fails at a status
-variable that it does not know, and decodes every statement as UTF-8 instead of in the client's charset
-(`charsets.statement_text`).
+variable that it does not know, and decodes every statement as UTF-8 instead of in the client's charset (`charsets.statement_text`).
 """
 
 from __future__ import annotations

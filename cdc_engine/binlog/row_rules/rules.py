@@ -136,8 +136,8 @@ class BoundRules:
         """Applies the rules to the images of row events. Returns (which images remain, None for all; new operation of each image; columns
         of the remaining images after masking and the transform). In `arrays`, each after image follows its before image.
 
-        `compared`: indices of columns. The before image of an update remains only if one of them changes; it always remains if `compared`
-        is empty.
+        `compared`: indices of columns. If `compared` is not empty, the before image of an update remains only if one of these columns
+        changes. If it is empty, the before image always remains.
         """
         if self._transform is not None:
             met, shown = self._transformed(self._transform, arrays)

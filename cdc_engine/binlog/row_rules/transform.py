@@ -74,10 +74,11 @@ class Transform:
 
 
 class BoundTransform:
-    """A transform bound to one table version. `columns`, `types`: of its input rows, after masking. `key`: indices of the key columns.
+    """A transform bound to one table version. `columns`, `types`: the columns of its input rows, after masking. `key`: indices of the key
+    columns.
 
-    `shown_columns`, `shown_types`: of its output rows; columns that it adds to the table come last. Raises TableStoppedError with
-    ROWS_RULE if the transform does not fit the table, and with TRANSFORM_FAILED if the function fails.
+    `shown_columns`, `shown_types`: the columns of its output rows. Columns that it adds to the table come last. Raises TableStoppedError:
+    with ROWS_RULE if the transform does not fit the table, with TRANSFORM_FAILED if the function fails.
     """
 
     def __init__(

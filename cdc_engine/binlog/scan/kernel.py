@@ -243,8 +243,8 @@ def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
 
 @nb.njit(inline="always")
 def _step_inside(state: Int64s, length: int) -> ScanStatus:
-    """Moves FILE_END for an event inside a compressed event: it is the offset of the compressed event's beginning for all inner events
-    except the last one, and that of its end for the last.
+    """Moves FILE_END for an event inside a compressed event. For the last inner event, FILE_END is the offset of the end of the compressed
+    event. For all others, it is the offset of its beginning.
     """
     done = state[INNER_DONE] + length
     if done > state[INNER_SIZE]:

@@ -75,8 +75,8 @@ class Subjects:
         return known
 
     def _earlier(self, subject: str, schema: str) -> Followed | None:
-        """Returns an earlier version of a subject that has the table's columns with their types, and field numbers of its own: that of a
-        batch from before a schema change, which is sent again after a restart.
+        """Returns an earlier version of a subject that has the table's columns with their types, and its own field numbers. A batch from
+        before a schema change needs this version when it is sent again after a restart.
         """
         versions = self._registry.earlier(subject)
         return next((Followed(each) for each in versions if self.form.follow(each, schema).text == each), None)

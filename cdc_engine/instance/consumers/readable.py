@@ -1,7 +1,7 @@
-"""Decides which tables of a stream a consumer gets, and which of these can be shown. Used by `consumer_stream`.
+"""Decides which tables of a stream a consumer gets, and which of these tables can be shown. Used by `consumer_stream`.
 
-Consumers follow the schema in the stream, whatever the lake decided about a table. Rows cannot be shown if the schema is unknown, if a type
-has no text form, or if the masks, the condition or the left-out columns of conf/ do not fit the table.
+Consumers follow the schema in the stream, whatever the lake decided about a table. The rows of a table cannot be shown in three cases: its
+schema is unknown, a type has no text form, or the masks, the condition or the left-out columns of conf/ do not fit the table.
 """
 
 from __future__ import annotations

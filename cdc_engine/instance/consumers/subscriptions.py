@@ -52,12 +52,12 @@ ContentT = TypeVar("ContentT")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsumerStatus:
-    """The status of a consumer. `state`: IN_STEP with the live stream, ALONE with a connection of its own, STOPPED with `reason`, or IDLE
-    if it has not requested anything yet.
+    """The status of a consumer. `state`: IN_STEP reads the live stream. ALONE reads over a connection of its own. STOPPED has a `reason`.
+    IDLE has not requested anything yet.
 
-    `position`: the position up to which it has acked. `behind_seconds`: seconds of the source's clock behind what the destination has
-    read. `waiting`: number of deliveries without an ack, the oldest since `waiting_since` (seconds since 1970, 0: none). `name`: the
-    broker that it sends to.
+    `position`: the position up to which the consumer has acked. `behind_seconds`: how far the consumer is behind what the destination has
+    read, in seconds of the source's clock. `waiting`: number of deliveries without an ack. `waiting_since`: the time of the oldest of them
+    (seconds since 1970), 0 if there is none. `name`: the broker to which the consumer sends.
 
     For a group, `members` has the positions by name, `barrier_us` the commit time up to which it has acked, `late` the number of
     transactions that arrived after younger ones of other members were handed out, and `waits_for` the member that may have the next

@@ -167,9 +167,9 @@ class SourceWatch:
         return None if age is None else round(age / 3600, 2)
 
     def retention_trouble(self) -> str:
-        """Returns a sentence if what a restart would read is purged or may be purged soon, or if the source keeps its binlog for fewer
-        hours than conf/ accepts, by its promise or as observed; otherwise an empty text. With `retention_left_hours_min` 0 it reports only
-        a purge.
+        """Returns a sentence about the retention, or an empty text. A sentence has one of three causes: the binlog that a restart would
+        read is purged, it may be purged soon, or the source keeps its binlog for fewer hours than conf/ accepts (by its promise or as
+        observed). With `retention_left_hours_min` 0 the method reports only a purge.
         """
         facts = self._facts
         if facts is None:

@@ -1,7 +1,7 @@
 """Reads an interval of the binlog while the stream continues, and stages it like a batch. Used by `plan` and `work`.
 
-The reading does not affect the engine: it uses a connection of its own, which is not a replica's, and a scan of its own with the schemas of
-the interval.
+The reading does not affect the engine. It has a connection of its own, which does not count as a replica, and its own scan with the schemas
+of the interval.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ def files_for(config: DestinationConfig, archive: str, cursor: Position | None) 
 
 
 class IntervalReader:
-    """Reads the interval after `start`, up to `until` if that is given; at most about `bytes_max` of it.
+    """Reads the interval after `start`. It ends at `until`, if this is given, and after about `bytes_max`.
 
-    `bytes`: bytes of the binlog read so far. `end`: end of the last transaction read. `whole`: all of it was read.
+    `bytes`: the bytes of the binlog that were read so far. `end`: the end of the last transaction that was read. `whole`: whether the whole
+    interval was read.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Decides what a backfill or a repair may do, without I/O. `plan` gathers the facts that the rules need.
 
-A backfill reads the binlog from a time up to what the lake has, and sets each key that changed in the interval to the state after its
-last change. A repair reads the binlog from the lake's position on, for the keys that it names. Both require that every change of the
-table's rows is in row events that this server has, and that one schema is valid for all of them."""
+A backfill reads the binlog from a time up to what the lake has. It sets each key that changed in the interval to the state after its last
+change. A repair reads the binlog from the lake's position on, for the keys that it names. Both require that every change of the table's
+rows is in row events that this server has, and that one schema is valid for all of them.
+"""
 
 from __future__ import annotations
 

@@ -127,10 +127,10 @@ def _continue_from_cursor(stop: StoppedTable, cursor: Position, why: str) -> Sna
 
 
 def schema_after(stop: StoppedTable, there: KnownTable, ask: Callable[[], TableSchema | None]) -> TableSchema | None:
-    """Returns the schema of a stopped table where the stream continues; None if it is unknown, or if the table's rows are not in row
-    events.
+    """Returns the schema of a stopped table at the position where the stream continues. Returns None if it is unknown, or if the table's
+    rows are not in row events.
 
-    `there`: the state of the table in the history. `ask`: returns the source's schema, if nothing has changed the table since.
+    `there`: the state of the table in the history. `ask`: returns the source's schema, unless a later statement has changed the table.
     """
     if isinstance(there, DroppedTable) or (isinstance(there, Stopped) and there.gone):
         return None

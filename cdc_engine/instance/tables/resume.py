@@ -1,9 +1,10 @@
-"""Resumes stopped tables while the engine runs: an operator requests it, and the engine reads the stream again from the stop.
+"""Resumes stopped tables while the engine runs. An operator requests it, and the engine reads the stream again from the stop.
 
-`acts` writes a request (`meta.resume_requests`); `engine` looks for requests before each hand-out and calls `take_up` while no batch is
-outstanding. The cursor returns to the first stop. Whatever stopped at or after it is read again with what an operator changed meanwhile
-(an approval, a policy, a schema, a setting of the source); the other tables skip what they have, by order key. A table that meets the
-same obstacle stops again."""
+`acts` writes a request (`meta.resume_requests`). Before each hand-out, `engine` looks for requests, and calls `take_up` while no batch is
+outstanding. The cursor returns to the first stop. Tables that stopped at or after this position are read again, with everything that an
+operator changed meanwhile (an approval, a policy, a schema, a setting of the source). The other tables skip the changes that they have, by
+order key. If the cause of the stop still exists, the table stops again.
+"""
 
 from __future__ import annotations
 

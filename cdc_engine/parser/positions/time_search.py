@@ -120,8 +120,8 @@ class _PreparedBefore(UnwantedRows):
 
 
 def _first_of_time(time_us: int, only: str, block: Block) -> int:
-    """Returns the index of a block's first transaction that committed at the time or later; 0 if the block is in another file than `only`;
-    -1 if there is none.
+    """Returns the index of a block's first transaction that committed at the time or later. Returns 0 if the block is in another file than
+    `only`, and -1 if there is no such transaction.
     """
     return 0 if only and block.file != only else first_at_or_after(block.transaction_time_us, time_us)
 

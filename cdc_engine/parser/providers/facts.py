@@ -22,9 +22,9 @@ PROXYSQL = "(ProxySQL)"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProviderFacts:
-    """The facts from which a server's provider is determined. `host`: the name in conf/. `version`: as in the server's greeting.
-    `rds_retention`: the value of `binlog retention hours`, NOT_SET if the server has no value; empty if this is not RDS or Aurora, or the
-    account may not read it. `proxy`: PROXYSQL if ProxySQL answers at this address.
+    """The facts from which a server's provider is determined. `host`: the name in conf/. `version`: the version in the server's greeting.
+    `rds_retention`: the value of `binlog retention hours`, or NOT_SET if the server has no value. It is empty if the server is not RDS or
+    Aurora, or if the account may not read it. `proxy`: PROXYSQL if ProxySQL answers at this address.
     """
 
     host: str = ""

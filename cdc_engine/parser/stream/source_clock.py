@@ -1,5 +1,5 @@
-"""Reads the time at a source, and then the end of its binlog: a reader that has reached that end has everything that was committed before
-that time. Used by groups.
+"""Reads the time at a source, and then the end of its binlog. A reader that has reached this end has everything that was committed before
+this time. Groups of destinations use it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Decides whether a silent stream still works: compares the source's end of the binlog and identity with what was read. Pure.
+"""Decides whether a silent stream still works. It compares the end of the source's binlog and the source's identity with what was read. The
+functions have no side effects.
 
-A dump may stay open and silent forever although it no longer works: after RESET, if the address now belongs to another server, or if a
-proxy lost its connection to the server. `instance.engine.source_watch` queries the source once per minute, and this module decides.
+A dump may stay open and silent forever although it no longer works. This happens after RESET, if the address now belongs to another server,
+and if a proxy lost its connection to the server. `instance.engine.source_watch` queries the source once per minute, and this module
+decides.
 """
 
 from __future__ import annotations

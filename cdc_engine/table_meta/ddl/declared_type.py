@@ -1,9 +1,10 @@
-"""Parses a column's declared type from DDL or from information_schema.columns.column_type, and converts it to the layout of a table map.
+"""Parses the declared type of a column, and converts it to the layout of a table map. The type comes from DDL or from
+information_schema.columns.column_type.
 
 Both servers have many spellings of a type. The parser converts them to one canonical text, close to MySQL 8.0's (`int unsigned`,
 `varchar(20)`, `enum('a','b')`), so that a table's version does not depend on the origin of its schema. It drops display widths and
-zerofill, except in `tinyint(1)`, which many clients treat as a boolean. Pure functions; used by `column_definition`, `schema_snapshot` and
-`schema`.
+zerofill, except in `tinyint(1)`, which many clients treat as a boolean. The functions have no side effects. `column_definition`,
+`schema_snapshot` and `schema` use them.
 """
 
 from __future__ import annotations

@@ -362,8 +362,8 @@ def _renamed(
 def _taken_over(
     context: DdlContext, kind: str, origin: TableKey, before: TableSchema, done: Altered
 ) -> Iterator[DdlEffect]:
-    """Yields the effects on a renamed table in the lake: it gets the rows and columns of the table with the former name, and then the other
-    alterations of the statement.
+    """Yields the effects on a renamed table in the lake. First, the table gets the rows and columns of the table with the former name. Then
+    the other alterations of the statement follow.
     """
     name = (before.database, before.table)
     if name == origin:

@@ -1,7 +1,8 @@
-"""Creates the data directories of private servers. The first one is stored next to the unpacked server, and later ones are copies of it.
+"""Creates the data directories of private servers. The first data directory is stored next to the unpacked server. Later ones are copies of
+it.
 
-MySQL needs five seconds or more to create a data directory; a copy takes less than one. A run of the tests starts about thirty servers.
-The stored directory is removed with the server when another revision is unpacked.
+MySQL needs five seconds or more to create a data directory. A copy takes less than one. A run of the tests starts about thirty servers.
+When another revision of the server is unpacked, the stored directory is removed with the old server.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from sluice.console.toolchain.database.options import Options, merged_options
 from sluice.console.toolchain.database_packages import ServerHome
 from sluice.console.toolchain.errors import ServerError
 
-# The options that a server uses when it creates a data directory. It cannot change them later, or only by a slow conversion of its files.
-# All other options are passed at each start.
+# The options that a server uses when it creates a data directory. It cannot change these options later, or only by a slow conversion of its
+# files. All other options are passed at each start.
 AT_BIRTH = {
     "character_set_server",
     "collation_server",

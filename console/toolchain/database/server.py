@@ -121,7 +121,7 @@ class DatabaseServer:
             except PortTakenError:
                 if self._wanted_port is not None:
                     raise
-                self._port = None  # Another process has taken the port; the next attempt uses another one.
+                self._port = None  # Another process has taken the port, so the next attempt uses another port.
             else:
                 return self
         raise PortTakenError(f"No free port was found for {self.version} in {PORT_ATTEMPTS_MAX} attempts; try again.")

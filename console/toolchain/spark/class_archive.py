@@ -14,7 +14,7 @@ from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.java import Java
 from sluice.console.toolchain.spark.home import spark_home
 
-KEPT_MAX = 3  # How many archives are kept. Each takes 0.2 GB; each combination of Java and pyspark has one.
+KEPT_MAX = 3  # How many archives are kept. Each takes 0.2 GB, and each combination of Java and pyspark has one.
 
 
 def class_archive(cache: Cache, java: Java) -> Path:

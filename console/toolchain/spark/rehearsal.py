@@ -1,7 +1,7 @@
 """Starts, warms up and ends a Spark server once, so that later servers find its classes in an archive.
 
-This takes as long as two starts. It saves each later server half of the processor time of its start, and a fifth of the time of its first
-merges. If it fails, Spark starts without the archive.
+This takes as long as two starts. Each later server then needs half of the processor time for its start, and a fifth less time for its first
+merges. If the rehearsal fails, Spark starts without the archive.
 """
 
 import os

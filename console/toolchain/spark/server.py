@@ -55,7 +55,7 @@ class ClassRecording:
 class ServerSettings:
     """The settings of a server. `file`: a properties file. `more`: settings that take precedence over the file.
 
-    `home`: a SPARK_HOME of another Spark version; None: that of the installed pyspark.
+    `home`: a SPARK_HOME of another Spark version. None means the SPARK_HOME of the installed pyspark.
     """
 
     file: Path = SETTINGS_FILE
@@ -236,7 +236,9 @@ class SparkConnectServer:
         ]
 
     def _log_store(self) -> tuple[Path, ...]:
-        """Returns the jar of the log store for S3; empty if the lake is not in S3, or if the settings file names another log store."""
+        """Returns the jar of the log store for S3. Returns an empty text if the lake is not in S3, or if the settings file names another
+        log store.
+        """
         named = LOG_STORE.search(self._settings_file.read_text())
         return (log_store.JAR,) if "s3" in self._extras and not named else ()
 

@@ -27,8 +27,8 @@ LOOK_SECONDS = 1.0
 def warm_up(url: str, folder: Path) -> None:
     """Runs the statements of a merge on twenty rows in `folder`, which it deletes afterwards."""
     shutil.rmtree(folder, ignore_errors=True)
-    # `sluice check` uses the result of this function; here its call only starts a Python worker. It comes first, because the first batches
-    # of a user are small merges, which need nothing else.
+    # `sluice check` uses the result of this function. Here the call only starts a Python worker. This call comes first, because the first
+    # batches of a user are small merges, which need nothing else.
     why_not_on_executors(SparkSettings(remote=url))
     session = SparkSession.builder.remote(url).create()
     try:
