@@ -37,7 +37,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def write_certificate(folder: Path, address: str) -> dict[str, Path]:
-    """A certificate authority and a server certificate for one address, as PEM files."""
+    """Writes a certificate authority and a server certificate for one address, as PEM files."""
     now = dt.datetime.now(dt.UTC)
     keys = {name: rsa.generate_private_key(65537, 2048) for name in ("ca", "server")}
     names = {name: x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"test {name}")]) for name in keys}

@@ -84,9 +84,9 @@ SHORTEST = "tests/style"
 
 @functools.cache
 def group_of(file: str) -> str:
-    """Returns the group of a test file. A group runs on one worker: all whole stacks, which would starve each other; most tests of
-    tests/spark, and all other tests with the shared Spark, because a Spark starts and warms up slowly; the brokers; else the tests of one
-    file, because they share what they start.
+    """Returns the group of a test file. One worker runs all tests of a group. These are groups: all whole stacks, which would otherwise
+    slow each other down; most tests of tests/spark and all other tests with the shared Spark, because a Spark starts and warms up slowly;
+    the brokers. Any other file is a group of its own, because its tests share what they start.
     """
     text = (ROOT / file).read_text()
     if file.startswith("tests/acceptance/") and WHOLE_STACK.search(text):
@@ -106,7 +106,9 @@ class Groups(LoadScopeScheduling):
         return group_of(nodeid.partition("::")[0])
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Returns the test during which a worker ended, and gives the worker's other tests to the rest. xdist would run it again."""
+        """Returns the test during which a worker ended, and gives the worker's other tests to the other workers. Without this, xdist would
+        run the test again.
+        """
         work = self.assigned_work.pop(node)
         left = [(group, test) for group, tests in work.items() for test, is_done in tests.items() if not is_done]
         if not left:
@@ -132,7 +134,7 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-@pytest.hookimpl(optionalhook=True)  # exists only if several workers run
+@pytest.hookimpl(optionalhook=True)  # This hook exists only if there are several workers.
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups:
     return Groups(config, log)
 

@@ -1,1 +1,1 @@
-"""The real programs, started as an operator starts them, and killed as the world kills them."""
+"""Tests the real programs: starts them as an operator does, and kills them as in production."""

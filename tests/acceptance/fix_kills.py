@@ -1,4 +1,4 @@
-"""A whole pipeline with named crash points, a small workload, and checks that nothing was lost, duplicated or reordered."""
+"""Provides a whole pipeline with named crash points, a small workload, and checks that nothing was lost, duplicated or reordered."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.waiting import wait_for
 DATABASE = "kills"
 KEYS = 12
 WAIT_SECONDS_MAX = 180.0
-Death = tuple[str, str]  # one or several victims, and the gate at which they are killed
+Death = tuple[str, str]  # one or several victims, and the failpoint at which they are killed
 SCHEMA = (
     "CREATE TABLE counters (id INT PRIMARY KEY, version INT NOT NULL, note VARCHAR(40))",
     "CREATE TABLE moving (id INT PRIMARY KEY, name VARCHAR(40) NOT NULL)",
     "CREATE TABLE journal (entry INT NOT NULL, note VARCHAR(40))",
     "CREATE TABLE early (id INT PRIMARY KEY, version INT NOT NULL, note VARCHAR(40))",
 )
-EARLY_ROWS = 2_000  # rows that exist before the stream starts
+EARLY_ROWS = 2_000  # The number of rows that exist before the stream starts.
 # The other tables are small and merged first, in one job, so each batch uses both ways of merging.
 SETTINGS: dict[str, Any] = {
     "runs": "batch",
@@ -44,7 +44,8 @@ SETTINGS: dict[str, Any] = {
 
 
 class Workload:
-    """Deterministic transactions: every version of a counter, keys that move and swap, and a journal without a key, for counting."""
+    """Generates deterministic transactions: every version of a counter, keys that move and swap, and a journal without a key for counting.
+    """
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
@@ -92,7 +93,7 @@ class Workload:
 
 
 class KillBench:
-    """The pipeline with its gates, and the processes that it kills."""
+    """A pipeline with failpoints, and the processes that it kills."""
 
     def __init__(self, folder: Path, collector: Collector) -> None:
         self.collector = collector

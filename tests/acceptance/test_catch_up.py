@@ -1,4 +1,6 @@
-"""`sluice catch-up` on a real server, with Dagster and Spark: starts what it needs, merges up to the source's end, and stops it again."""
+"""Tests `sluice catch-up` on a real server, with Dagster and Spark: it starts what it needs, merges up to the source's end, and stops it
+again.
+"""
 
 from __future__ import annotations
 
@@ -92,8 +94,8 @@ def catch_up(conf: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
 def test_catch_up_merges_up_to_a_time_the_end_and_gtids_and_leaves_nothing_running(
     tmp_path: Path, fresh_mysql80: ServerFactory, spark_server: SparkConnectServer
 ) -> None:
-    """Without GTIDs at first, because then a binlog that only rotated must count as read. The first command starts its own Spark; the
-    others use the one that runs.
+    """The server first has no GTIDs, because then a binlog that only rotated must count as read. The first command starts its own Spark.
+    The other commands use the Spark that runs.
     """
     compile_kernels(open_cache(), print)
     server = fresh_mysql80({"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"})
@@ -124,7 +126,7 @@ def test_catch_up_merges_up_to_a_time_the_end_and_gtids_and_leaves_nothing_runni
         "DELETE FROM shop.t WHERE id = 1",
         "INSERT INTO shop.t VALUES (3, 3)",
     )
-    execute(server, "INSERT INTO idle.t VALUES (3, 3)")  # the last change is none of this destination
+    execute(server, "INSERT INTO idle.t VALUES (3, 3)")  # The last change is not for this destination.
     execute(server, "FLUSH BINARY LOGS")
 
     code, _, said = catch_up(conf, "shop", "--timeout", "500")

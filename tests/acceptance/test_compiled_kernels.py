@@ -1,7 +1,8 @@
-"""After set-up an engine on a live server, and a snapshot of it, compile nothing: the rehearsal reaches every kernel that rows need.
+"""Tests that, after set-up, an engine on a live server and a snapshot of it compile nothing. The rehearsal must reach every kernel that
+rows need.
 
-Set-up has compiled the kernels of this checkout by the same rehearsal. Tests compile others beside them, so what is there proves nothing:
-numba is asked which files of code each process loads or saves (NUMBA_DEBUG_CACHE).
+Set-up has compiled the kernels of this checkout with the same rehearsal. Other tests compile more kernels, so existing files prove nothing.
+The test therefore reads from numba which files of code each process loads or saves (NUMBA_DEBUG_CACHE).
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ CODE_USED = re.compile(r"\[cache\] data (?:loaded from|saved to) '([^']+)'")
 
 
 def used(output: str) -> set[str]:
-    """The files of code that a process loaded, or had to compile: one a kernel and set of argument types."""
+    """Returns the files of code that a process loaded or had to compile: one per kernel and set of argument types."""
     return set(CODE_USED.findall(output))
 
 
 def run_module(*words: str) -> tuple[int, set[str]]:
-    """What a module's program answers, and the code it used."""
+    """Returns the output of a module's program, and the files of code that it used."""
     done = subprocess.run(
         [sys.executable, "-m", *words],
         env={**os.environ, **ASKED, "PYTHONPATH": str(engine_process.ROOT)},
@@ -50,7 +51,7 @@ def test_a_fresh_engine_compiles_nothing_after_set_up(mysql80: DatabaseServer, t
     staged, rehearsed = run_module(PROGRAM, str(tmp_path / "rehearsal"))
     assert len(rehearsed) > 30
     captured = Captured(tmp_path, mysql80)
-    rows = staged // 2  # it stages the same rows twice
+    rows = staged // 2  # The process stages the same rows twice.
     engine = engine_process.start(captured.conf, rows, ASKED)
     captured.wait_until_running()
     run_all(mysql80, [f"DROP DATABASE {captured.database}", *statements(captured.database)])

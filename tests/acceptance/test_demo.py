@@ -1,4 +1,4 @@
-"""The demo as a person meets it: Ctrl-C leaves nothing running, and the next start goes on, also when parts of it are killed."""
+"""Tests the demo as a person uses it: Ctrl-C leaves nothing running, and the next start continues, also if parts of the demo are killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONCE_SECONDS_MAX = 500
 
 
 class DemoProcess:
-    """`sluice demo` in a process of its own, its words in a file."""
+    """Runs `sluice demo` in a process of its own, with its output in a file."""
 
     def __init__(self, folder: Path, port_base: int) -> None:
         self.folder, self.output = folder, folder.with_suffix(".out")
@@ -48,7 +48,7 @@ class DemoProcess:
             )
 
     def end(self, number: signal.Signals | None, seconds: float) -> int:
-        """Its exit code, after a signal if one is given."""
+        """Returns the exit code of the demo, after a signal if one is given."""
         assert self._process
         if number is not None:
             self._process.send_signal(number)
@@ -66,7 +66,7 @@ class DemoProcess:
         return self.output.read_text()[-4000:]
 
     def left(self) -> list[str]:
-        """Command lines of processes that have anything to do with this demo's folder."""
+        """Returns the command lines of processes that use this demo's folder."""
         found = []
         for process in psutil.process_iter(["pid", "cmdline"]):
             line = " ".join(process.info["cmdline"] or [])
@@ -94,7 +94,7 @@ def demo(tmp_path: Path) -> Iterator[DemoProcess]:
 
 
 def run_workers(demo: DemoProcess) -> list[psutil.Process]:
-    """Processes in the middle of a run. A run goes on if the code server that started it has ended."""
+    """Returns the processes that are in the middle of a run. A run continues if the code server that started it has ended."""
     lock = demo.folder / "data" / "engine" / "shop" / "run.lock"
     parts = {record.pid for record in demo.records.running().values()}
     return [each for each in psutil.process_iter() if each.pid not in parts and _holds(each, lock)]

@@ -1,4 +1,4 @@
-"""One transaction of 2 GB from a real server, through the whole engine in a process of its own that never holds 700 MB."""
+"""Tests one transaction of 2 GB from a real server, through a whole engine in a process of its own, which never uses 700 MB."""
 
 from __future__ import annotations
 

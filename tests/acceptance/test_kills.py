@@ -21,7 +21,7 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
-# Each victim at each place, and each way that runs go at each of both sides of every durable write; the same batch meets several.
+# Each victim is killed at each failpoint, before and after every durable write. Several kills hit the same batch.
 BATCH: Sequence[Sequence[Death]] = [
     [("run", BEFORE_MERGE), ("engine host", AFTER_MERGE), ("spark", AFTER_ACK)],
     [("spark", BEFORE_MERGE), ("mysql", BETWEEN_TABLES), ("engine host", AFTER_ACK)],
@@ -52,7 +52,7 @@ def test_nothing_is_lost_or_doubled_when_killed(kill_bench: KillBench, runs: str
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("runs", ["batch", "drain"])
 def test_a_batch_is_one_trace_of_the_engine_and_its_run(kill_bench: KillBench, runs: str) -> None:
-    """Each merge is in the trace of its batch, and a batch that was settled by its own engine's process has all its spans."""
+    """Each merge is in the trace of its batch. A batch that its own engine process settled has all its spans."""
     kill_bench.use(runs)
     kill_bench.workload.run(1)
     kill_bench.settle()

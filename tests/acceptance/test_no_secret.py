@@ -1,6 +1,7 @@
-"""`sluice up` with Dagster and Spark themselves: both are killed amid the start, and everything runs in the end; `down` leaves nothing.
+"""Tests `sluice up` with the real Dagster and Spark. Both are killed during the start, and everything runs in the end. `down` leaves
+nothing.
 
-Everything that this stack wrote is searched for the secrets that it used, also those of errors.
+The test searches everything that this stack wrote, also errors, for the secrets that it used.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SECRETS = (SOURCE, LEDGER, STORE, ALARM, SALT, WRONG)
 
 
 class SecretStack:
-    """A stack whose secrets are in a file, a command's output, a URL and a variable; what its commands printed is kept."""
+    """A stack whose secrets are in a file, a command's output, a URL and a variable. It stores what its commands printed."""
 
     def __init__(self, root: Path, server: DatabaseServer) -> None:
         self.root, self.server, self.said = root, server, root / "said"

@@ -1,4 +1,6 @@
-"""The soak with each of its faults once: traffic, the source fails over, ZooKeeper, the engine and Spark are killed; equal tables."""
+"""Tests the soak with each of its faults once: under traffic, the source fails over, and ZooKeeper, the engine and Spark are killed. The
+tables are equal afterwards.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""SIGKILL to MySQL and to the engine's host before, in and after a backfill, a repair and a maintenance; done again, the lake equals MySQL.
+"""Kills MySQL and the engine's host (SIGKILL) before, during and after a backfill, a repair and a maintenance. After a second attempt, the
+lake equals MySQL.
 
-Lines that are cut instead, Spark's too: tests/spark. Runs that are killed themselves: in the rooms of what they do.
+Tests in tests/spark break connections instead, also those of Spark. The tests of each package kill the runs themselves.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from tests.acceptance.fix_kills import DATABASE, KillBench
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 PORTS = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
-LOST = {"counters": 5, "early": 100}  # table → a row that no round of the workload takes away
+LOST = {"counters": 5, "early": 100}  # table → a row that no round of the workload deletes
 TABLES = tuple(f"{DATABASE}.{name}" for name in LOST)
 SETTLE_SECONDS = 60.0
 MYSQL, ENGINE = "mysql", "engine host"
-# Each go is the next try of the one before: who is killed where. Killed before MySQL is needed for the last time, it ends the go there; the
-# engine never does, so the last go of each comes to its end.
+# Each attempt repeats the attempt before it, and names who is killed at which point. If MySQL is killed before the attempt needs it for the
+# last time, the attempt fails there. The engine's death ends no attempt, so the last attempt of each operation succeeds.
 OPERATIONS = (
     ((MYSQL, BEFORE_ROWS),),
     ((ENGINE, BEFORE_ROWS), (MYSQL, BETWEEN_ROWS)),
@@ -58,7 +59,7 @@ MAINTENANCES = (
 
 
 def by_hand(config: SluiceConfig) -> RowsRun:
-    """An operation on rows that waits for the one before it, which was killed."""
+    """Starts an operation on rows, which waits for the killed one before it."""
     listener = RowsListener(say=lambda _: None)
     return RowsRun(ports=PORTS, config=config, destination=DATABASE, listener=listener, wait_seconds=60.0)
 
@@ -75,13 +76,13 @@ def repair(bench: KillBench) -> None:
 
 
 def backfill(bench: KillBench, since: float) -> None:
-    """All changes since then once more."""
+    """Applies all changes since then once more."""
     wish = BackfillRequest(destination=DATABASE, from_us=round(since * 1e6), to_us=None, tables=TABLES)
     run_backfill(by_hand(bench.pipeline.config), wish)
 
 
 def break_lake(bench: KillBench, *names: str) -> int:
-    """Another hand takes a row out of each of these tables; how many of them had it."""
+    """Deletes a row from each of these tables, as another program would. Returns how many of the tables had it."""
     tables = [(DeltaTable(bench.pipeline.table_path(name)), LOST[name]) for name in names]
     return sum(table.delete(f"id = {row}")["num_deleted_rows"] for table, row in tables)
 
@@ -95,9 +96,10 @@ def maintain(bench: KillBench) -> None:
 
 
 def broken_off(bench: KillBench, act: Callable[[KillBench], None], *deaths: tuple[str, str]) -> None:
-    """Does it in this process, which outlives its victims: each is gone from its place on until this returns, when all are back.
+    """Runs the operation in this process, which outlives its victims. Each victim is killed at its point, and restarted before this
+    returns.
 
-    Whatever it makes of that, it has ended by then.
+    The operation has ended by then, with success or with an error.
     """
     places = [
         (point, [victim for victim, _ in those]) for point, those in itertools.groupby(deaths, lambda each: each[1])
@@ -123,7 +125,7 @@ def broken_off(bench: KillBench, act: Callable[[KillBench], None], *deaths: tupl
 def test_backfill_repair_and_maintenance_are_right_when_source_and_engine_are_killed_equality(
     kill_bench: KillBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the repairs find broken was whole before: the backfills had brought it back."""
+    """The differences that the repairs find were made after the backfills, which had restored all rows."""
     monkeypatch.setenv(failpoints.VARIABLE, str(kill_bench.gates))
     kill_bench.settle()
     since = time.time()

@@ -1,4 +1,4 @@
-"""When a destination counts as caught up, and what ends the wait. The files are imitated; tests/acceptance has the real ones."""
+"""Tests when a destination counts as caught up, and what ends the wait. The files are imitated. tests/acceptance uses real ones."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def at(**changed: object) -> Progress:
     [
         (DONE, ""),
         (at(offset=450, gtid_set=f"{UUID}:1-8"), "acked up to b.000007:450@1; to reach: b.000007:500"),
-        (at(offset=450), ""),  # an event outside any transaction follows
-        # a RESET began the files anew: their numbers say nothing
+        (at(offset=450), ""),  # An event outside any transaction follows.
+        # A RESET began the file names again, so their numbers cannot be compared.
         (at(file="b.000900", gtid_set=f"{UUID}:1-8"), "acked up to b.000900:500@1; to reach: b.000007:500"),
         (at(file="b.000009", server_uuid="other", gtid_set=""), "acked up to b.000009:500@1; to reach: b.000007:500"),
         (at(file="b.000002", server_uuid="other"), ""),

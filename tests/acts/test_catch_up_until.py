@@ -1,4 +1,4 @@
-"""What `sluice catch-up --until` waits for: a position found on the source by a time, or a GTID set."""
+"""Tests what `sluice catch-up --until` waits for: a position that a time selects on the source, or a GTID set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written is what is read, and everything else is refused with the reason."""
+"""Tests that a manifest is read as it was written, and that everything else is refused with the reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POSITIONS = st.dictionaries(st.text(max_size=3), st.one_of(st.integers(), st.tex
 
 
 def values(kind: type[Any], /, **fields: Any) -> st.SearchStrategy[Any]:
-    """Values of a class; the fields that are not given are of any value of their type."""
+    """Draws values of a class. Fields that are not given get any value of their type."""
     return st.builds(kind, **{**{field.name: ... for field in dataclasses.fields(kind)}, **fields})
 
 

@@ -1,4 +1,4 @@
-"""The batches that `bench merge` makes without a source are batches that a run reads."""
+"""Tests that a run can read the batches that `bench merge` makes without a source."""
 
 from __future__ import annotations
 

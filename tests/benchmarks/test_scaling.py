@@ -1,4 +1,4 @@
-"""`bench scaling` gives executors cores that nothing else uses, as far as the machine has them."""
+"""Tests that `bench scaling` gives executors cores that nothing else uses, as far as the machine has enough cores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts into which `bench e2e` and `bench wide` divide the time until a change is visible and acked."""
+"""Tests the parts into which `bench e2e` and `bench wide` divide the time until a change is visible and acked."""
 
 from __future__ import annotations
 

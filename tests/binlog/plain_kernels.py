@@ -40,7 +40,9 @@ class GuardedRoom(Guarded):
 
 
 def plain(*kernels: types.ModuleType) -> types.ModuleType:
-    """The last of the kernels' modules, from source, with a compiler that compiles nothing; each finds those before it so too."""
+    """Loads the modules of the kernels from source, with a compiler that compiles nothing, and yields the last of them. Each module finds
+    the ones before it in the same form.
+    """
 
     def as_it_is(function: Any) -> Any:
         return function

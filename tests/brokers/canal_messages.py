@@ -1,4 +1,4 @@
-"""Canal's own code as the judge: entries go in, the messages that Canal 1.1.7 makes of them come out."""
+"""Runs Canal's own code for comparison: it gets entries, and returns the messages that Canal 1.1.7 makes of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROGRAM = Path(__file__).with_name("CanalMessages.java")
 
 
 class CanalMessages:
-    """A Java process; a question each."""
+    """Runs a Java process, which answers one question at a time."""
 
     def __init__(self) -> None:
         command = [*java_command("canal-client", "canal-server"), "-Xmx256m", "-XX:TieredStopAtLevel=1", str(PROGRAM)]
@@ -27,7 +27,9 @@ class CanalMessages:
         self._process.communicate(timeout=60)
 
     def routed(self, form: str, rules: Rules, batch_id: int, now_ms: int, entries: bytes) -> list[Message]:
-        """By topic, then as Canal has them. `entries`: as field `messages` of Messages."""
+        """Returns the messages by topic, in Canal's form. `entries`: the field `messages` of Messages. `entries`: as field `messages` of
+        Messages.
+        """
         said = self._asked(
             form,
             rules.topic,
@@ -47,7 +49,7 @@ class CanalMessages:
         return bytes.fromhex(said)
 
     def text(self, text: str) -> bytes:
-        """JSON of an object whose one key and value are the text."""
+        """Returns JSON of an object whose one key and value are the text."""
         (said,) = self._asked("text", text.encode().hex())
         return bytes.fromhex(said)
 

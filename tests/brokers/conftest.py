@@ -1,5 +1,5 @@
-"""Real brokers, each started when a test of this package first uses it, and stopped after the last one: five Java processes and an
-Erlang one.
+"""Provides real brokers as fixtures: five Java processes and one of Erlang. Each starts when a test of this package first uses it, and
+stops after the last test.
 
 tests/conftest.py assigns these tests to one worker.
 """
@@ -36,13 +36,13 @@ def _until_the_end(server: SERVER) -> Iterator[SERVER]:
 
 @pytest.fixture(scope="package")
 def kafka41(servers_folder: Path) -> Iterator[KafkaServer]:
-    """Kafka 4.1, shared by this package: a test uses its own topics in it, and restarts it after killing it."""
+    """Starts Kafka 4.1 for this package. A test uses its own topics, and restarts Kafka if it killed it."""
     yield from _until_the_end(KafkaServer(servers_folder / "kafka"))
 
 
 @pytest.fixture(scope="package")
 def rabbitmq310(servers_folder: Path) -> Iterator[RabbitServer]:
-    """RabbitMQ 3.10 with a TLS port, shared like Kafka."""
+    """Starts RabbitMQ 3.10 with a TLS port, shared like Kafka."""
     folder = servers_folder / "rabbitmq"
     folder.mkdir()
     yield from _until_the_end(RabbitServer(folder, make_certificate(folder)))
@@ -50,7 +50,7 @@ def rabbitmq310(servers_folder: Path) -> Iterator[RabbitServer]:
 
 @pytest.fixture(scope="package")
 def rocketmq53(servers_folder: Path) -> Iterator[RocketServer]:
-    """RocketMQ 5.3, a name server and a broker that also accept TLS, shared like Kafka."""
+    """Starts RocketMQ 5.3, shared like Kafka: a name server and a broker, which also accept TLS."""
     folder = servers_folder / "rocketmq"
     folder.mkdir()
     yield from _until_the_end(RocketServer(folder, make_certificate(folder)))
@@ -58,11 +58,11 @@ def rocketmq53(servers_folder: Path) -> Iterator[RocketServer]:
 
 @pytest.fixture(scope="package")
 def pulsar40(servers_folder: Path) -> Iterator[PulsarServer]:
-    """Pulsar 4.0, shared like Kafka. A login needs a token."""
+    """Starts Pulsar 4.0, shared like Kafka. A login needs a token."""
     yield from _until_the_end(PulsarServer(servers_folder / "pulsar"))
 
 
 @pytest.fixture(scope="package")
 def apicurio26(servers_folder: Path) -> Iterator[ApicurioServer]:
-    """Apicurio Registry 2.6, shared like Kafka. A test that kills it loses the schemas of all."""
+    """Starts Apicurio Registry 2.6, shared like Kafka. A test that kills it loses the schemas of all tests."""
     yield from _until_the_end(ApicurioServer(servers_folder / "apicurio"))

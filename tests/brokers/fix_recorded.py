@@ -1,4 +1,4 @@
-"""The recorded MySQL 8.0 binlog with which the kernels are compiled, in the form in which a consumer gets it."""
+"""Provides the recorded MySQL 8.0 binlog with which the kernels are compiled, in the form in which a consumer gets it."""
 
 from __future__ import annotations
 

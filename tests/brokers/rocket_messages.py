@@ -1,4 +1,4 @@
-"""RocketMQ's own client as the judge of what Sluice sent: what it reads of a queue. And a topic that is made."""
+"""Reads the messages of a queue with RocketMQ's own client, to check what Sluice sent. Also creates topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Read:
 
 
 class RocketMessages:
-    """A Java process; a question each."""
+    """Runs a Java process, which answers one question at a time."""
 
     def __init__(self, server: RocketServer) -> None:
         words = (server.servers, server.access_key, server.secret, "sluice")
@@ -41,7 +41,7 @@ class RocketMessages:
         self._process.communicate(timeout=60)
 
     def read(self, topic: str, queue: int) -> list[Read]:
-        """All that is there; nothing where the broker does not answer."""
+        """Returns all messages of a queue, or nothing if the broker does not answer."""
         if self._process.stdin is None or self._process.stdout is None:
             raise RuntimeError("RocketMQ's program has no pipes")
         self._process.stdin.write(f"{topic}\t{queue}\n")

@@ -1,4 +1,4 @@
-"""A real Kafka keeps the promises of a broker; `test_broker_kills` kills it."""
+"""Tests that a real Kafka keeps the promises of a broker. `test_broker_kills` kills it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ PARTITIONS = 3
 
 
 def make_topic(server: KafkaServer, name: str, partitions: int = PARTITIONS) -> str:
-    admin = AdminClient({"bootstrap.servers": server.servers})  # it is asked for as long as it is kept
+    admin = AdminClient({"bootstrap.servers": server.servers})  # The client must be referenced as long as it is used.
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
     return name
 
 
 def read(server: KafkaServer, topic: str, partition: int, count: int) -> list[bytes]:
-    """All that a partition has once it has so many."""
+    """Returns all messages of a partition once it has `count` of them."""
     return [body for _, body in read_records(server, topic, partition, count)]
 
 
 def read_records(server: KafkaServer, topic: str, partition: int, count: int) -> list[tuple[bytes, bytes]]:
-    """The keys and values of all that a partition has once it has so many."""
+    """Returns the keys and values of all messages of a partition once it has `count` of them."""
     consumer = Consumer({"bootstrap.servers": server.servers, "group.id": "tests", "enable.auto.commit": "false"})
     found: list[tuple[bytes, bytes]] = []
     try:
@@ -107,7 +107,7 @@ def transactional(server: KafkaServer, name: str, **more: str) -> Publisher:
 
 
 class TransactionalPlace(KafkaPlace):
-    """All publishers of a test have one transactional_id, as a broker of conf/ has."""
+    """Gives all publishers of a test one transactional_id, as a broker of conf/ has."""
 
     def __init__(self, server: KafkaServer) -> None:
         super().__init__(server)

@@ -1,4 +1,5 @@
-"""A destination's changes through a Kafka, a RabbitMQ and a RocketMQ at once, while they, and the engine, are killed amid batches."""
+"""Sends a destination's changes through Kafka, RabbitMQ and RocketMQ at once, while the brokers and the engine are killed during batches.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def captured(mysql80: DatabaseServer, servers: Servers, tmp_path: Path, monkeypa
 
 @pytest.fixture
 def kept(captured: Captured, servers: Servers) -> Iterator[dict[str, Bodies]]:
-    """What each broker keeps by partition."""
+    """Returns the messages that each broker has, by partition."""
     judge, taken = RocketMessages(servers.rocket), list[bytes]()
 
     def of_rabbit() -> list[list[bytes]]:
@@ -88,7 +89,7 @@ def numbers(bodies: list[bytes]) -> list[int]:
 
 
 def arrived(name: str, bodies: Bodies, count: int) -> list[list[int]]:
-    """The numbers of each partition once all up to `count` are there."""
+    """Returns the numbers of each partition once all numbers up to `count` have arrived."""
 
     def everything() -> list[list[int]]:
         found = [numbers(each) for each in bodies()]
@@ -117,7 +118,7 @@ def test_broker_and_engine_are_killed_amid_batches_and_each_broker_has_every_cha
         for name, bodies in kept.items():
             wait_for(f"some are sent to {name}", lambda bodies=bodies: any(bodies()))  # type: ignore[misc]
     finally:
-        process.kill()  # ours, whatever it does now
+        process.kill()  # This is our own process, whatever it does now.
         process.communicate()
     captured.insert(range(40, 60), filler_bytes=1 << 14)
     engine = Engine(captured.config, "shop")

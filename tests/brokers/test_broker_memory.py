@@ -1,4 +1,4 @@
-"""The broker in memory keeps the promises of a real one."""
+"""Tests that the broker in memory keeps the promises of a real one."""
 
 from __future__ import annotations
 

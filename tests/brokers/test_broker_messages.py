@@ -50,7 +50,7 @@ def made(
 
 
 def by_place(messages: list[Message]) -> dict[tuple[str, int], list[bytes]]:
-    """The order counts within a topic's partition alone."""
+    """Groups messages by topic and partition, because only the order within a partition counts."""
     found: dict[tuple[str, int], list[bytes]] = {}
     for each in messages:
         found.setdefault((each.topic, each.partition), []).append(each.body)
@@ -75,7 +75,7 @@ def test_broker_messages_are_those_of_canal_byte_by_byte(form: str, rules: Rules
 
 
 def _own_changes_only(body: bytes) -> bytes:
-    """Canal gathers the columns that changed over the rows of a message, so that a later row's `old` has those of earlier rows too."""
+    """Canal collects the changed columns over the rows of a message, so a later row's `old` also has the changes of earlier rows."""
     record = json.loads(body)
     if record["type"] == "UPDATE":
         record["old"] = [

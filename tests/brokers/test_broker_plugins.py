@@ -1,4 +1,5 @@
-"""A broker of another package: its settings are checked with those of conf/, its publisher sends, and an error names what is wrong."""
+"""Tests a broker of another package: its settings are checked with those of conf/, its publisher sends, and an error names what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def connect(servers, password):
 
 @pytest.fixture(autouse=True)
 def post(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plug-in of the guide, and the client that it imports."""
+    """Imports the plug-in of the guide, and the client that it needs."""
     (plug_in, *_) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     entries = {"post": "PostConfig", "silent": "Silent", "thing": "thing", "gone": "Nothing"}
     install(tmp_path, monkeypatch, "sluice-post", plug_in + OTHERS, group=GROUP, **entries)

@@ -1,4 +1,6 @@
-"""A real Pulsar keeps the promises of a broker, through a plug-in; headers, logins and each reason why it accepts nothing."""
+"""Tests that a real Pulsar keeps the promises of a broker, through a plug-in. Also tests headers, logins and each reason for which Pulsar
+accepts nothing.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,7 @@ def place(pulsar40: PulsarServer) -> PulsarPlace:
 
 @pytest.mark.servers
 class TestPulsar(PublisherContract):
-    """The promises of every broker."""
+    """Inherits the promises of every broker."""
 
 
 @pytest.mark.servers

@@ -1,4 +1,4 @@
-"""A real RabbitMQ: the promises of a broker, what it gets of a message, and each reason why it takes none."""
+"""Tests a real RabbitMQ: the promises of a broker, what it gets of a message, and each reason for which it accepts none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def publisher(server: RabbitServer, **said: object) -> RabbitPublisher:
 
 
 def refused(publisher: RabbitPublisher, topic: str = "all") -> str:
-    """Why a message is not taken."""
+    """Returns why the broker does not accept a message."""
     with pytest.raises(PublishError) as found:
         publisher.send([Message(topic, 0, b"1")], never)
     publisher.close()
@@ -66,7 +66,7 @@ def read(channel: BlockingChannel, queue: str, count: int) -> list[bytes]:
 
 
 class RabbitPlaceOfTests:
-    """A queue that is called as the topic."""
+    """Provides a queue with the name of the topic."""
 
     partitions, secret = 1, ""
 

@@ -1,4 +1,6 @@
-"""A real RocketMQ, read by its own client: the promises of a broker, tags and namespaces, and each reason why it takes nothing."""
+"""Tests a real RocketMQ with its own client as reader: the promises of a broker, tags and namespaces, and each reason for which it accepts
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def publisher(server: RocketServer, **said: object) -> RocketPublisher:
 
 
 def refused(publisher: RocketPublisher, topic: str) -> str:
-    """Why a message is not taken."""
+    """Returns why the broker does not accept a message."""
     with pytest.raises(PublishError) as found:
         publisher.send([Message(topic, 0, b"1")], never)
     publisher.close()
@@ -155,7 +157,9 @@ ROUTE = b"""{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.2:10911",1:"10.0.0.3:10911
 
 
 def test_broker_rocketmq_queues_are_those_of_its_own_client() -> None:
-    """By broker and number; without a master or the right to write there are none, but in an ordered topic, which waits for it."""
+    """Queues are ordered by broker and number. A topic without a master or without the right to write has none, except an ordered topic,
+    which waits for its master.
+    """
     queues = queues_of("t", ROUTE % b"")
     assert queues == [Queue("a", 0, "10.0.0.1:10911"), Queue("b", 0, "10.0.0.2:10911"), Queue("b", 1, "10.0.0.2:10911")]
     assert [rocketmq_wire.queue_of(queues, number).number for number in range(5)] == [0, 0, 1, 0, 0]
@@ -173,7 +177,7 @@ def test_broker_rocketmq_request_is_signed_by_its_values_in_the_order_of_their_n
 
 
 class Answering:
-    """A socket that receives these bytes."""
+    """A socket from which these bytes are received."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -46,17 +46,17 @@ def topic(rules: Rules, name: str) -> str:
 @pytest.mark.parametrize(
     ("dynamic", "name", "wanted"),
     [
-        ("", "shop.orders", "all.of.it"),  # a dot stays where nothing is by table
+        ("", "shop.orders", "all.of.it"),  # A dot stays if no rule is for tables.
         ("shop.orders", "Shop.Orders", "shop_orders"),
         ("one:shop.orders,two:shop\\.orders", "shop.orders", "one"),
         ("a.b:shop\\..*", "shop.orders", "a_b"),
         ("shop", "shop.orders", "shop"),
-        ("two:sho.*", "shop.orders", "two"),  # no escaped dot: of databases
+        ("two:sho.*", "shop.orders", "two"),  # The pattern has no escaped dot, so it is for databases.
         ("sho.*\\.orders", "other.orders", "all_of_it"),
         (".*\\..*", "shop.orders", "shop_orders"),
         ("shop.items;shop.orders", "shop.orders", "shop_orders"),
         (".*\\..*", ".", "all_of_it"),
-        (".*\\..*", "shop", "all_of_it"),  # a statement about a database alone
+        (".*\\..*", "shop", "all_of_it"),  # A statement about a database alone.
     ],
 )
 def test_broker_topics_are_chosen_as_canal_does(dynamic: str, name: str, wanted: str) -> None:
@@ -75,7 +75,7 @@ def test_broker_partitions_are_chosen_as_canal_does() -> None:
         partitions_num=7,
         partition_hash=r"shop.orders:id^region,shop.items:$PK$,.*\.tags,other\..*:x",
     )
-    found = rows_of(hashed).hashing  # flat messages know `Region` by its own letters alone
+    found = rows_of(hashed).hashing  # Flat messages find `Region` only with the same upper and lower case.
     assert found is not None
     assert (found.columns, found.partitions, found.seed) == (
         (0,),
@@ -121,7 +121,7 @@ def test_broker_hashes_the_key_of_a_table_that_conf_declares() -> None:
 
 
 def taken(found: Iterable[Message]) -> Rows:
-    """The rows of the tables with a key that whoever reads these messages has in the end."""
+    """Returns the rows of the tables with a key that a reader of these messages has in the end."""
     rows: Rows = {}
     for message in found:
         record = json.loads(message.body)
@@ -137,17 +137,17 @@ def taken(found: Iterable[Message]) -> Rows:
 
 
 def by_partition(rules: Rules) -> list[Rows]:
-    """Of each partition what somebody has who reads that one alone."""
+    """Returns, for each partition, the rows that a reader of only this partition has."""
     found = messages(rules)
     return [taken(each for each in found if each.partition == number) for number in range(rules.partitions_num)]
 
 
 def test_broker_partitions_each_have_their_keys_whole_history() -> None:
-    """So that it does not matter how far those who read the partitions are apart: also where an update changes a key."""
+    """So it does not matter how far apart the readers of the partitions are. This also holds for an update that changes a key."""
     whole = taken(messages(Rules(topic="t")))
     parts = by_partition(Rules(topic="t", partition_hash=r".*\..*:$pk$", partitions_num=3))
     assert len(whole) > 10
     assert sum(map(len, parts)) == len(whole)
     assert {key: row for part in parts for key, row in part.items()} == whole
     as_canal = by_partition(Rules(topic="t", partition_hash=r".*\..*:$pk$", partitions_num=3, splits=False))
-    assert sum(map(len, as_canal)) > len(whole)  # the old keys stay behind in their partitions
+    assert sum(map(len, as_canal)) > len(whole)  # The old keys stay in their partitions.

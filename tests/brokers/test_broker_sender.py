@@ -1,4 +1,6 @@
-"""The loop to a broker: an ack only after the broker's, a rollback and another try where it failed, and crashes at any moment."""
+"""Tests the loop that sends to a broker: it acks only after the broker's ack, rolls back and tries again after a failure, and survives
+crashes at any moment.
+"""
 
 # ruff: noqa: ARG002 - a feed takes what its caller gives
 
@@ -25,7 +27,7 @@ Numbers = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class At:
-    """So many numbers were read."""
+    """A position: this many numbers were read."""
 
     count: int
 
@@ -35,7 +37,7 @@ class At:
 
 
 class Numbered:
-    """A feed of the numbers 0, 1, … `count`, some at a time. `stops`: raised at a get."""
+    """Serves the numbers 0, 1, … `count`, some at a time. `stops`: the error that a get raises. `stops`: raised at a get."""
 
     reads_alone = False
 
@@ -52,10 +54,10 @@ class Numbered:
         return tuple(range(place.count, end)) or None, At(end)
 
     def wake(self) -> None:
-        """Nobody waits."""
+        """Does nothing, because no thread waits."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing, because nothing is open."""
 
 
 def service_of(feed: Numbered, begin: int = 0) -> ConsumerService[At, Numbers]:
@@ -170,23 +172,25 @@ def test_broker_thread_ends_amid_a_batch_that_nobody_takes() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_broker_loses_nothing_whenever_it_or_the_engine_is_killed(seed: int) -> None:
-    """A kill between the broker's ack and the cursor's write, and a broker that fails amid a batch: repeats, and never a gap."""
+    """The engine is killed between the broker's ack and the cursor's write, and the broker fails during a batch. Messages repeat, but none
+    is missing.
+    """
     chance, broker, feed = random.Random(seed), MemoryBroker(), Numbered(60, at_once=7)  # noqa: S311
     broker.refuses = lambda _: "the broker is away" if chance.random() < 0.05 else ""
-    ledger = 0  # what a restart begins with
+    ledger = 0  # The cursor with which a restart begins.
     service = service_of(feed, ledger)
     repeats = 0
     while ledger < 60:
         sender_of(service, broker).send_next()
-        if chance.random() < 0.2:  # killed
+        if chance.random() < 0.2:  # The engine is killed here.
             service = service_of(feed, ledger)
-        elif chance.random() < 0.5:  # the cursor is written
+        elif chance.random() < 0.5:  # The cursor is written here.
             ledger = (service.acked.position.offset - 4) // 16
     for partition in range(PARTITIONS):
         found = kept(broker, partition)
         first = list(dict.fromkeys(found))
         assert first == [number for number in range(60) if number % PARTITIONS == partition]
-        # what comes again goes back, and then on without a gap
+        # A repetition goes back, and then continues without a gap.
         assert all(after <= before + PARTITIONS for before, after in itertools.pairwise(found))
         repeats += len(found) - len(first)
     assert repeats or seed

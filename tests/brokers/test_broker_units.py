@@ -1,4 +1,4 @@
-"""The partitions of rows whose images leave columns out: what did not change is in the image before, and nothing is guessed."""
+"""Tests the partitions of rows whose images leave columns out. Unchanged values are in the before image, and nothing is guessed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Image = tuple[bytes | None, ...]
 
 
 def shown(kind: int, *images: Image) -> ShownRows:
-    """One event of two columns; None: left out."""
+    """Returns one event of two columns. None means that the column is left out."""
     texts, starts, sizes = b"-", [], []
     for column in range(2):
         for image in images:

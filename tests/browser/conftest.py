@@ -1,4 +1,4 @@
-"""The browser and the stack that it shows, as fixtures of this folder; and a screenshot of each page on which a test failed."""
+"""Provides the browser and the stack that it shows as fixtures, and takes a screenshot of each page on which a test failed."""
 
 from collections.abc import Generator
 from pathlib import Path

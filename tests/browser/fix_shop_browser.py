@@ -1,4 +1,4 @@
-"""pytest plugin: a small shop behind Dagster's own pages, and Chromium to view them; one of each for all browser tests.
+"""pytest plugin that shows a small shop in Dagster's own pages with Chromium. All browser tests share one shop and one browser.
 
 MySQL, the code server with the engine, the webserver and the daemon are those of `sluice up`; Spark is shared with other tests.
 """
@@ -35,7 +35,7 @@ WINDOW = ViewportSize(width=1280, height=800)
 CUSTOMERS = 400
 FIRST_BINLOG = "binlog.000001"
 MAGIC_BYTES, HEADER_BYTES = 4, 19
-IN_USE = 1  # a flag of a file's first event; the event's checksum is computed without it
+IN_USE = 1  # A flag of a file's first event. The checksum of the event is computed without it.
 TABLES = {
     "customers": """
         id INT UNSIGNED NOT NULL PRIMARY KEY,
@@ -81,7 +81,7 @@ class ShopStack:
 
     @property
     def orders(self) -> int:
-        """The number of existing orders: one was deleted per sale."""
+        """Returns the number of existing orders. One order was deleted per sale."""
         return self._orders - self._sales
 
     def sell(self, count: int) -> None:
@@ -131,7 +131,7 @@ class ShopStack:
 
     @property
     def stopped_tables(self) -> tuple[str, ...]:
-        """The tables that have stopped now."""
+        """Returns the tables that are stopped now."""
         return tuple(each.table for each in read_ledger(self.pipeline.directory).stopped_tables)
 
     def wait_until_published(self, table: str, after: float = 0.0) -> None:
@@ -166,7 +166,7 @@ def begin_hours_ago(binlog: Path, hours: int = 3) -> None:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectServer) -> Iterator[ShopStack]:
-    """A shop whose customers existed before the stream, with three batches of orders in the lake."""
+    """Starts a shop whose customers existed before the stream, with three batches of orders in the lake."""
     made = ShopStack(tmp_path_factory.mktemp("shop"), spark_server.url)
     try:
         made.start()
@@ -180,7 +180,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectSer
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium."""
+    """Starts Debian's Chromium."""
     found = provide_chromium()
     with sync_playwright() as play:
         started = play.chromium.launch(executable_path=found.program, env={**os.environ, **found.environment})
@@ -190,7 +190,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, shop: ShopStack) -> Iterator[Page]:
-    """One window for all tests; addresses are relative to the webserver's."""
+    """Opens one window for all tests. Addresses are relative to the webserver's address."""
     expect.set_options(timeout=PAGE_SECONDS_MAX * 1000)
     context = browser.new_context(base_url=shop.pipeline.stack.url, viewport=WINDOW, timezone_id="UTC", locale="en-GB")
     context.set_default_timeout(PAGE_SECONDS_MAX * 1000)

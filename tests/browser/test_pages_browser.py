@@ -1,4 +1,4 @@
-"""What a person sees and presses in Dagster's pages: ticks, a batch's run, a table, its checks, a backfill from the launchpad, and
+"""Tests what a person sees and clicks in Dagster's pages: ticks, a batch's run, a table, its checks, a backfill from the launchpad, and
 "Materialize". The tests follow each other on one stack, and take the pictures that docs/ shows.
 """
 
@@ -24,24 +24,24 @@ PAINTED = """canvas => {
 }"""
 COUNTED = """{ assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks {
   name executionForLatestMaterialization { status } } } } } }"""
-COLOURS_MIN = 10  # an empty canvas has one, and a line with its axes has many shades
+COLOURS_MIN = 10  # An empty canvas has one colour. A line with its axes has many shades.
 Keep = Callable[[str], None]
 # The first test may have to download the browser.
 pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.browser, pytest.mark.timeout(600)]
 
 
 def button(page: Page, begins: str) -> Locator:
-    """By its words: an icon's name comes before them in its accessible name."""
+    """Finds a button by its text, because the name of an icon precedes the text in the accessible name."""
     return page.get_by_role("button").filter(has_text=re.compile(f"^{begins}"))
 
 
 def said(page: Page, text: str) -> Locator:
-    """The first place that says just this."""
+    """Returns the first element with exactly this text."""
     return page.get_by_text(text, exact=True).first
 
 
 def wait_for_success(page: Page) -> None:
-    """On the page of a run: until it has ended, and well."""
+    """Waits, on the page of a run, until the run has ended with success."""
     expect(page.get_by_text(re.compile("^(Success|Failure|Canceled)$")).first).to_be_visible(timeout=RUN_MS_MAX)
     expect(said(page, "Success")).to_be_visible()
     expect(page.get_by_text("STEP_FAILURE")).to_have_count(0)
@@ -64,7 +64,7 @@ def launch(page: Page) -> None:
 
 
 def execute_all_checks(page: Page, table: str) -> None:
-    """On the pages of a table's checks, in the lake and in the source: until all of them are green."""
+    """Executes the checks of a table, in the lake and in the source, and waits until all of them have passed."""
     for asset in (f"shop/{table}", f"Source/shop/{table}"):
         page.goto(f"/assets/{asset}?view=checks")
         button(page, "Execute all").click()
@@ -213,7 +213,7 @@ def test_an_hour_of_the_backfill_page_brings_back_what_the_lake_lost(page: Page,
     expect(page.get_by_text("Created backfill")).to_be_visible()
     page.goto(f"{LOCATION}/jobs/backfill_shop_by_hour/runs")
     run = page.locator("a[href^='/runs/']:not([href^='/runs/b/'])").first
-    expect(run).to_be_visible(timeout=RUN_MS_MAX)  # the daemon looks for backfills twice a minute
+    expect(run).to_be_visible(timeout=RUN_MS_MAX)  # The daemon looks for backfills twice a minute.
     run.click()
     wait_for_success(page)
     assert shop.orders_in_the_lake() == shop.orders

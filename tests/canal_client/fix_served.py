@@ -1,4 +1,4 @@
-"""A destination in memory behind the real protocol server: it hands out its entries one by one and settles them as the protocol
+"""Serves a destination in memory with the real protocol server. It hands out its entries one by one, and settles them as the protocol
 requires.
 """
 
@@ -14,7 +14,7 @@ from sluice.cdc_engine.server.protocol.listener import Address, CanalListener
 from sluice.cdc_engine.server.protocol.session import Access
 from sluice.secret_values import SecretLocation
 
-HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # hash of "canal"
+HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # the hash of the password "canal"
 CANAL = Access(user="canal", password_hash=SecretLocation(command=("echo", HASH)).reference)
 INSERT, UPDATE, DELETE, ALTER = 1, 2, 3, 5
 Column = tuple[str, str, str | None]

@@ -1,4 +1,4 @@
-"""The client with the real server in the same process: acks and rollbacks, loops, other programs on the port, restarts of the server,
+"""Tests the client with the real server in the same process: acks and rollbacks, loops, other programs on the port, restarts of the server,
 TLS.
 """
 
@@ -69,7 +69,7 @@ def test_a_canal_client_gets_acks_and_rolls_back(listener: CanalListener, destin
         assert numbers(client) == [3, 4, 5]
         assert not client.get()
         assert len(client.get()) == 0
-        client.get().ack()  # an empty one needs none
+        client.get().ack()  # An empty batch needs no ack.
     assert destination.acked == 5
 
 
@@ -79,7 +79,7 @@ def test_a_canal_loop_acks_what_its_body_has_done_with_and_nothing_else(
     with client_of(listener) as client:
         for batch in client.batches():
             if batch.id == 3:
-                break  # as where the body raises
+                break  # This has the same effect as an error in the body.
         assert destination.acked == 2
     with client_of(listener) as client:
         assert numbers(client) == [3, 4, 5]
@@ -93,7 +93,7 @@ def test_a_canal_loop_that_acks_by_itself(listener: CanalListener, destination: 
             assert destination.acked == 0
             if batch.id == 1:
                 batch.ack()
-                client.get()  # the ack has no answer: what follows it is read after it
+                client.get()  # The ack has no answer, so the next answer is read after it.
                 break
     assert destination.acked == 1
 
@@ -108,7 +108,7 @@ def test_a_canal_client_goes_on_after_its_server_came_again(destination: Destina
                 first.close()
                 second = listening(destination, port=port)
     second.close()
-    assert found == [1, 2, 2, 3, 4, 5]  # what was not acked comes again
+    assert found == [1, 2, 2, 3, 4, 5]  # Changes that were not acked are sent again.
 
 
 def test_a_canal_batch_of_a_connection_that_ended_cannot_be_acked(listener: CanalListener) -> None:
@@ -136,7 +136,7 @@ def test_a_canal_loop_goes_on_after_an_ack_that_was_refused(listener: CanalListe
     with client_of(listener) as client:
         for batch in client.batches(idle_seconds=0.01):
             if not found:
-                destination.waiting.clear()  # as where another engine serves the same connection
+                destination.waiting.clear()  # This has the same effect as another engine that serves the same connection.
                 destination.taken = destination.acked
             found += [change.row["id"] for change in batch.changes()]
     assert found == [1, 1, 2, 3, 4, 5]
@@ -177,7 +177,7 @@ def test_a_full_canal_server_says_so_and_the_next_one_is_tried(destination: Dest
 
 
 class TableLocks(FixedServers):
-    """Notes what it is asked."""
+    """Records the tables that it is queried for."""
 
     def __init__(self, port: int) -> None:
         super().__init__([("127.0.0.1", port)])

@@ -1,6 +1,4 @@
-"""A cluster with ZooKeeper: clients find the server that is active and the next one after it, and clients with one id take over from
-each other.
-"""
+"""Tests a cluster with ZooKeeper: clients find the active server and its successor, and clients with one id take over from each other."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ def nodes(zookeeper39: ZooKeeperServer) -> Iterator[Any]:
 
 
 def reads(nodes: Any, port: int) -> None:
-    """Which server says that it reads the destination."""
+    """Writes which server reads the destination."""
     data = json.dumps({"active": True, "address": f"127.0.0.1:{port}"}).encode()
     nodes.ensure_path(f"{PATH}/running")
     nodes.set(f"{PATH}/running", data)

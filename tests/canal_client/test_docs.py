@@ -1,4 +1,4 @@
-"""The examples of docs/canal.md do what the page says."""
+"""Tests that the examples of docs/canal.md do what the page says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Dagster project that is not Sluice's: a component with Sluice's assets, and an asset downstream of them."""
+"""Provides a user's Dagster project: a component with Sluice's assets, and an asset downstream of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ import dagster as dg
 def defs():
     return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
 """
-# of the user: it counts the rows of a table of Sluice whenever that table has changed
+# The user's asset, which counts the rows of a table of Sluice whenever the table has changed.
 REPORT = """
 from pathlib import Path
 
@@ -72,7 +72,7 @@ FOREIGN_VARIABLES = ("SLUICE_CONF", "SLUICE_CONF_IN_USE", "DAGSTER_HOME", "PYTES
 
 @dataclasses.dataclass(frozen=True)
 class Project:
-    """The project's folder, and the commands that a person runs in it."""
+    """The folder of the project, and the commands that a person runs in it."""
 
     root: Path
 

@@ -1,4 +1,4 @@
-"""`build_definitions`, its translations, and what a tick does when no engine answers: without servers."""
+"""Tests `build_definitions`, its translations, and what a tick does when no engine answers, without servers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TABLES = ("shop.orders", "shop.items")
 
 @pytest.fixture(autouse=True)
 def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a process remembers of its code location."""
+    """Clears what the process remembers of its code location."""
     monkeypatch.setattr(location, "_here", location._Process())
     monkeypatch.setenv(VARIABLE, "")
     yield
@@ -161,7 +161,7 @@ def test_the_engines_need_a_process_of_their_own(conf: Path) -> None:
 
 def test_a_code_location_has_one_installation(conf: Path, tmp_path: Path) -> None:
     build_definitions(conf)
-    build_definitions(conf)  # a reload
+    build_definitions(conf)  # This is a reload.
     with pytest.raises(ConfigurationError, match=r"has Sluice's settings in .* already"):
         location_definitions(
             inline_texts(tmp_path / "other", {}, {"b": {"source": {"user": "u"}}}), Translations(), starts_engine=False
@@ -173,10 +173,10 @@ def test_a_run_has_the_tables_of_its_code_server(conf: Path, tmp_path: Path, mon
     written = os.environ[VARIABLE]
     assert conf_in_use().config.destinations.keys() == {"shop"}
     write_tables(tmp_path / "data" / "engine" / "shop", (*TABLES, "shop.later"))
-    monkeypatch.setattr(location, "_here", location._Process())  # the run's process
+    monkeypatch.setattr(location, "_here", location._Process())  # This is the run's process.
     assert "shop/later" not in keys(build_definitions(conf))
     assert os.environ[VARIABLE] == written
-    location._here.wrote = written  # the code server again, when it is reloaded
+    location._here.wrote = written  # This is the code server again, when it is reloaded.
     assert "shop/later" in keys(build_definitions(conf))
 
 
@@ -210,7 +210,7 @@ def test_inline_settings_are_written_where_the_console_reads_them(tmp_path: Path
 
 @pytest.fixture
 def silent_host(conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartingHost:
-    """A host whose engine's process does not answer, and whose starts run a program that ends at once."""
+    """Returns a host whose engine process does not answer. A start runs a program that ends at once."""
 
     def refused(_: str) -> None:
         raise EngineAwayError("nobody answers")

@@ -1,4 +1,4 @@
-"""What `dg` says of a project of the user with Sluice's component. `tests/package/test_component.py` runs one with `dg dev`."""
+"""Tests the output of `dg` for a user's project with Sluice's component. `tests/package/test_component.py` runs one with `dg dev`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_sql(server: DatabaseServer, *statements: str) -> None:
 
 @pytest.fixture
 def shop(project: Callable[[str], Project], mysql80: DatabaseServer) -> Project:
-    """The project with the destination inline; its table has two rows."""
+    """Returns the project with the destination inline. Its table has two rows."""
     run_sql(
         mysql80,
         f"DROP DATABASE IF EXISTS {DATABASE}",

@@ -1,4 +1,4 @@
-"""Each conf of docs/deployment.md is read as it stands there, and what cannot work is refused."""
+"""Tests that each conf of docs/deployment.md can be loaded, and that configurations that cannot work are refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_ha_each_conf_of_the_page_is_read(tmp_path: Path, text: str, kind: str) 
 
 def test_ha_a_folder_knows_where_its_ledger_is_also_in_another_process(tmp_path: Path) -> None:
     directory = load_config(write(tmp_path, CONFS[1])).destination_dir("shop")
-    sent = copy.deepcopy(directory)  # as pickle does
+    sent = copy.deepcopy(directory)  # pickle copies in the same way.
     assert sent == directory
     assert as_location(sent) == as_location(directory)
     assert as_location(sent).kind == "zookeeper"
@@ -86,7 +86,7 @@ def test_ha_each_conf_of_the_page_has_one_spark(tmp_path: Path, text: str) -> No
 def test_ha_several_hosts_with_a_spark_each_on_one_lake_in_s3_are_refused(
     tmp_path: Path, kind: str, spark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 22: check was green, and a host that stood still amid a commit wrote over one that others had built on."""
+    """Number 22: `check` passed, and a host that was suspended during a commit replaced a commit on which others had built."""
     page = next(each for each in CONFS if f"kind: {kind}" in each)
     shared = page.replace("spark:\n  remote: sc://spark:15002\n", f"{spark}\n")
     assert shared != page

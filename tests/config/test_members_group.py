@@ -1,4 +1,4 @@
-"""A file of conf/destinations with `members` is a group: its valid settings, and the message for each mistake."""
+"""Tests a file of conf/destinations with `members`, which is a group: its valid settings, and the message for each mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Two source tables never write one Delta table: conf/ that says so is refused, and `check` and `up` look at the tables there are."""
+"""Tests that two source tables never write one Delta table. A conf/ that would allow it is refused, and `check` and `up` look at the
+existing tables.
+"""
 
 from __future__ import annotations
 

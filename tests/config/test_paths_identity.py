@@ -1,4 +1,6 @@
-"""A path in conf/ means the same file or folder in every process, wherever that process was started. Defaults do too."""
+"""Tests that a path in conf/ means the same file or folder in every process, in whatever folder the process was started. The same holds for
+defaults.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from sluice.cdc_engine.errors import ConfigurationError
 from sluice.console.stack.stack import Stack
 
 ROOT = Path(__file__).parents[2]
-# What an engine, a run and the console each ask for; each in a process of its own, as they are.
+# The paths that an engine, a run and the console read, each in a process of its own, as in production.
 READERS = {
     "engine": "from sluice.cdc_engine.keeping.launcher import conf_in_use; c = conf_in_use().config",
     "run": "from sluice.cdc_engine.config import load_config; c = load_config()",

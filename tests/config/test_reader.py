@@ -1,4 +1,4 @@
-"""`reader` is the one setting that names a replica; the former ones say so."""
+"""Tests that `reader` is the only setting that names a replica, and that the former settings name it in their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Where a destination that has read nothing begins on a standby source: at that source's `start`, and never at a file of another server."""
+"""Tests where a destination that has read nothing begins on a standby source: at the source's `start`, and never at a file of another
+server.
+"""
 
 from __future__ import annotations
 

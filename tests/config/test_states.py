@@ -1,4 +1,6 @@
-"""The states: each has its line in docs/reference/states.md and each error its state, and what follows what is what the engine does."""
+"""Tests the states: each state has its line in docs/reference/states.md, each error has its state, and the engine makes exactly the
+permitted transitions.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "states.md").read_tex
 
 
 def documented(section: str) -> set[str]:
-    """The states in the first column of a section's first table."""
+    """Returns the states in the first column of a section's first table."""
     text = PAGE.split(f"## {section}\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (`[A-Z].*?) \|", text, re.MULTILINE)
     return {name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)}

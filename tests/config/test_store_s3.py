@@ -1,4 +1,6 @@
-"""A lake in an object store as conf/ says it: the confs of docs/deployment.md are read, and what cannot work is refused."""
+"""Tests the configuration of a lake in an object store: the confs of docs/deployment.md can be loaded, and configurations that cannot work
+are refused.
+"""
 
 from __future__ import annotations
 

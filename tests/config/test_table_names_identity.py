@@ -1,4 +1,4 @@
-"""Names of tables as folders of the lake: whatever a name has in it, its table is in a folder of its own below the lake."""
+"""Tests the folders of tables in the lake: whatever a name contains, its table is in a folder of its own below the lake."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_identity_a_name_is_one_folder_and_ordinary_names_stay_as_they_are() -> 
 
 @pytest.mark.found
 def test_identity_a_name_of_escaped_characters_alone_fits_a_file_system() -> None:
-    """Number 6: a name of 64 slashes needs more bytes than a file system gives a name."""
+    """Number 6: the folder name for a name of 64 slashes needs more bytes than a file system allows."""
     names = ["/" * 64, "/" * 63 + "\\", "漢" * 64]
     found = [path_segment(name) for name in names]
     assert max(len(each.encode()) for each in found) <= SEGMENT_BYTES_MAX
@@ -98,7 +98,7 @@ def test_identity_a_path_inside_another_table_s_is_a_clash(tmp_path: Path, path:
 
 @pytest.mark.found
 def test_identity_paths_in_a_store_are_compared_as_the_store_reads_them(tmp_path: Path) -> None:
-    """Number 6: `s3a://` and a doubled slash name the same place in a store."""
+    """Number 6: `s3a://` and a doubled slash mean the same location in a store."""
     other = "tables: {crm.old: {path: 's3a://bucket/lake//shop/orders'}}"
     folder = conf(tmp_path, shop=other)
     (folder / "sluice.yaml").write_text("data_dir: data\nlake: s3://bucket/lake\n")

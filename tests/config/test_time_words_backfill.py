@@ -1,4 +1,4 @@
-"""Times as people write them: with their zone, or so long ago; and as conf/ takes them."""
+"""Tests the forms of a time: with its zone, as a time ago, and as conf/ accepts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conf/ and a data directory, for commands that are called like an operator calls them."""
+"""Provides a conf/ and a data directory, for commands that are called as an operator calls them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUNNER = CliRunner()
 
 
 class Place:
-    """A conf/ and a data directory of one test."""
+    """The conf/ and the data directory of one test."""
 
     def __init__(self, folder: Path) -> None:
         self.conf, self.data = folder / "conf", folder / "data"

@@ -1,4 +1,4 @@
-"""`sluice backfill`: the plan as a table and as JSON, exit codes, and messages for invalid arguments."""
+"""Tests `sluice backfill`: the plan as a table and as JSON, exit codes, and messages for invalid arguments."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PLAN = Plan(
 
 @pytest.fixture(autouse=True)
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A destination that has not begun."""
+    """Returns the conf/ of a destination that has not begun."""
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
     monkeypatch.setenv("COLUMNS", "200")
     (tmp_path / "conf" / "destinations").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Foreign keys that change rows without row events, as `check` and `status` name them."""
+"""Tests how `check` and `status` name foreign keys that change rows without row events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sluice check` looks at every source of a destination, those that stand by too."""
+"""Tests that `sluice check` examines every source of a destination, also standby sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sluice check` and `sluice position`: output, exit codes, JSON."""
+"""Tests `sluice check` and `sluice position`: output, exit codes, JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.style.sources import ROOT as PROJECT_ROOT
 
 @pytest.fixture(scope="module")
 def source(mysql80: DatabaseServer) -> DatabaseServer:
-    """The shared server with an account that has the documented grants, and one that has none."""
+    """Returns the shared server with an account that has the documented grants, and an account that has none."""
     with mysql80.connect() as connection, connection.cursor() as cursor:
         for user in ("sluice", "poor"):
             cursor.execute(f"CREATE USER IF NOT EXISTS {user}@'%%' IDENTIFIED BY %s", (SECRET,))
@@ -358,11 +358,11 @@ def test_a_taken_port_is_named_with_its_owner(place: Place, environment: dict[st
 
 
 def test_a_position_is_not_set_under_the_lease_of_a_successor(tmp_path: Path) -> None:
-    """The question waited so long that another host took the destination: nothing of its stream is removed."""
+    """The command waited so long for its answer that another host took the destination. Nothing of that host's stream is removed."""
     directory, removed = tmp_path / "shop", list[int]()
 
     def answered(_: str) -> bool:
-        (directory / LOCK_NAME).unlink()  # as if the lease had expired: another process can hold it now
+        (directory / LOCK_NAME).unlink()  # This simulates an expired lease: another process can take it now.
         return True
 
     act = SetPosition(

@@ -1,4 +1,4 @@
-"""`sluice check` names each variable of the environment that conf/ wants and that is not set, wherever it stands, all at once."""
+"""Tests that `sluice check` names all environment variables at once that conf/ requires and that are not set."""
 
 from __future__ import annotations
 

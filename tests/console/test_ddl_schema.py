@@ -1,4 +1,4 @@
-"""`sluice schema` as an operator meets it, from the files of a destination whose engine does not run; and what `check` says of policies."""
+"""Tests `sluice schema` on the files of a destination whose engine does not run, and what `check` prints about policies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HELD = PendingChange(
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of a destination with a held table, a table that stopped for another reason, and one that flows."""
+    """Returns the directory of a destination with a table in DDL_HELD, a table that stopped for another reason, and a table that flows."""
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     (tmp_path / "conf" / "sluice.yaml").write_text(f"data_dir: {tmp_path}/data\n")

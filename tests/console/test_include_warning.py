@@ -1,4 +1,4 @@
-"""A pattern of `include`, or a table or column with settings, that matches nothing is a warning in `status` and `check`."""
+"""Tests that `status` and `check` warn about a pattern of `include`, or a table or column with settings, that matches nothing."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_settings_of_a_table_or_column_that_is_not_captured_are_a_warning(
 
 @pytest.mark.found
 def test_what_could_not_be_checked_has_no_green_mark(place: Place) -> None:
-    """Number 29: "the source could not be asked" had a green tick."""
+    """Number 29: "the source could not be asked" was shown as passed."""
     included(place, 1, r"shop\..*")
     destination = load_config(place.conf).destinations["shop"]
     schema = SourceSchema(destination)

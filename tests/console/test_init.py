@@ -1,4 +1,4 @@
-"""`sluice init URL` prints a statement for each thing that the source lacks, and writes conf/ without the password."""
+"""Tests that `sluice init URL` prints a statement for each thing that the source lacks, and writes conf/ without the password."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(VARIABLE, SECRET)
     spark = free_port()
     ports = f"webserver: {free_port()}, code_server: {free_port()}, spark_connect: {spark}"
-    # the usual ports may be those of a Sluice that runs on this machine
+    # The usual ports may be used by another Sluice on this machine.
     own = f"ports: {{{ports}}}\nspark: {{remote: 'sc://127.0.0.1:{spark}'}}\n"
     monkeypatch.setattr(init_conf, "SLUICE_YAML", f"{init_conf.SLUICE_YAML}{own}")
     return tmp_path / "conf"
@@ -55,7 +55,7 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(params=["mysql80", "mariadb114"])
 def poor(request: pytest.FixtureRequest) -> DatabaseServer:
-    """A server with an account that may only log in."""
+    """Returns a server with an account that may only log in."""
     server: DatabaseServer = request.getfixturevalue(request.param)
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("DROP DATABASE IF EXISTS init_shop")
@@ -99,7 +99,8 @@ def test_the_grant_that_is_missing_is_printed_and_is_enough(poor: DatabaseServer
     statement = re.search(r"GRANT .*;", answer.stdout)
     assert statement
     mariadb = "mariadb" in answer.stdout.lower()
-    client = "BINLOG MONITOR" if mariadb else "REPLICATION CLIENT"  # the names of MariaDB 10.5 and above, and of MySQL
+    # The first is the name in MariaDB 10.5 and above, the second the name in MySQL.
+    client = "BINLOG MONITOR" if mariadb else "REPLICATION CLIENT"
     assert f"REPLICATION SLAVE, {client}, SELECT, LOCK TABLES ON *.* TO" in statement[0]
     with poor.connect() as connection, connection.cursor() as cursor:
         cursor.execute(statement[0].rstrip(";"))

@@ -1,4 +1,4 @@
-"""`sluice instance` where no engine runs: the log, the file of a destination, the shell's completion."""
+"""Tests `sluice instance` if no engine runs: the log, the file of a destination, completion in the shell."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A code server with real engines: files of conf/ come, break, change and go; `sluice instance` acts; nothing is started again for it.
+"""Tests a code server with real engines: files of conf/ appear, become invalid, change and disappear, and `sluice instance` acts. The code
+server never restarts for this.
 
-One code server and one MySQL for all; no daemon, no Spark. The tests follow each other.
+All tests use one code server and one MySQL, without a daemon and without Spark. The tests depend on each other's order.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SECONDS_MAX = 60.0
 
 
 class House:
-    """A conf/ and the process that keeps its engines."""
+    """A conf/, and the process that runs its engines."""
 
     def __init__(self, root: Path, server: DatabaseServer) -> None:
         self.root, self.captured = root, Captured(root, server)
@@ -75,7 +76,7 @@ class House:
         return self.root / "data" / "engine" / name
 
     def token(self, name: str) -> int:
-        """That of the lease; 0 while nobody holds it."""
+        """Returns the token of the lease, or 0 if nobody holds the lease."""
         holder = lease_holder(self.directory(name))
         return holder.token if holder is not None and holder.held else 0
 
@@ -89,7 +90,7 @@ class House:
         return bool(self.token(name)) and state.get("state") == "RUNNING" and fresh
 
     def sensors(self) -> set[str]:
-        """Those that Dagster's webserver and daemon see."""
+        """Returns the sensors that Dagster's webserver and daemon see."""
         from dagster._core.errors import DagsterUserCodeUnreachableError  # noqa: PLC0415
         from dagster._core.remote_origin import (  # noqa: PLC0415
             GrpcServerCodeLocationOrigin,

@@ -1,4 +1,4 @@
-"""`init` and `check` at imitated servers of providers: what is unsafe there is a warning, and doing what it says ends it."""
+"""Tests `init` and `check` at imitated servers of providers: an unsafe setting causes a warning, and following the warning ends it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def retention(mysql80: DatabaseServer) -> Iterator[DatabaseServer]:
-    """A server whose retention a test may change."""
+    """Returns a server whose retention a test may change."""
     yield mysql80
     run(mysql80, "SET GLOBAL binlog_expire_logs_seconds = DEFAULT")
 
@@ -58,7 +58,7 @@ def check(conf: Path, name: str = "managed_shop") -> Finding:
 def test_no_retention_at_amazon_is_a_warning_until_the_printed_call_is_made(
     marks: dict[str, str], most: str, mysql80: DatabaseServer, conf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`binlog_expire_logs_seconds` promises 30 days, and counts for nothing there."""
+    """`binlog_expire_logs_seconds` promises 30 days, but has no effect there."""
     account(mysql80, EVERYTHING)
     with amazon(mysql80, monkeypatch, marks):
         told = init(mysql80.port)
@@ -220,7 +220,7 @@ RETENTIONS = {
         "SET GLOBAL binlog_expire_logs_seconds = 604800",
     ),
 }
-UNSAFE = {"-google": 3600, "-azure": 0}  # binlog_expire_logs_seconds before
+UNSAFE = {"-google": 3600, "-azure": 0}  # the value of binlog_expire_logs_seconds before the change
 
 
 @pytest.mark.parametrize("provider", list(PROVIDERS))

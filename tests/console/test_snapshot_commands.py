@@ -1,4 +1,4 @@
-"""`sluice snapshot` as an operator meets it, from the files of a destination whose engine does not run."""
+"""Tests `sluice snapshot` on the files of a destination whose engine does not run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ORDERS = TableSchema(database="shop", table="orders", charset="utf8mb4", columns
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of a destination with a table that stopped for good and one that flows."""
+    """Returns the directory of a destination with a permanently stopped table and a table that flows."""
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     (tmp_path / "conf" / "sluice.yaml").write_text(f"data_dir: {tmp_path}/data\n")

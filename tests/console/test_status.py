@@ -1,4 +1,4 @@
-"""status as an operator meets it: all is well, or what is wrong, exit codes, JSON."""
+"""Tests `status` as an operator uses it: everything is well, or something is wrong, with exit codes and JSON."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def running_engine(directory: Path, **changes: Any) -> None:
 
 
 def everything_runs(place: Place) -> ProcessFile:
-    """Every part of a stack has a process that lives: this one."""
+    """Every part of a stack has a running process: the process of the test."""
     (place.data / "dagster").mkdir(parents=True, exist_ok=True)
-    (place.data / "dagster" / "dagster.yaml").write_text("storage: {postgres: {}}")  # whose loss is not seen in files
+    (place.data / "dagster" / "dagster.yaml").write_text("storage: {postgres: {}}")  # The loss of this storage is not visible in files.
     file = ProcessFile(place.data / "processes.json")
     for name in part_names(load_config()):
         file.add(name, os.getpid())
@@ -146,7 +146,7 @@ def test_status_names_a_dead_process_a_silent_engine_and_a_stopped_table(place: 
 
 
 def test_fault_status_names_a_process_that_was_stopped(place: Place) -> None:
-    """SIGSTOP of Spark, or of a run: it lives, answers nobody, and all that waits for it waits for ever."""
+    """Spark or a run gets SIGSTOP. It is alive but answers nobody, so everything that waits for it waits forever."""
     running_engine(place.destination(1))
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
@@ -164,7 +164,7 @@ def test_fault_status_names_a_process_that_was_stopped(place: Place) -> None:
 
 
 def test_fault_a_part_that_was_never_started_is_missed(place: Place) -> None:
-    """`sluice up` was killed after it had started some."""
+    """`sluice up` was killed after it had started some parts."""
     running_engine(place.destination(1))
     file = everything_runs(place)
     file.remove(["webserver", "spark"])
@@ -238,7 +238,7 @@ def test_every_state_but_the_good_ones_is_a_problem() -> None:
 
 
 def test_fault_status_is_not_well_while_something_is_not(place: Place) -> None:
-    """The engine runs and its processes live, and nothing is merged all the same."""
+    """The engine and its processes run, but nothing is merged."""
     directory = place.destination(1)
     everything_runs(place)
     running_engine(directory, ticked_at_us=time.time_ns() // 1000)
@@ -305,7 +305,7 @@ def test_ha_status_says_that_nobody_answers_who_keeps_the_ledger(tmp_path: Path)
 
 @pytest.mark.found
 def test_status_counts_and_shows_problems_first(place: Place) -> None:
-    """Number 28: `status` shows problems first and counts of tables and foreign keys; `--verbose` names them, and JSON has all of them."""
+    """Number 28: `status` shows problems first and counts of tables and foreign keys. `--verbose` names them, and JSON has all of them."""
     directory = place.destination(1)
     running_engine(directory)
     tables = [TableVersion(database="shop", table=f"log{number}", columns=()) for number in range(9)]

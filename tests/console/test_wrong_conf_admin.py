@@ -25,14 +25,14 @@ from tests.waiting import wait_for
 
 @pytest.fixture
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conf:
-    """One whose code server has begun once; then the file of `shop` was spoilt."""
+    """Returns a conf/ whose code server has begun once. Then the file of `shop` became invalid."""
     made = Conf(tmp_path)
     made.put("shop")
     made.put("crm")
     monkeypatch.setenv("SLUICE_CONF", str(made.directory))
     monkeypatch.setenv(VARIABLE, "")
     ConfWatch(made.directory, "code-server")
-    monkeypatch.setenv(VARIABLE, "")  # of the code server alone
+    monkeypatch.setenv(VARIABLE, "")  # This concerns only the code server.
     made.put("shop", WRONG)
     made.put("crm", OTHER)
     return made
@@ -62,10 +62,10 @@ def test_admin_up_starts_what_is_right(conf: Conf, monkeypatch: pytest.MonkeyPat
             begun.append(config)
 
         def require_startable(self) -> None:
-            """All ports are free."""
+            """Pretends that all ports are free."""
 
         def up(self) -> None:
-            """All answers."""
+            """Pretends that all parts answer."""
 
     monkeypatch.setattr("sluice.console.stack.stack.Stack", Begun)
     monkeypatch.setattr("sluice.console.toolchain.kernels.compile_kernels", lambda *_: None)

@@ -1,4 +1,4 @@
-"""Character sets: ids and lengths as both servers list them, and every codec against a real server's own conversion."""
+"""Tests character sets: ids and lengths as both servers list them, and every codec against the conversion of a real server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MYSQL_COLLATIONS = "SELECT id, collation_name, character_set_name FROM informati
 MARIADB_COLLATIONS = (
     "SELECT id, full_collation_name, character_set_name FROM information_schema.collation_character_set_applicability"
 )
-ROWS_MAX = 400  # values converted in one statement
+ROWS_MAX = 400  # The number of values that one statement converts.
 
 
 @pytest.mark.servers
@@ -60,7 +60,9 @@ def test_no_collation_is_in_two_charsets() -> None:
 @pytest.mark.servers
 @pytest.mark.parametrize("name", sorted(name for name, charset in CHARSETS.items() if charset.codec))
 def test_a_codec_reads_what_the_server_reads(mysql80: DatabaseServer, name: str) -> None:
-    """Every one and two byte value that the server has a character for; the codec reads the same, or refuses."""
+    """Tests every value of one and two bytes for which the server has a character. The codec must read the same character, or refuse the
+    value.
+    """
     codec = CHARSETS[name].codec
     read = refused = 0
     with mysql80.connect() as connection:
@@ -78,7 +80,7 @@ def test_a_codec_reads_what_the_server_reads(mysql80: DatabaseServer, name: str)
 
 
 def _server_reads(connection: pymysql.Connection[pymysql.cursors.Cursor], name: str) -> Iterator[tuple[bytes, str]]:
-    wide = name in {"ucs2", "utf16", "utf16le", "utf32"}  # no character of these has one byte
+    wide = name in {"ucs2", "utf16", "utf16le", "utf32"}  # No character of these charsets has one byte.
     pairs = [bytes(pair) for pair in itertools.product(range(0 if wide else 0x80, 256), range(0x20, 256, 3))]
     if wide:
         values = [b"\0\0" + pair for pair in pairs] if name == "utf32" else pairs
@@ -96,12 +98,14 @@ def _server_reads(connection: pymysql.Connection[pymysql.cursors.Cursor], name: 
                 continue
             character = bytes.fromhex(text).decode()
             if not character or character.count("?") > raw.count(b"?") or "\ufffd" in character:
-                continue  # the server has no character there
+                continue  # The server has no character for these bytes.
             yield raw, character
 
 
 def _converted(cursor: pymysql.cursors.Cursor, name: str, values: list[bytes]) -> Iterator[tuple[bytes, str | None]]:
-    """The server refuses a statement with an ill-formed literal, so values go through a cast, which gives NULL for them."""
+    """Returns the server's conversion of the values. The server refuses a statement with an ill-formed literal, so the values go through a
+    cast, which gives NULL for them.
+    """
     for start in range(0, len(values), ROWS_MAX):
         chunk = values[start : start + ROWS_MAX]
         columns = ", ".join(f"HEX(CONVERT(CONVERT(x'{raw.hex()}' USING {name}) USING utf8mb4))" for raw in chunk)

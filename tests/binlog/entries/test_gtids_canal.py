@@ -1,4 +1,4 @@
-"""GTIDs in the headers of entries and in flat messages: the texts of the kernel equal those of the GTID sets themselves."""
+"""Tests GTIDs in the headers of entries and in flat messages: the texts of the kernel equal the texts of the GTID sets."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ BEGUN_US = 1_700_000_000 * SECOND_US
 
 
 def block_at(*seconds: float, rows: int = 1) -> Block:
-    """A block with a transaction at each of these times."""
+    """Returns a block with one transaction at each of these times."""
     make, events = EventFactory(), list[bytes]()
     for number, second in enumerate(seconds, 1):
         events += [
@@ -27,7 +27,7 @@ def block_at(*seconds: float, rows: int = 1) -> Block:
 
 
 def shown(block: Block, *, divided_at: int = 0, kept: bool = True) -> list[tuple[int, int]]:
-    """The kinds and indices, listed in two ranges: up to the row event `divided_at`, and from there on."""
+    """Returns the kinds and indices of elements, listed in two ranges: up to the row event `divided_at`, and from there on."""
     mask, found, state = np.full(block.event_count, kept), list[tuple[int, int]](), FIRST_STATE
     ended = int(np.searchsorted(block.transaction_events, divided_at, "right"))
     for events, transactions in (

@@ -1,5 +1,5 @@
-"""The SQL texts of statements that change rows: noted by the scan, kept with their rows by everything that divides and joins blocks, and
-shown as entries before them.
+"""Tests the SQL texts of statements that change rows. The scan notes them, they stay with their rows when blocks are divided and joined,
+and they are shown as entries before the rows.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ from tests.binlog.scan.event_factory import EventFactory, as_buffer, feed, packe
 
 pytestmark = pytest.mark.seeds
 NOTED = StreamForm(rows_queries=True)
-MYSQL_TEXT = 20  # bytes of a rows query before its text
+MYSQL_TEXT = 20  # The number of bytes before the text in a rows query event.
 
 
 def transaction(make: EventFactory, number: int, *texts: str, hidden: bool = False) -> list[bytes]:
-    """A transaction with a statement of two row events for each text; before each, one of a table that is not captured if `hidden`."""
+    """Returns a transaction with one statement of two row events for each text. If `hidden`, a row event of a table that is not captured
+    precedes each.
+    """
     events = [make.gtid(number), make.query("BEGIN")]
     for text in texts:
         events.append(make.rows_query(text))
@@ -46,7 +48,7 @@ def transaction(make: EventFactory, number: int, *texts: str, hidden: bool = Fal
 
 
 def texts_of(block: Block) -> list[tuple[int, str]]:
-    """The texts, each with the index of the row event that it precedes."""
+    """Returns the texts, each with the index of the row event that it precedes."""
     found = []
     for event, offset, length in zip(block.query_event, block.query_offset, block.query_length, strict=True):
         found.append((int(event), block.buffer[offset + MYSQL_TEXT : offset + length].tobytes().decode()))
@@ -84,7 +86,7 @@ def test_a_text_whose_statement_has_no_captured_row_belongs_to_no_other() -> Non
 
 @pytest.mark.parametrize("divided_at", range(1, 9))
 def test_a_text_in_one_read_and_its_rows_in_the_next(divided_at: int) -> None:
-    """The reads have different buffers, of which the first is overwritten."""
+    """The two reads use different buffers. The first buffer is overwritten."""
     make, scan = EventFactory(), scanner(form=NOTED)
     events = transaction(make, 1, "INSERT 1", "INSERT 2")
     blocks: list[Block] = []
@@ -134,7 +136,7 @@ COLUMN = Column(name="n", type_code=TypeCode.LONG, metadata=0, nullable=True, my
 
 
 def entries(block: Block, *, gtids: bool = False) -> Sequence[Any]:
-    """Those that begin a transaction, and SQL."""
+    """Returns the entries that begin a transaction, and the entries with SQL."""
     block = dataclasses.replace(block, tables=[dataclasses.replace(each, columns=(COLUMN,)) for each in block.tables])
     state = (0, block.event_count), (0, block.transaction_count)
     kept = np.ones(block.event_count, np.bool_)
@@ -193,7 +195,7 @@ def test_a_transaction_that_goes_on_in_the_next_block_begins_with_its_first_row_
 
 
 def test_set_up_compiles_the_kernels_of_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the first client that is shown a text waits for the compiler."""
+    """Otherwise the first client that is shown a text would wait for the compiler."""
     called = set[str]()
 
     def noting(name: str) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from sluice.cdc_engine.table_meta.schema import TableSchema
 
 
 def packed(number: int) -> bytes:
-    """A length-encoded integer."""
+    """Returns a length-encoded integer."""
     if number < 0xFB:
         return bytes([number])
     for first, size in ((0xFC, 2), (0xFD, 3)):
@@ -33,7 +33,7 @@ def bitmap(bits: list[bool], *, lowest_first: bool) -> bytes:
 
 @dataclasses.dataclass
 class ColumnBytes:
-    """A column as the event has it: its type byte and the bytes of its metadata."""
+    """A column as it is in the event: its type byte and the bytes of its metadata."""
 
     type_byte: int
     metadata: bytes = b""
@@ -41,7 +41,7 @@ class ColumnBytes:
 
 
 def column_bytes(code: int, metadata: int, *, nullable: bool = True) -> ColumnBytes:
-    """From type code and metadata integer as the parser gives them."""
+    """Converts the type code and the metadata integer of the parser to the bytes of the event."""
     if code in {TypeCode.ENUM, TypeCode.SET}:
         return ColumnBytes(TypeCode.STRING, bytes([code, metadata]), nullable)
     if code == TypeCode.STRING:
@@ -77,12 +77,12 @@ def table_map_body(
 
 
 def table_map_of(schema: TableSchema, fields: list[tuple[int, bytes]] | None = None) -> TableMap:
-    """What a server would send for a table of this schema, without any optional field but those given."""
+    """Returns the table map that a server would send for a table of this schema, with only the given optional fields."""
     return parse_table_map(table_map_bytes(schema, fields))
 
 
 def table_map_bytes(schema: TableSchema, fields: list[tuple[int, bytes]] | None = None) -> bytes:
-    """The body of the event that `table_map_of` parses."""
+    """Returns the body of the event that `table_map_of` parses."""
     columns = [
         column_bytes(column.type_code, column.metadata, nullable=column.nullable) for column in schema.version().columns
     ]

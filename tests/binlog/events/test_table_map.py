@@ -1,4 +1,4 @@
-"""Table maps: every field as written, and nothing but a BinlogFormatError for bytes that lie."""
+"""Tests table maps: every field is read as it was written, and invalid bytes raise BinlogFormatError and nothing else."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAME = st.text(min_size=1, max_size=20)
 
 @st.composite
 def table_maps(draw: st.DrawFn) -> tuple[bytes, TableMap]:
-    """A body and what must be read from it, with full metadata."""
+    """Draws the body of a table map, and what the parser must read from it, with full metadata."""
     columns = draw(st.lists(COLUMNS, min_size=1, max_size=300))
     codes = [code for code, _ in columns]
     count = len(columns)
@@ -63,7 +63,7 @@ def table_maps(draw: st.DrawFn) -> tuple[bytes, TableMap]:
         (Field.ENUM_AND_SET_DEFAULT_CHARSET, packed(255)),
         (Field.SIMPLE_PRIMARY_KEY, b"".join(packed(index) for index in key)),
         (Field.VISIBILITY, bitmap(visible, lowest_first=False)),
-        (draw(st.integers(13, 255)), draw(st.binary(max_size=300))),  # a field that is newer than we are
+        (draw(st.integers(13, 255)), draw(st.binary(max_size=300))),  # a field that newer servers may add
     ]
     body = table_map_body(
         database,
@@ -213,7 +213,7 @@ def test_a_field_not_known_is_stepped_over() -> None:
 @pytest.mark.servers
 @pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
 def test_year_has_its_place_among_the_signs(server: str, request: pytest.FixtureRequest) -> None:
-    """YEAR and BIT between numbers: a wrong count shifts the sign of every column after them."""
+    """YEAR and BIT columns are between numbers. A wrong count would shift the sign of every column after them."""
     source: DatabaseServer = request.getfixturevalue(server)
     with source.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT @@GLOBAL.binlog_row_metadata")

@@ -1,4 +1,4 @@
-"""Oracle: JSON documents of every kind of value, read from the binlog, are printed as MySQL 8.0 prints them."""
+"""Compares JSON documents of every kind of value, read from the binlog, with the text that MySQL 8.0 prints."""
 
 from __future__ import annotations
 

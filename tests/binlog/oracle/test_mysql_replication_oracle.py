@@ -1,6 +1,7 @@
-"""Oracle: inserts, updates and deletes as mysql-replication reads them from the server, for the types it reads rightly.
+"""Compares inserts, updates and deletes with those that mysql-replication reads from the server, for the types that it reads correctly.
 
-Not asked of it, since it loses something there: byte strings, bit, set, JSON, float, zero dates, fractions of a time.
+The comparison leaves out types of which mysql-replication loses something: byte strings, bit, set, JSON, float, zero dates, and fractions
+of a time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.fix_binlog import Recording, execute
 
 pytestmark = pytest.mark.servers
 
-CREATE = (  # without a key: every preimage is a row
+CREATE = (  # The table has no key, so every before image is a row.
     "CREATE TABLE t (id int, a tinyint, b smallint unsigned, c bigint, d decimal(30,8), e double, f varchar(40), g date, "
     "h datetime(6), i enum('x','y'))"
 )
@@ -28,7 +29,7 @@ NAMES = ("id", *"abcdefghi")
 
 
 def read(server: DatabaseServer, recording: Recording) -> list[tuple[int, tuple[Any, ...]]]:
-    """(operation, values) of each image from the recording's place to the end of the binlog."""
+    """Returns (operation, values) of each image from the position of the recording to the end of the binlog."""
     stream = BinLogStreamReader(
         connection_settings={"host": "127.0.0.1", "port": server.port, "user": "root"},
         server_id=4711,
@@ -89,7 +90,7 @@ def test_images_are_those_of_mysql_replication_oracle(mysql80: DatabaseServer) -
             CREATE,
         )
         recording = Recording.begin(mysql80)
-        execute(connection, "SET GLOBAL binlog_row_metadata = FULL")  # it must be so while mysql-replication reads, too
+        execute(connection, "SET GLOBAL binlog_row_metadata = FULL")  # The setting must also be on while mysql-replication reads.
         try:
             cursor.executemany(f"INSERT INTO t VALUES ({', '.join(['%s'] * len(NAMES))})", rows)
             execute(connection, "UPDATE t SET a = 5, f = NULL WHERE id < 3", "DELETE FROM t WHERE id > 1")

@@ -1,4 +1,5 @@
-"""Oracle: the temporal formats from before MySQL 5.6, as MariaDB still writes them with mysql56_temporal_format=OFF, on the whole way."""
+"""Tests the temporal formats from before MySQL 5.6 from the binlog to the lake. MariaDB still writes them with mysql56_temporal_format=OFF.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Oracle: every type's values, generated, written by a real server, decoded from its binlog, must be what its SELECT returns."""
+"""Compares generated values of every type: a real server writes them, Sluice decodes them from the binlog, and the result must equal what
+SELECT returns.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ Strategy = st.SearchStrategy[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A declared type, values for it, and how SELECT must ask for them where printing alone would lose digits."""
+    """A declared type, values for it, and the expression with which SELECT must read them if printing would lose digits."""
 
     declared: str
     values: Strategy
@@ -128,7 +130,7 @@ CASES = [
 
 
 def printed(value: Any, declared: str) -> Any:
-    """A decoded value as the server's text of it; bytes for byte strings, None for NULL."""
+    """Returns a decoded value as the text that the server prints: bytes for byte strings, None for NULL."""
     digits = int(declared.partition("(")[2][:1] or 0) if declared.startswith(("datetime", "timestamp")) else 0
     match value:
         case bool():
@@ -146,7 +148,7 @@ def printed(value: Any, declared: str) -> Any:
 
 
 def expected(raw: bytes | None, declared: str) -> Any:
-    """What SELECT printed (raw bytes), as `printed` gives it; NULL for the dates that have no day (zero and partial ones)."""
+    """Converts the raw bytes that SELECT printed to the form of `printed`. Dates without a day (zero and partial dates) become NULL."""
     if raw is None or declared.startswith(("binary", "varbinary")) or "blob" in declared:
         return raw
     if declared.startswith(("float", "double")):
@@ -158,7 +160,7 @@ def expected(raw: bytes | None, declared: str) -> Any:
 
 
 def examples(case: Case) -> list[Any]:
-    """Some values of the case, NULLs among them; the same in every run."""
+    """Returns some values of the case, including NULLs. They are the same in every run."""
     found: list[Any] = []
 
     @settings(max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
@@ -171,7 +173,7 @@ def examples(case: Case) -> list[Any]:
 
 
 def write_and_read(server: DatabaseServer) -> dict[Case, tuple[list[Any], list[Any]]]:
-    """By case (decoded, expected): one table has a column of every type, and every example is a row's value of it."""
+    """Returns case → (decoded, expected). One table has a column of every type, and every example is a value of its column."""
     columns = {f"c{index}": case for index, case in enumerate(CASES)}
     rows = itertools.zip_longest(*(examples(case) for case in CASES))
     definition = ", ".join(f"{name} {case.declared}" for name, case in columns.items())

@@ -22,7 +22,7 @@ FORMATS = ("<q", "<H", "", "")
 
 
 def version(*extra: Column) -> TableVersion:
-    """Four columns that have every way in which a value is sent: a width of its own, and lengths before it."""
+    """Returns four columns with every way in which a value is sent: with a fixed width, and with lengths before it."""
     return TableVersion(database="shop", table="orders", columns=(*COLUMNS, *extra), key=())
 
 
@@ -50,7 +50,7 @@ def column_payload(type_code: int, flags: int) -> bytes:
 
 
 def packets(payloads: Sequence[bytes]) -> Iterator[bytes]:
-    """Each in as many packets as it needs, numbered from 1 on."""
+    """Returns each payload in as many packets as it needs, numbered from 1 on."""
     sequence = 1
     for payload in payloads:
         at = 0
@@ -72,7 +72,7 @@ def result(rows: Sequence[Sequence[Value]], end: bytes = EOF) -> bytes:
 
 
 def in_pieces(data: bytes, sizes: Sequence[int]) -> Callable[[memoryview], int]:
-    """A `receive` that hands out the bytes in pieces of these sizes, then of any; 0 at their end."""
+    """Returns a `receive` function that returns the bytes in pieces of these sizes, then in pieces of any size, and 0 at their end."""
     left, waiting = memoryview(data), list(sizes)
 
     def receive(space: memoryview) -> int:

@@ -23,7 +23,7 @@ FIRST_INSTANT, LAST_INSTANT = dt.datetime.fromisoformat("1970-01-01 00:00:01"), 
 
 
 def finished(column: Column, sent: Sequence[bytes | None], zero_dates: str = "null") -> list[Any]:
-    """What the column's type makes of the values, which lie apart in a buffer."""
+    """Returns the values as the column's type converts them. The values are apart in a buffer."""
     buffer = bytearray(b"\xff")
     starts, sizes = [], []
     for value in sent:
@@ -41,7 +41,7 @@ def column_of(code: TypeCode, metadata: int, declared: str) -> Column:
 
 
 def moment(value: dt.datetime | dt.date) -> bytes:
-    """As short as the server sends it."""
+    """Returns the value as short as the server sends it."""
     date = struct.pack("<HBB", value.year, value.month, value.day)
     if not isinstance(value, dt.datetime):
         return date
@@ -66,7 +66,7 @@ def decimals(draw: st.DrawFn) -> tuple[int, int, list[str | None]]:
 
 @given(decimals(), st.integers(0, 3))
 def test_decimals_of_every_precision_snapshot(made: tuple[int, int, list[str | None]], zeros: int) -> None:
-    """`zeros`: in front, as ZEROFILL prints them."""
+    """`zeros`: leading zeros, as ZEROFILL prints them."""
     precision, scale, texts = made
     column = column_of(TypeCode.NEWDECIMAL, precision << 8 | scale, f"decimal({precision},{scale})")
     sent = [None if text is None else (text if text[0] == "-" else "0" * zeros + text).encode() for text in texts]
@@ -105,7 +105,7 @@ def test_instants_are_utc_snapshot(moments: list[dt.datetime], digits: int) -> N
 
 
 def test_an_instant_that_cannot_be_is_refused_snapshot() -> None:
-    """One of before 1970, as no session in UTC is sent."""
+    """The instant is before 1970. No session in UTC sends such an instant."""
     with pytest.raises(ValueRefusedError):
         finished(column_of(TypeCode.TIMESTAMP2, 0, "timestamp"), [moment(FIRST_INSTANT - dt.timedelta(days=1))])
 

@@ -41,7 +41,7 @@ def read(data: bytes, sizes: list[int], buffer_bytes: int = limits.READ_BUFFER_B
 
 
 def payloads_by_pymysql(data: bytes, count: int) -> list[bytes]:
-    """As PyMySQL cuts and joins the packets."""
+    """Returns the payloads as PyMySQL divides and joins the packets."""
     connection: Any = object.__new__(Connection)
     connection._rfile, connection._next_seq_id, connection._read_timeout = io.BytesIO(data), 1, None
     connection._current_timeout, connection.encoding, connection._result = None, "utf8", None
@@ -57,12 +57,12 @@ def test_rows_are_what_was_sent_snapshot(sent: list[Any], sizes: list[int], buff
     assert payloads[len(COLUMNS) + 2 : -1] == [row_payload(row) for row in sent]
 
 
-@example(sent=[], index=18, change=254, sizes=[1 << 16] * 40)  # a name of NULL
+@example(sent=[], index=18, change=254, sizes=[1 << 16] * 40)  # a NULL name
 @given(sent=rows, index=st.integers(0, 1 << 20), change=st.integers(1, 255), sizes=pieces)
 def test_damaged_bytes_are_refused_or_read_never_more_snapshot(
     sent: list[Any], index: int, change: int, sizes: list[int]
 ) -> None:
-    """Whatever one byte becomes, nothing outside the buffer is read: a kernel that did would end the process."""
+    """Whatever value one byte gets, the kernel reads nothing outside the buffer. Otherwise it would end the process."""
     data = bytearray(result(sent))
     data[index % len(data)] ^= change
     decoder, reader = ResultDecoder(version()), ResultReader(in_pieces(bytes(data), sizes), SMALL_BUFFER)

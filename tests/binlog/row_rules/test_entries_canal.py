@@ -1,4 +1,4 @@
-"""What a client of Canal's protocol gets of a table with rules: the rows and the values that the lake gets."""
+"""Tests what a client of Canal's protocol gets of a table with rules: the same rows and values as the lake."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Part:
 def shown(
     rules: RowRules, *events: tuple[TableVersion, RowEventKind, Sequence[Row]], present: int | None = None
 ) -> list[tuple[str, int, list[tuple[dict[str, Any], dict[str, Any]]]]]:
-    """(table, event type, (before, after) of each row) of each entry that a client gets; `rules` are of ORDERS."""
+    """Returns (table, event type, (before, after) of each row) of each entry that a client gets. `rules` are for ORDERS."""
     made = block([(table, kind, event(kind, images, present=present)) for table, kind, images in events])
     maker = EntryMaker(Display(), lambda _: None, {"shop.orders": ValuePolicy(rules=rules)})
     part = Part(made, np.full(len(events), ROWS, np.int8), np.arange(len(events)))

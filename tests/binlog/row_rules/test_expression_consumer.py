@@ -133,7 +133,7 @@ def written(term: Any) -> str:
 
 
 def truth(term: Any, row: dict[str, int | None]) -> bool | None:
-    """Three-valued, as SQL has it."""
+    """Evaluates a term with three-valued logic, as SQL does."""
     if term[0] == "NOT":
         found = truth(term[1], row)
         return None if found is None else not found

@@ -1,4 +1,5 @@
-"""Row filters and masks over decoded row events: an update that leaves or enters the condition, keys, masks, and what stops by name."""
+"""Tests row filters and masks on decoded row events: updates that leave or enter the condition, keys, masks, and tables that stop by name.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def mask(column: str, kind: str, **fields: Any) -> ColumnMask:
 def decoded(
     rules: RowRules, *events: tuple[RowEventKind, list[Row]], table: TableVersion = ORDERS, present: int | None = None
 ) -> list[tuple[Any, ...]]:
-    """(operation, values…) of each image that comes out."""
+    """Returns (operation, values…) of each image that remains."""
     given_block = block([(table, kind, event(kind, images, present=present)) for kind, images in events])
     decoder = RowDecoder(table, policy=ValuePolicy(rules=rules))
     found: list[tuple[Any, ...]] = []
@@ -48,10 +49,10 @@ def test_a_consumer_of_filtered_rows_sees_an_update_leave_and_enter() -> None:
     found = decoded(
         LARGE,
         (INSERT, [(1, 10, "a"), (2, 5, "b")]),
-        (UPDATE, [(1, 10, "a"), (1, 11, "a")]),  # stays within
-        (UPDATE, [(2, 5, "b"), (2, 6, "b")]),  # stays outside
-        (UPDATE, [(1, 11, "a"), (1, 9, "a2")]),  # leaves
-        (UPDATE, [(2, 6, "b"), (2, 20, "b2")]),  # enters
+        (UPDATE, [(1, 10, "a"), (1, 11, "a")]),  # The row stays within the condition.
+        (UPDATE, [(2, 5, "b"), (2, 6, "b")]),  # The row stays outside the condition.
+        (UPDATE, [(1, 11, "a"), (1, 9, "a2")]),  # The row leaves the condition.
+        (UPDATE, [(2, 6, "b"), (2, 20, "b2")]),  # The row enters the condition.
         (DELETE, [(2, 20, "b2"), (1, 9, "a2")]),
     )
     assert found == [(1, 1, 10, "a"), (3, 1, 11, "a"), (4, 1, 11, "a"), (1, 2, 20, "b2"), (4, 2, 20, "b2")]
@@ -97,7 +98,9 @@ ROW = st.tuples(st.integers(1, 3), st.one_of(st.none(), st.integers(8, 12)), st.
     )
 )
 def test_a_lake_of_filtered_changes_is_the_filtered_table(wanted: list[tuple[RowEventKind, Row]]) -> None:
-    """Model: a table as a dict. What the filtered images make of an empty lake is what the condition lets see of the table."""
+    """The model of a table is a dict. An empty lake to which the filtered images are applied must equal the rows of the table that match
+    the condition.
+    """
     table: dict[Any, Row] = {}
     events: list[tuple[RowEventKind, list[Row]]] = []
     for kind, row in wanted:
@@ -114,7 +117,7 @@ def test_a_lake_of_filtered_changes_is_the_filtered_table(wanted: list[tuple[Row
     lake: dict[Any, Row] = {}
     for operation, *values in decoded(LARGE, *events) if events else ():
         if operation in {Operation.DELETE, Operation.UPDATE_BEFORE}:
-            del lake[values[0]]  # what is not there is never taken away
+            del lake[values[0]]  # A missing row is never removed.
         else:
             assert (operation == Operation.INSERT) <= (values[0] not in lake)
             lake[values[0]] = tuple(values)
@@ -185,7 +188,7 @@ def test_a_system_versioned_table_is_not_filtered() -> None:
 
 @pytest.mark.parametrize(("kind", "images"), [(UPDATE, [(1, 10), (1, 11)]), (DELETE, [(1, 10)])])
 def test_images_that_leave_columns_out_stop_a_filtered_table(kind: RowEventKind, images: list[Row]) -> None:
-    """Whether such a row was within the condition nobody can tell; nothing is guessed, whichever column is absent."""
+    """Nobody can know whether such a row was within the condition. Nothing is guessed, whichever column is absent."""
     with pytest.raises(TableStoppedError, match=r"binlog_row_image=FULL") as stopped:
         decoded(LARGE, (kind, images), present=0b011)
     assert stopped.value.state == "IMAGE_NOT_FULL"

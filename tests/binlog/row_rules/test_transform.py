@@ -58,7 +58,7 @@ EVEN = transform(even_only, reads=("amount",), writes=(), drops=True)
 def decoded(
     rules: RowRules, *events: tuple[RowEventKind, list[Row]], table: TableVersion = ORDERS, **more: Any
 ) -> list[tuple[Any, ...]]:
-    """(operation, values…) of each image that comes out."""
+    """Returns (operation, values…) of each image that remains."""
     present = more.pop("present", None)
     given_block = block([(table, kind, event(kind, images, present=present)) for kind, images in events])
     decoder = RowDecoder(table, policy=ValuePolicy(rules=rules), **more)
@@ -70,7 +70,7 @@ def decoded(
 
 
 def stops(function: Function, **fields: Any) -> str:
-    """The reason why a table stops at its first row."""
+    """Returns the reason why a table stops at its first row."""
     with pytest.raises(TableStoppedError) as stopped:
         decoded(RowRules(transform=transform(function, **fields)), (INSERT, [(1, 5, "a"), (2, 6, "b")]))
     assert stopped.value.state == "TRANSFORM_FAILED"
@@ -82,7 +82,7 @@ def test_a_function_changes_a_column_and_adds_one_in_every_image() -> None:
         RowRules(transform=transform()),
         (INSERT, [(1, 5, "a"), (2, None, None)]),
         (UPDATE, [(1, 5, "a"), (1, 6, "b")]),
-        (UPDATE, [(1, 6, "b"), (9, 6, "b")]),  # the key changes: both images come out
+        (UPDATE, [(1, 6, "b"), (9, 6, "b")]),  # The key changes, so both images remain.
         (DELETE, [(9, 6, "b")]),
     )
     assert found == [
@@ -118,7 +118,7 @@ def test_columns_and_types_follow_what_the_function_returns_for_no_rows() -> Non
 def test_a_row_is_the_same_by_the_stream_and_by_a_snapshot(
     rows: list[tuple[int | None, str | None]], condition: str, drops: bool
 ) -> None:
-    """Whatever rows come together in a batch: buffered changes and chunks of one table must fit together."""
+    """This holds whichever rows are in one batch together, because buffered changes and chunks of one table must fit together."""
 
     def both(batch: pa.RecordBatch) -> pa.RecordBatch:
         result = doubled(batch)
@@ -139,10 +139,10 @@ def test_a_dropped_row_leaves_and_enters_as_a_filtered_one() -> None:
     found = decoded(
         RowRules(transform=EVEN),
         (INSERT, [(1, 2, "a"), (2, 3, "b"), (3, None, "c")]),
-        (UPDATE, [(1, 2, "a"), (1, 4, "a")]),  # stays within
-        (UPDATE, [(2, 3, "b"), (2, 5, "b")]),  # stays outside
-        (UPDATE, [(1, 4, "a"), (1, 5, "a")]),  # leaves
-        (UPDATE, [(2, 5, "b"), (2, 6, "b")]),  # enters
+        (UPDATE, [(1, 2, "a"), (1, 4, "a")]),  # The row stays within the condition.
+        (UPDATE, [(2, 3, "b"), (2, 5, "b")]),  # The row stays outside the condition.
+        (UPDATE, [(1, 4, "a"), (1, 5, "a")]),  # The row leaves the condition.
+        (UPDATE, [(2, 5, "b"), (2, 6, "b")]),  # The row enters the condition.
         (UPDATE, [(2, 6, "b"), (7, 6, "b")]),  # its key changes within
         (DELETE, [(1, 5, "a"), (7, 6, "b")]),
     )
@@ -312,7 +312,7 @@ def test_a_function_that_drops_must_say_so_in_booleans() -> None:
 
 
 def test_a_row_of_which_the_function_does_not_say_whether_it_stays_is_not_dropped() -> None:
-    """A comparison with NULL is NULL."""
+    """A comparison with NULL gives NULL."""
 
     def not_five(rows: pa.RecordBatch) -> pa.RecordBatch:
         return pa.record_batch({KEEP: pc.not_equal(rows["amount"], pa.scalar(5, pa.int32()))})
@@ -350,7 +350,7 @@ def test_a_client_or_a_broker_does_not_get_rows_as_the_source_has_them() -> None
 
 
 def test_the_words_of_rules_without_a_transform_are_those_of_older_versions() -> None:
-    """Digests of them are kept: other words would re-snapshot every table with rules after an upgrade."""
+    """Digests of these texts are stored. Other texts would re-snapshot every table with rules after an upgrade."""
     rules = RowRules(condition="a = 1", masks=(ColumnMask(column="b", kind="null"),))
     assert rules.words() == {
         "condition": "a = 1",

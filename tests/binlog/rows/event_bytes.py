@@ -1,4 +1,6 @@
-"""Row events built byte by byte, for tests that need an event no server writes on demand. Their tables have int columns and one text."""
+"""Builds row events byte by byte, for tests that need an event that no server writes on demand. The tables of these events have int columns
+and one text column.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ KEYLESS = TableVersion(database="shop", table="log", columns=(ID, AMOUNT, NOTE),
 
 
 def image(row: Row) -> bytes:
-    """A row image: NULL bitmap, then ints of four bytes and texts with one byte of length."""
+    """Returns a row image: a NULL bitmap, then ints of four bytes and texts with one length byte."""
     nulls = sum(1 << index for index, value in enumerate(row) if value is None)
     values = b"".join(_value(value) for value in row if value is not None)
     return nulls.to_bytes((len(row) + 7) // 8, "little") + values
@@ -36,7 +38,7 @@ def _value(value: int | str) -> bytes:
 def event(
     kind: RowEventKind, images: Sequence[Row], version: int = 2, columns: int = 3, present: int | None = None
 ) -> bytes:
-    """A rows event without checksum. `present`: its bitmap of columns, all of them if None."""
+    """Returns a rows event without checksum. `present`: its bitmap of columns, or None for all columns."""
     bitmap = ((1 << columns) - 1 if present is None else present).to_bytes((columns + 7) // 8, "little")
     extra = struct.pack("<H", 2) if version == 2 else b""
     body = struct.pack("<IHH", 1, 0, 1) + extra + bytes([columns]) + bitmap * (2 if kind is RowEventKind.UPDATE else 1)
@@ -51,7 +53,7 @@ def block(
     version: int = 2,
     epoch: int = 1,
 ) -> Block:
-    """A block of these events, the first at `start` of the file, one after the other, each a second after the one before."""
+    """Returns a block of these events. The first one begins at `start` of the file, and each is a second after the one before."""
     tables: list[TableVersion] = []
     entries, data = [], b""
     for number, (table, kind, content) in enumerate(events):

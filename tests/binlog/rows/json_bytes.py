@@ -1,4 +1,4 @@
-"""Binary JSON and differences of JSON documents, built from Python's values: for tests that need bytes no server writes on demand."""
+"""Builds binary JSON and differences of JSON documents from Python's values, for tests that need bytes that no server writes on demand."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SMALL_OBJECT, LARGE_OBJECT, SMALL_ARRAY, LARGE_ARRAY, LITERAL, INT64, DOUBLE, ST
     15,
 )
 INTEGERS = {5: "<h", 6: "<H", 7: "<i", 8: "<I", 9: "<q", 10: "<Q"}
-INLINED = {2: {LITERAL, 5, 6}, 4: {LITERAL, 5, 6, 7, 8}}  # by the width of offsets
+INLINED = {2: {LITERAL, 5, 6}, 4: {LITERAL, 5, 6, 7, 8}}  # Kinds of values that are stored in the entry itself, by the width of offsets.
 Path = Sequence[str | int]
 
 
 @dataclasses.dataclass(frozen=True)
 class Scalar:
-    """A value whose kind Python's do not tell."""
+    """A value whose kind Python's type does not show."""
 
     kind: int
     data: bytes
@@ -45,13 +45,13 @@ def opaque(code: int, payload: bytes) -> Scalar:
 
 
 def document(value: Any, *, small: bool = False) -> bytes:
-    """The value as the server stores it, objects and arrays in their large form, or where they can be in their small one."""
+    """Returns the value as the server stores it, with objects and arrays in their large form, or in their small form if possible."""
     kind, content = _typed(value, small=small)
     return bytes([kind]) + content
 
 
 def render(data: bytes) -> str:
-    """The text of a stored document, by the reader in Python. Raises JsonFormatError."""
+    """Returns the text of a stored document, as the reader in Python gives it. Raises JsonFormatError."""
     text = str(jsonb.read(data, jsonb.printed))
     if len(text.encode()) > jsonb.TEXT_FACTOR * len(data) + jsonb.TEXT_SPARE:
         raise jsonb.JsonFormatError("its parts overlap")
@@ -59,18 +59,18 @@ def render(data: bytes) -> str:
 
 
 def text_of(value: Any) -> str:
-    """The value as the server prints it."""
+    """Returns the value as the server prints it."""
     return json.dumps(_ordered(value), ensure_ascii=False)
 
 
 def difference(operation: int, path: str, value: Any = None) -> bytes:
-    """One difference; `value` is of no account for REMOVE."""
+    """Returns one difference. `value` has no effect for REMOVE."""
     head = bytes([operation]) + _sized(path.encode())
     return head if operation == REMOVE else head + _sized(document(value))
 
 
 def path_text(path: Path) -> str:
-    """The path as the server writes it. Keys that are no plain names are quoted; a negative number counts from the end."""
+    """Returns the path as the server writes it. Keys that are not plain names are quoted. A negative number counts from the end."""
     return "$" + "".join(_leg(leg) for leg in path)
 
 
@@ -111,7 +111,7 @@ def _typed(value: Any, *, small: bool) -> tuple[int, bytes]:
 
 
 def _container(keys: list[bytes], values: list[Any], *, width: int, small: bool) -> bytes:
-    """Of width 2 without its true size and offsets where it is too large for them."""
+    """If the container is too large for width 2, its size and offsets are wrong."""
     at = 2 * width + (width + 2) * len(keys) + (width + 1) * len(values)
     entries, content = b"", b""
     for key in keys:

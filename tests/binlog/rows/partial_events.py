@@ -1,4 +1,6 @@
-"""Row events that leave columns out, built byte by byte: a bitmap of present columns for each kind of image, and images of only those."""
+"""Builds row events that leave columns out, byte by byte: a bitmap of the present columns for each kind of image, and images of only these
+columns.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def text(name: str, default: tuple[str | None, ...] = (), **fields: Any) -> Colu
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """One row event of one row. `before` and `after` hold the values that its images have; columns that are not in them are left out."""
+    """A row event with one row. `before` and `after` have the values of its images. Columns that are missing in them are left out."""
 
     kind: RowEventKind
     before: Values | None = None
@@ -34,7 +36,7 @@ class Change:
 
 
 def partial_event(table: TableVersion, changes: Sequence[Change], version: int = 2) -> bytes:
-    """A rows event without checksum; all changes are of one kind and leave the same columns out."""
+    """Returns a rows event without checksum. All changes are of one kind and leave the same columns out."""
     names = [column.name for column in table.columns]
     first = changes[0]
     sides = [each for each in (first.before, first.after) if each is not None]

@@ -1,4 +1,4 @@
-"""The register of column types: names for Spark, refusals that name the type, and the formats from before MySQL 5.6."""
+"""Tests the register of column types: names for Spark, refusals that name the type, and the formats from before MySQL 5.6."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.binlog.rows.event_bytes import ID, block, event
 
 
 def values(*items: bytes | None) -> Values:
-    """The items as a kernel would have located them."""
+    """Returns the items as a kernel would have located them."""
     ends = np.cumsum([len(item or b"") for item in items])
     sizes = np.array([len(item or b"") for item in items], np.int64)
     starts = np.where([item is None for item in items], -1, ends - sizes)
@@ -147,7 +147,7 @@ def test_a_value_that_its_type_does_not_allow_is_refused_with_its_row(given: Col
 
 
 def test_a_vector_of_mysql_9_is_its_floats_as_bytes_fidelity() -> None:
-    """As the server's table map and row image have it: metadata 4, a length of four bytes, the floats."""
+    """The bytes are as in the server's table map and row image: metadata 4, a length of four bytes, then the floats."""
     vectors = [struct.pack("<3f", 1.0, -2.5, 3.4e38), struct.pack("<f", 0.1), struct.pack("<16383f", *range(16383))]
     table = TableVersion(
         database="shop",

@@ -1,7 +1,7 @@
-"""Fuzz: events as a real server wrote them, damaged. The decoder answers with rows or with one of its errors, whatever the bytes.
+"""Damages events that a real server wrote. Whatever the bytes, the decoder returns rows or raises one of its errors.
 
-Everything lies between guard bytes, so that a read outside the event would be a read of other values, not of nothing; rows that come
-from an event that was only cut off must be a beginning of the true ones.
+All data is between guard bytes, so a read outside the event would read wrong values. If an event was only shortened, its rows must be a
+beginning of the true rows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def written(mysql80: DatabaseServer) -> Block:
 
 
 def damaged(block: Block, chance: random.Random) -> tuple[bytes, int, int]:
-    """(bytes of one event after some were changed, its kind, its version); its length may be cut."""
+    """Returns (bytes of one event after some were changed, its kind, its version). The event may be shortened."""
     index = chance.randrange(block.event_count)
     start = int(block.event_offset[index])
     data = bytearray(block.buffer[start : start + int(block.event_length[index])].tobytes())

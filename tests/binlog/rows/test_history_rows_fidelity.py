@@ -12,7 +12,7 @@ NEVER, LATER, ENDED = "7fffffff0f423f", "ffffffff0f423f", "6b028b02085b29"
 
 
 def shown(images: list[tuple[Operation, str]], *, keyed: bool) -> list[tuple[int, Operation]]:
-    """Number and operation of the images that are left. An empty time: the image leaves it out."""
+    """Returns number and operation of the images that remain. An empty time means that the image leaves the column out."""
     buffer = np.frombuffer(bytes.fromhex("00" * 7 + "".join(time for _, time in images)), np.uint8)
     starts = np.cumsum([7, *(len(time) // 2 for _, time in images[:-1])]).astype(np.int64)
     starts[[not time for _, time in images]] = -1
@@ -25,7 +25,7 @@ def shown(images: list[tuple[Operation, str]], *, keyed: bool) -> list[tuple[int
 def test_what_ended_is_left_out_and_an_update_that_ends_a_row_deletes_it_fidelity(never: str) -> None:
     images = [
         (Operation.INSERT, never),
-        (Operation.INSERT, ENDED),  # what an update wrote
+        (Operation.INSERT, ENDED),  # An update wrote this image.
         (Operation.UPDATE_AFTER, never),
         (Operation.UPDATE_AFTER, ENDED),
         (Operation.DELETE, ENDED),  # DELETE HISTORY

@@ -45,7 +45,7 @@ Pair = tuple[bytes, bytes]
 
 @st.composite
 def pairs(draw: st.DrawFn) -> Pair:
-    """A document and differences from it that can be applied."""
+    """Draws a document, and differences that can be applied to it."""
     value, small = draw(VALUES), draw(st.booleans())
     before, model, logged = document(value, small=small), [copy.deepcopy(value)], b""
     for _ in range(draw(st.integers(0, 4))):
@@ -70,14 +70,14 @@ def pairs(draw: st.DrawFn) -> Pair:
 
 
 def from_end(value: Any, path: Path, so: bool) -> Path:
-    """The path, its last cell counted from the end."""
+    """Returns the path, with its last cell counted from the end."""
     if not so or not path or not isinstance(path[-1], int):
         return path
     return [*path[:-1], path[-1] - len(at(value, path[:-1]))]
 
 
 def after(*given_pairs: Pair) -> list[str | None]:
-    """Of values in one buffer, differences and documents one after the other."""
+    """Returns the results for values in one buffer, in which differences and documents follow each other."""
     data = b"".join(logged + before for before, logged in given_pairs)
     lengths = np.array([(len(logged), len(before)) for before, logged in given_pairs], np.int64).reshape(-1, 2)
     ends = np.cumsum(lengths).reshape(-1, 2)
@@ -134,7 +134,7 @@ DAMAGE = st.lists(
 
 
 def change_plainly(before: bytes, logged: bytes, room: int, nodes: int = 64) -> tuple[int, bytes]:
-    """(status, text) of a document and, right after it, differences; with nothing around both."""
+    """Returns (status, text) for a document and differences directly after it, with no bytes around them."""
     out, offsets, tree = GuardedRoom(room), [0, 0], np.full((nodes, trees.NODE_FIELDS), -9, np.int64)
     stack = np.full(containers.STACK_SHAPE, -9, np.int64)
     places_of = [

@@ -23,7 +23,7 @@ DOCUMENT = {"a": {"y": [1, 2, "three"], "k k": 1}, "s": 5, "long": "value"}
 
 
 def places(value: Any, path: Path = ()) -> list[Path]:
-    """The paths of all values in a value, its own first."""
+    """Returns the paths of all values in a value, its own path first."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(found for leg, each in items for found in places(each, (*path, leg)))]
 
@@ -35,7 +35,7 @@ def at(value: Any, path: Path) -> Any:
 
 
 def written(value: Any, path: Path, draw: st.DataObject) -> str:
-    """The path, with some of its cells counted from the end."""
+    """Returns the path, with some of its cells counted from the end."""
     legs: list[str | int] = []
     for depth, leg in enumerate(path):
         from_end = isinstance(leg, int) and draw.draw(st.booleans())
@@ -64,7 +64,7 @@ def test_differences_make_what_the_model_makes(value: Any, draw: st.DataObject) 
         else:
             logged += difference(REPLACE, written(model[0], path, draw), new)
             at(model, (0, *path)[:-1])[(0, *path)[-1]] = new
-        model = copy.deepcopy(model)  # a value that was drawn may be drawn again
+        model = copy.deepcopy(model)  # The same drawn value may be drawn again.
     assert changed(before, logged) == text_of(model[0])
 
 
@@ -81,7 +81,7 @@ def test_paths_are_read(path: str, legs: list[str | int]) -> None:
 
 
 def test_the_one_cell_of_what_is_no_array_is_the_value() -> None:
-    """The server takes $.s[0] for $.s; it writes it shortened, and would read it so."""
+    """The server reads $.s[0] as $.s. It writes the shorter form, and would also read it in this way."""
     logged = difference(REPLACE, "$.s[0]", 6) + difference(REPLACE, "$[last].a[0].y[0]", 7)
     assert changed(document(DOCUMENT), logged) == text_of({**DOCUMENT, "s": 6, "a": {"y": [7, 2, "three"], "k k": 1}})
 

@@ -49,7 +49,7 @@ CORNERS = (
 
 
 def packed_decimal(number: Decimal) -> bytes:
-    """As the server packs DECIMAL: see `column_types.decimals`."""
+    """Returns the number as the server packs a DECIMAL: see `column_types.decimals`."""
     sign, digits, exponent = number.as_tuple()
     scale = -int(exponent)
     text = "".join(map(str, digits)).rjust(scale + 1, "0")
@@ -103,7 +103,7 @@ def printed(*items: bytes | None) -> list[str | None]:
 
 
 def expected(data: bytes) -> str | None:
-    """None: it is refused."""
+    """Returns None if the value is refused."""
     try:
         return render(data)
     except jsonb.JsonFormatError:
@@ -179,7 +179,7 @@ PLAIN = plain(little_endian, doubles, print_numbers, print_values, containers, p
 
 
 def print_plainly(data: bytes, room: int) -> str | int:
-    """The text, or why there is none, of a document between other bytes."""
+    """Returns the text of a document that is between other bytes, or why there is none."""
     out, offsets = GuardedRoom(room), [0, 0]
     stack = np.full(containers.STACK_SHAPE, -1, np.int64)
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""Binary JSON that no server wrote: a damaged value ends in one error, and quickly."""
+"""Tests binary JSON that no server wrote: a damaged value causes one error, and quickly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Update events whose JSON values are differences, built byte by byte: where the values lie, what is stepped over, what stops them."""
+"""Tests update events whose JSON values are differences, built byte by byte: where the values are, what is skipped, and what stops them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Image = Mapping[str, bytes | int | None]
 
 
 def image(values: Image) -> bytes:
-    """NULL bits and the values that are there; bytes are a document or differences."""
+    """Returns the NULL bits and the present values. Bytes are a document or differences."""
     nulls = sum(1 << index for index, value in enumerate(values.values()) if value is None)
     parts = [
         struct.pack("<i", value) if isinstance(value, int) else struct.pack("<I", len(value)) + value
@@ -39,7 +39,7 @@ def image(values: Image) -> bytes:
 
 
 def event(*updates: tuple[Image, bytes, Image]) -> bytes:
-    """(before, value options, after) of each row."""
+    """Returns (before, value options, after) of each row."""
     before, _, after = updates[0]
     bitmaps = bytes(sum(1 << NAMES.index(name) for name in side) for side in (before, after))
     body = struct.pack("<IHHHB", 1, 0, 1, 2, 3) + bitmaps

@@ -1,4 +1,4 @@
-"""Row events that leave columns out: which values come from the other image, which are defaults, which are marked as absent, and what
+"""Tests row events that leave columns out: which values come from the other image, which are defaults, which are marked as absent, and what
 stops.
 """
 
@@ -61,7 +61,7 @@ def test_a_row_that_moved_says_so_after_the_key_it_had() -> None:
 
 
 def test_images_of_all_kinds_in_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a chunk ends in the middle of them."""
+    """This also holds if a chunk ends in the middle of the images."""
     changes = [Change(INSERT, after=WHOLE), Change(UPDATE, {"id": 1}, {"c": 4}), Change(UPDATE, WHOLE, WHOLE)]
     whole = decode(*changes)
     monkeypatch.setattr(rows, "CHUNK_BYTES_MAX", 1)
@@ -115,7 +115,7 @@ CHANGES = st.sampled_from(
 
 @given(CHANGES, st.data())
 def test_damaged_events_are_errors_or_rows_and_nothing_else(change: Change, data: st.DataObject) -> None:
-    """Cut short anywhere after the header, or with a byte changed."""
+    """The event is cut anywhere after its header, or one byte of it is changed."""
     whole = partial_event(TABLE, [change])
     index = data.draw(st.integers(19, len(whole) - 1))
     cut = data.draw(st.booleans())

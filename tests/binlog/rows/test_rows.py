@@ -1,4 +1,4 @@
-"""What becomes of the images of row events: operations, order keys, preimages, filters, and refusals."""
+"""Tests how images of row events are converted: operations, order keys, before images, filters, and refusals."""
 
 from __future__ import annotations
 

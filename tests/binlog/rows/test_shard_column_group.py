@@ -1,4 +1,4 @@
-"""The column with the name of a shard lies behind the table's own, in batches that say what their rows have as in those that do not."""
+"""Tests the column with the name of a shard. It follows the table's own columns, also in batches whose rows lack columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ORDERS = TableVersion(
 
 
 def batch(columns: int) -> pa.RecordBatch:
-    """Two rows of so many columns, behind three of ours."""
+    """Returns two rows with this many columns, after three columns of Sluice."""
     ours: dict[str, Any] = {"_sluice_operation": pa.array([Operation.UPDATE_AFTER] * 2, pa.int8())}
     ours |= {"_sluice_order_key": pa.array([1, 2]), "_sluice_commit_time": pa.array([0, 0], pa.timestamp("us", "UTC"))}
     return pa.RecordBatch.from_pydict({**ours, **{f"c{number}": pa.array([1, 2]) for number in range(columns)}})
@@ -39,7 +39,7 @@ def batch(columns: int) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("columns", [1, 62, 63, 64, 126])
 def test_every_row_of_a_partial_batch_has_its_shard_in_a_group(columns: int) -> None:
-    """As if the table had the column itself, across the 63 columns that a number tells of."""
+    """The result is as if the table had the column itself, also across the 63 columns that one number describes."""
     absent = np.zeros((columns, 2), bool)
     absent[-1, 1] = True
     given = with_presence(batch(columns), absent)

@@ -25,7 +25,9 @@ START = Position(epoch=1, file="binlog.000007", offset=4)
 
 @dataclasses.dataclass
 class EventFactory:
-    """`offset`: end of the file so far; `seconds`: what headers say from now on. Every method returns one whole event."""
+    """Makes events. `offset`: the end of the file so far. `seconds`: the time in the headers from now on. Every method returns one whole
+    event.
+    """
 
     offset: int = 4
     checksum: bool = True
@@ -76,7 +78,7 @@ class EventFactory:
     def tagged_gtid(
         self, number: int, tag: str, fields: Iterable[tuple[int, bytes]] = (), *, last_needed: int = 0
     ) -> bytes:
-        """`fields`: beside flags, source, number, tag and clocks, by id."""
+        """`fields`: further fields by id, in addition to flags, source, number, tag and clocks."""
         known = {
             0: varlen(1),
             1: b"".join(varlen(byte) for byte in uuid.UUID(SERVER).bytes),
@@ -119,7 +121,7 @@ class EventFactory:
 
 
 def varlen(number: int) -> bytes:
-    """An integer of MySQL's serialization: one bit more of its first byte is set for each byte that follows."""
+    """Returns an integer in MySQL's serialization: the first byte has one more bit set for each byte that follows."""
     follow = max(0, (number.bit_length() - 1) // 7)
     if follow >= 8:
         return b"\xff" + struct.pack("<Q", number)
@@ -127,7 +129,7 @@ def varlen(number: int) -> bytes:
 
 
 def packets(events: list[bytes]) -> bytes:
-    """As the socket delivers them; large ones go on in the next packet."""
+    """Returns the packets as the socket delivers them. Large events continue in the next packet."""
     stream = bytearray()
     for event in events:
         payload = b"\0" + event
@@ -138,12 +140,14 @@ def packets(events: list[bytes]) -> bytes:
 
 
 class NoHistory:
-    """Every table is what its name says; statements are remembered; tables named in `stopped` cannot go on."""
+    """Implements a history in which every table has the schema that its name describes. It records statements. Tables named in `stopped`
+    cannot continue.
+    """
 
     def __init__(self) -> None:
         self.statements: list[tuple[str, str, int]] = []
         self.stopped: set[str] = set()
-        self.for_consumers = False  # whether rows of a table that cannot go on stay in the stream
+        self.for_consumers = False  # Whether rows of a table that cannot continue stay in the stream.
         self.resolved: list[tuple[str, int]] = []
         self.changes: tuple[TableChange, ...] = ()
 
@@ -172,7 +176,7 @@ class NoHistory:
         return self.changes
 
     def rewind(self, position: Position) -> None:
-        """Nothing is kept."""
+        """This history stores nothing."""
 
 
 def not_hidden(database: str, table: str) -> bool:

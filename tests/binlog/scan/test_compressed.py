@@ -1,4 +1,4 @@
-"""Compressed events give the same blocks as plain ones, with positions of their own. The sizes that they state are verified."""
+"""Tests that compressed events give the same blocks as plain ones, with their own positions. The sizes that they state are verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same events are found however the socket divides the stream, and an event can be larger than a packet."""
+"""Tests that the same events are found however the socket divides the stream. An event can be larger than a packet."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stream_of(transactions: int, rows: int = 2, row_bytes: int = 7) -> bytes:
 
 
 def pour(data: bytes, pieces: list[int], buffer_bytes: int) -> tuple[PacketFramer, list[Block]]:
-    """The pieces repeat until the data is gone."""
+    """The sizes of the pieces repeat until all data is delivered."""
     framer, blocks, at, turn = PacketFramer(scanner(), buffer_bytes), [], 0, 0
     while at < len(data):
         space = framer.space()
@@ -73,7 +73,7 @@ def test_blocks_given_out_are_not_written_over() -> None:
     assert what(blocks) == before == EXPECTED
 
 
-# From just below the largest packet to several of them; exact multiples end with an empty packet.
+# The sizes reach from just below the largest packet to several packets. Exact multiples end with an empty packet.
 @pytest.mark.parametrize("event_bytes", [PACKET_MAX - 2, PACKET_MAX - 1, PACKET_MAX, 2 * PACKET_MAX - 1, 40 << 20])
 def test_an_event_of_many_packets_comes_out_whole(event_bytes: int) -> None:
     make = EventFactory()

@@ -1,6 +1,6 @@
-"""No bytes from a connection make the kernel read beyond the buffer that it was given.
+"""Tests that no bytes from a connection make the kernel read beyond its buffer.
 
-The compiled code checks no bounds, so the same source runs here as plain Python over a buffer that refuses every place outside it.
+The compiled code checks no bounds, so the same source runs here as plain Python over a buffer that refuses every read outside it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ mutations = st.lists(st.tuples(st.integers(0, len(LEGAL) - 1), st.integers(0, 25
 
 
 def run_plain(data: bytes, checksum: int, overhead: int) -> None:
-    """As the Scanner drives it, until the kernel says stop; whatever it hands over is stepped over."""
+    """Drives the kernel as the Scanner does, until the kernel stops. Everything that it hands over is skipped."""
     memory = ScanMemory.make()
     memory.events, memory.ends = memory.events[:, :64].copy(), memory.ends[:, :64].copy()
     memory.state[at.CHECKSUM], memory.state[at.OVERHEAD], memory.state[at.LIMIT] = checksum, overhead, len(data)
@@ -91,7 +91,7 @@ def test_garbage_is_never_read_outside(data: bytes, checksum: int, overhead: int
 @settings(max_examples=400, deadline=None)
 @given(st.one_of(st.sampled_from(KNOWN_TYPES), st.integers(0, 255)), st.integers(-9, 9), st.binary(max_size=70))
 def test_an_event_of_any_type_and_body_is_never_read_outside(event_type: int, lie: int, body: bytes) -> None:
-    """`lie`: mostly the length is true, else it is off by that much."""
+    """`lie`: the error of the stated length, mostly 0."""
     length = 19 + len(body) + (lie if abs(lie) > 6 else 0)
     event = bytes(4) + bytes([event_type]) + bytes(4) + max(0, length).to_bytes(4, "little") + bytes(6) + body
     run_plain(event, 0, 0)
@@ -108,7 +108,7 @@ tagged_fields = st.lists(
 def test_a_tagged_gtid_of_any_fields_is_never_read_outside_fidelity(
     fields: list[tuple[int, bytes]], end: int, change: int
 ) -> None:
-    """`change`: a place near the beginning of the message that is one more."""
+    """`change`: a position near the beginning of the message whose byte is increased by one."""
     event = bytearray(EventFactory(checksum=False).tagged_gtid(5, "night", fields))
     event[19 + change] = (event[19 + change] + 1) & 0xFF
     event = event[: len(event) - end % max(1, len(event) - 19)]

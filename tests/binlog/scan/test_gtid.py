@@ -1,4 +1,4 @@
-"""GTID sets as values: what MySQL's own GTID_SUBTRACT and GTID_SUBSET would answer, against plain Python sets."""
+"""Compares GTID sets with plain Python sets: the answers of MySQL's GTID_SUBTRACT and GTID_SUBSET."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def test_garbage_is_not_an_encoded_set(garbage: bytes) -> None:
 
 
 def test_a_set_with_tags_has_the_form_of_mysql_8_3() -> None:
-    """The count between two marks, and each tag after its length in that server's serialization (twice the number, below 128)."""
+    """The set has the count between two marks, and each tag after its length in that server's serialization (twice the number, below 128).
+    """
     encoded = GtidSet.parse(f"{A}:7:night:1-3").encoded()
     server = bytes.fromhex(A.replace("-", ""))
     plain = server + b"\0" + struct.pack("<QQQ", 1, 7, 8)

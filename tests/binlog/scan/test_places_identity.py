@@ -1,4 +1,6 @@
-"""Every transaction has one position, above everything that ended before it and below everything that follows, however often it is read."""
+"""Tests that every transaction has one position. It is above everything that ended before the transaction and below everything that
+follows, however often it is read.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ def packed(events: Callable[[EventFactory], list[bytes]]) -> bytes:
 
 
 def told(blocks: list[Block]) -> list[tuple[str, int]]:
-    """Order keys in stream order: of row events, of table changes, of the ends of transactions."""
+    """Returns the order keys in stream order: of row events, of table changes, and of ends of transactions."""
     found: list[tuple[str, int]] = []
     for block in blocks:
         found += [("change", change.order_key) for change in block.changes]
@@ -99,7 +101,7 @@ def told(blocks: list[Block]) -> list[tuple[str, int]]:
 @given(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=12), st.integers(0, 40))
 def test_a_place_is_above_what_ended_and_below_what_follows_identity(kinds: list[str], padding: int) -> None:
     make, records = EventFactory(), MemoryPrepared()
-    events: list[bytes] = [make.event(3, bytes(padding))]  # so that offsets of all remainders come
+    events: list[bytes] = [make.event(3, bytes(padding))]  # The padding gives offsets of all remainders.
     starts = []
     for number, kind in enumerate(kinds, start=1):
         starts.append((make.offset, len(events)))
@@ -145,7 +147,8 @@ def test_what_no_order_key_can_say_is_an_error_identity(epoch: int, number: int,
 
 
 def test_two_gigabytes_of_equal_rows_in_one_transaction_have_its_place_identity() -> None:
-    """Compressed they are some hundred kilobytes: fewer bytes than rows, which no order key of its own for each row survives."""
+    """The compressed transaction has some hundred kilobytes. These are fewer bytes than rows, so each row could not have its own order key.
+    """
     rows_event = bytearray(event(RowEventKind.INSERT, [(1, 1, "x" * 250)] * EVENT_ROWS))
     rows_event[TYPE_AT] = WRITE_ROWS
     one = bytes(rows_event)

@@ -1,4 +1,4 @@
-"""What the pass over a stream finds, and what it refuses, on events built by hand."""
+"""Tests what the scan of a stream finds, and what it refuses, on events that are built by hand."""
 
 from __future__ import annotations
 
@@ -176,7 +176,8 @@ def test_events_that_are_not_in_the_file_do_not_move_the_offset() -> None:
 
 
 def test_events_without_an_end_position_count_by_their_length() -> None:
-    """MariaDB 11 writes none within a transaction; where it leaves events out, the next that has one puts the offset right."""
+    """MariaDB 11 writes no end positions within a transaction. If it leaves events out, the next event with a position corrects the offset.
+    """
     make = EventFactory()
     events = [make.mariadb_gtid(1)]
     begin = make.offset
@@ -248,7 +249,7 @@ def test_rows_without_their_table_map_or_outside_a_transaction_are_refused() -> 
         feed(scanner(), [make.table_map(5)])
     make = EventFactory()
     events = [*make.transaction(1), make.query("BEGIN"), make.rows(5)]
-    with pytest.raises(BinlogFormatError, match="did not describe"):  # described, but in another transaction
+    with pytest.raises(BinlogFormatError, match="did not describe"):  # The table is described, but in another transaction.
         feed(scanner(), events)
 
 
@@ -303,7 +304,7 @@ def test_a_table_that_cannot_go_on_is_told_once_and_its_rows_are_dropped() -> No
     make, history = EventFactory(), NoHistory()
     history.stopped = {"orders"}
     events = [make.query("BEGIN"), make.table_map(4, "basket"), make.rows(4), make.table_map(5)]
-    stop = make.offset  # the first dropped row event begins here
+    stop = make.offset  # The first dropped row event begins here.
     events += [make.rows(5), make.rows(4), make.xid(), make.query("ALTER TABLE x ADD y INT"), *make.transaction(2)]
     scan = scanner(history)
     blocks = feed(scan, events)
@@ -362,8 +363,8 @@ def test_an_unknown_executed_set_is_learnt_from_the_next_file() -> None:
     blocks = feed(scan, [*first, *rotated, *make.transaction(42)])
     assert [(b.start_gtid_set, b.transaction_source.tolist()) for b in blocks] == [
         ("", [-1]),
-        ("", [-1]),  # the place where the file begins
-        (f"{SERVER}:1-41", [-1]),  # and where it ends until something is written
+        ("", [-1]),  # The position at which the file begins.
+        (f"{SERVER}:1-41", [-1]),  # The position at which the file ends until something is written.
         (f"{SERVER}:1-41", [0]),
     ]
     assert scan.position.gtid_set == f"{SERVER}:1-42"
@@ -371,7 +372,9 @@ def test_an_unknown_executed_set_is_learnt_from_the_next_file() -> None:
 
 @pytest.mark.parametrize("start_us", [0, 7_000_000])
 def test_the_place_where_a_file_begins_has_the_time_of_the_last_commit_failover(start_us: int) -> None:
-    """The header's is of whoever began the file: on a replica that is behind, later than what is still to come."""
+    """The time in the header is set by the server that began the file. On a replica that is behind, this time is later than the changes
+    that follow.
+    """
     make = EventFactory(seconds=TIME + 3600)
     begin = [make.rotate("binlog.000008"), make.format_description(), previous(make, f"{SERVER}:1-40")]
     blocks = feed(scanner(start=dataclasses.replace(START, time_us=start_us), executed_known=False), begin)
@@ -436,7 +439,7 @@ def test_the_checksum_is_that_of_zlib(data: bytes, begin: int) -> None:
 
 
 def test_a_steady_stream_hands_nothing_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once its table map is known, a transaction costs the interpreter nothing."""
+    """Once its table map is known, a transaction needs no work in the interpreter."""
     make, scan = EventFactory(), scanner()
     feed(scan, [make.format_description(), *make.transaction(1)])
     taken: list[bytes] = []
@@ -467,7 +470,7 @@ def test_a_table_map_with_metadata_that_no_column_has_says_why_it_is_unreadable_
     event = make.table_map(5).replace(b"\x01\x03\x00\x00", bytes([1, 252, 1, blob_length_bytes, 0]))
     event = event[:9] + len(event).to_bytes(4, "little") + bytes(4) + event[17:]
     assert "says" in parse_table_map(event[HEADER_BYTES:]).unreadable
-    feed(scanner(checksum=False), [make.query("BEGIN"), event])  # the table stops, and not the stream
+    feed(scanner(checksum=False), [make.query("BEGIN"), event])  # The table stops, but the stream continues.
 
 
 def test_an_incident_says_what_to_do_fidelity() -> None:

@@ -1,4 +1,6 @@
-"""The beginning of a file is skipped up to exactly the event at which the stream continues, however the socket divides the bytes."""
+"""Tests that the beginning of a file is skipped up to exactly the event at which the stream continues, however the socket divides the
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ PACKET_MAX = 0xFFFFFF
 
 
 def file_of(transactions: int, large_bytes: int = 0) -> tuple[list[bytes], list[int]]:
-    """The events of a dump from the file's first byte, and where its transactions end."""
+    """Returns the events of a dump from the file's first byte, and the positions at which its transactions end."""
     make = EventFactory()
     events, ends = [make.rotate(START.file), make.format_description(), make.event(35, bytes(8))], []
     for number in range(1, transactions + 1):
         if number == 2:
-            events.append(make.event(27, b"binlog.000007", artificial=True))  # a heartbeat
+            events.append(make.event(27, b"binlog.000007", artificial=True))  # a heartbeat event
         events += [make.gtid(number), make.query("BEGIN"), make.table_map(5)]
         events.append(make.rows(5, content=bytes([number]) * (large_bytes if number == 2 and large_bytes else 7)))
         events.append(make.xid())
@@ -36,7 +38,7 @@ EVENTS, ENDS = file_of(6)
 
 
 def poured(data: bytes, target: int, pieces: list[int], buffer_bytes: int = 4096) -> tuple[PacketFramer, list[Block]]:
-    """The pieces repeat until the data is gone."""
+    """The sizes of the pieces repeat until all data is delivered."""
     position = dataclasses.replace(START, offset=target)
     framer = PacketFramer(scanner(start=position), buffer_bytes, FileBeginning(position, contiguous=True))
     blocks, at, turn = [], 0, 0

@@ -1,4 +1,4 @@
-"""A session changes rows in statement format: the schema history gets the statement, and the stream continues."""
+"""Tests a session that changes rows in statement format: the schema history gets the statement, and the stream continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a QUERY event's text is taken for."""
+"""Tests how the text of a QUERY event is classified."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def test_rows_of_a_table_that_cannot_go_on_stay_for_consumers_whatever_follows()
     history.stopped, history.for_consumers = {"orders"}, True
     scan = scanner(history)
     blocks = feed(scan, [*make.transaction(1), make.query("ALTER TABLE x ADD y INT")])
-    history.stopped.clear()  # it could be read again, and the lake lacks its rows in between
+    history.stopped.clear()  # The table could be read again, but the lake lacks its rows in between.
     blocks += feed(scan, make.transaction(2))
     assert len([change for block in blocks for change in block.changes]) == 1, "it is reported once"
     rows = [block for block in blocks if block.event_count]

@@ -1,4 +1,4 @@
-"""GTIDs with a tag (MySQL 8.3 and above): what a stream with them has executed, and which of them are refused."""
+"""Tests GTIDs with a tag (MySQL 8.3 and above): the executed set of a stream with them, and which of them are refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice.cdc_engine.errors import BinlogFormatError, UnknownEventError
 from sluice.cdc_engine.gtid import GtidSet
 from tests.binlog.scan.event_factory import SERVER, TIME, EventFactory, feed, scanner, varlen
 
-MYSQL_9 = bytes.fromhex(  # the body of an event as a server of version 9.2 wrote it, before its checksum
+MYSQL_9 = bytes.fromhex(  # The body of an event as a server of version 9.2 wrote it, without its checksum.
     "02760000020225 02dcf0090230f90322bd03ad02210244445a68510322040406 0c666f6f62617a 0800 0a04 0c7f1583222d5c2e06 104903 12c3020b"
 )
 

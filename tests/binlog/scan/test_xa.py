@@ -114,7 +114,7 @@ def test_a_record_outlives_the_engine_until_its_commit_was_acked_fidelity(tmp_pa
     third = [*prepared(make, "c", []), *committed(make, "c"), *committed(make, "b")]
     acked = [START]
     feed(scanner(PreparedFiles(tmp_path, lambda: acked[0])), first)
-    for _ in range(2):  # the commit is read again as long as it was not acked
+    for _ in range(2):  # The commit is read again until it is acked.
         blocks = feed(scanner(PreparedFiles(tmp_path, lambda: acked[0]), middle), second)
         assert rows_of(blocks) == [b"1", b"2"]
     assert len(list(tmp_path.glob("*.committed"))) == 1

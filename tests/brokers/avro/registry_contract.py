@@ -109,7 +109,7 @@ PROTOBUF_SAMPLES = Samples(
 
 
 class RegistryPlace(Protocol):
-    """A registry for one test, with compatibility BACKWARD. `where`: how an error names the registry."""
+    """A registry for one test, with compatibility BACKWARD. `where`: the name of the registry in errors."""
 
     where: str
 
@@ -127,7 +127,9 @@ class RegistryPlace(Protocol):
 
 
 class RegistryContract:
-    """Has one test for each promise. The class that inherits it defines the fixture `place`. `samples`: schemas of the tested format."""
+    """Has one test for each promise of a schema registry. The class that inherits it defines the fixture `place`. `samples`: schemas of the
+    tested format.
+    """
 
     samples = AVRO_SAMPLES
 

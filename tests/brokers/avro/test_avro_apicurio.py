@@ -1,4 +1,6 @@
-"""A real schema registry keeps the promises of one, and Confluent's own deserializer reads what a real Kafka has."""
+"""Tests that a real schema registry keeps the promises of the contract, and that Confluent's own deserializer reads the messages in a real
+Kafka.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ class ApicurioPlace:
 
     @contextlib.contextmanager
     def unchecked(self, subject: str) -> Iterator[None]:
-        """The global compatibility applies to a subject with NONE."""
+        """Sets the subject to NONE, to which the global compatibility then applies."""
         assert self._server.set_compatibility("NONE", subject)
         assert self._server.set_compatibility("NONE")
         yield
@@ -112,7 +114,7 @@ def test_avro_is_read_by_the_deserializer_of_confluent(kafka41: KafkaServer, api
 
 
 class Login(http.server.BaseHTTPRequestHandler):
-    """A registry that gives every schema the number 7 if the login is right. What it says of another one has the password."""
+    """Serves a registry that gives every schema the number 7 if the login is right. Its answer to a wrong login contains the password."""
 
     def do_POST(self) -> None:
         given = base64.b64decode(self.headers.get("Authorization", "").removeprefix("Basic ")).decode()
@@ -143,7 +145,7 @@ class Login(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def tls_registry(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """The URL of a registry with a login and TLS, and the certificate of its authority."""
+    """Returns the URL of a registry with a login and TLS, and the certificate of its authority."""
     certificate, key = make_certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)

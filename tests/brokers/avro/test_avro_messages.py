@@ -54,7 +54,7 @@ def made(
 
 
 def flat(policies: Mapping[str, ValuePolicy] | None = None) -> list[tuple[str, dict[str, Any], str]]:
-    """Each row of the flat messages: its kind, its values, and its position."""
+    """Returns each row of the flat messages: its kind, its values, and its position."""
     maker = MessageMaker(Routing(BY_TABLE), "flat", display=Display(labels=True), describe=described, policies=policies)
     found = []
     for each in maker.messages(recorded(), 1):
@@ -80,7 +80,7 @@ class Reader:
 
 
 def shown(value: Any, text: str) -> Any:
-    """A value as the text in a flat message; `text` shows its form."""
+    """Returns a value as the text in a flat message. `text` shows the form of this text."""
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if isinstance(value, dt.datetime):
@@ -94,7 +94,7 @@ def shown(value: Any, text: str) -> Any:
 
 
 def same(name: str, value: Any, text: str) -> bool:
-    """Whether a value is that of a text. The columns `span…` are TIME: microseconds."""
+    """Returns whether a value equals the value in a text. The columns `span…` are TIME, in microseconds."""
     if name.startswith("span"):
         value, text = abs(value), str(kernel.clock_of(array(text), int(text.startswith("-")), len(text)))
     return bool(shown(value, text) == text)

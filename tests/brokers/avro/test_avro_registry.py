@@ -1,4 +1,6 @@
-"""The registry in memory keeps the promises of a real one, and the sender waits for a registry that is away or refuses a schema."""
+"""Tests that the registry in memory keeps the promises of a real one, and that the sender waits for a registry that is away or refuses a
+schema.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ class TestMemoryRegistry(RegistryContract):
 
 
 class OneBatch:
-    """A consumer whose batch is the recording, until it is acked. Implements `ConsumerTaken`."""
+    """Implements `ConsumerTaken` with one batch, the recording, which it returns until the batch is acked. Implements `ConsumerTaken`."""
 
     def __init__(self) -> None:
         self.undelivered, self.acked = "", False
@@ -75,7 +77,7 @@ class OneBatch:
         """The next get returns the batch again."""
 
     def stop_waiting(self) -> None:
-        """Nothing waits."""
+        """Does nothing, because no thread waits."""
 
     def end_text(self, batch_id: int) -> str:  # noqa: ARG002
         return ""

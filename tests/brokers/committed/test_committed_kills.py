@@ -1,4 +1,4 @@
-"""An engine is killed between Kafka's commit and the ack, again and again: readers of Kafka see every message once."""
+"""Kills an engine between Kafka's commit and the ack, again and again. Readers of Kafka must see every message once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def killed_after(captured: Captured, batches: int) -> None:
 
 
 def bodies(server: KafkaServer, topic: str) -> list[list[dict[str, Any]]]:
-    """What a reader of committed transactions sees in each partition."""
+    """Returns what a reader of committed transactions sees in each partition."""
     return [[json.loads(body) for body in kafka.read(server, topic, each, 0)] for each in range(PARTITIONS)]
 
 

@@ -1,4 +1,6 @@
-"""A broker that commits positions gets each message once, wherever the sender is killed and whatever batches it makes afterwards."""
+"""Tests that a broker that commits positions gets each message once, wherever the sender is killed and whatever batches it makes
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ COUNT = 60
 
 
 class Texts:
-    """A number as its text."""
+    """Encodes a number as its text."""
 
     def text(self, position: At) -> str:
         return str(position.count)
@@ -82,7 +84,7 @@ def test_broker_whose_commit_gets_no_answer_is_asked_what_it_has() -> None:
 
 
 def test_broker_is_asked_again_for_a_service_that_began_at_an_older_cursor() -> None:
-    """The engine started again in the same process, and the connection to the broker stayed."""
+    """The engine started again in the same process, and the connection to the broker stayed open."""
     broker, services = CommittingBroker(), [service_at(0), service_at(0)]
     current = iter([services[0], services[1], services[1]])
     sender: BrokerSender[Numbers] = BrokerSender(

@@ -100,7 +100,7 @@ def values_of(message: Any) -> dict[str, tuple[int, Any]]:
 
 
 def text_of(kind: int, value: Any, like: str) -> str:
-    """A value as the text in a flat message; `like` is that text, and shows its form."""
+    """Returns a value as the text in a flat message. `like` is this text, and shows its form."""
     if kind == FieldDescriptor.TYPE_BYTES:
         return str(value.decode("latin-1"))
     if kind == FieldDescriptor.TYPE_SINT32:

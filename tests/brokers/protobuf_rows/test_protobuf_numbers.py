@@ -1,4 +1,4 @@
-"""Field numbers keep their meaning over schema changes, and schemas are read in every form that a registry may give them."""
+"""Tests that field numbers keep their meaning over schema changes, and that schemas are read in every form that a registry may return."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def schemas(*names: str, kind: TypeCode = TypeCode.LONG, key: tuple[str, ...] = 
 
 
 def numbers(text: str) -> dict[str, int]:
-    """The number of each column; negative if it was dropped."""
+    """Returns the number of each column, negative for dropped columns."""
     (rows,) = (each for each in parsed(text).messages if each.name in {"Value", "Key"})
     return {field.name: -field.number if field.deprecated else field.number for field in rows.fields}
 

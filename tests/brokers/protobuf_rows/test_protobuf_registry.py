@@ -1,4 +1,6 @@
-"""A registry for Protobuf keeps the promises of one, and Confluent's own deserializer reads what a real Kafka has."""
+"""Tests that a registry for Protobuf keeps the promises of the contract, and that Confluent's own deserializer reads the messages in a real
+Kafka.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conf folder like that of Canal's distribution, with one instance."""
+"""Provides a conf folder like the one in Canal's distribution, with one instance."""
 
 from __future__ import annotations
 

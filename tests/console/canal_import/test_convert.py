@@ -1,4 +1,6 @@
-"""Canal's conf folder as conf/ of Sluice: what is taken over, what is said, and that nothing is lost or overwritten."""
+"""Tests the conversion of Canal's conf folder to conf/ of Sluice: what is imported, what is reported, and that nothing is lost or
+overwritten.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every key of the files that Canal 1.1.7 ships is reported: carried over, not carried over, or without a meaning here."""
+"""Tests that every key of the files that Canal 1.1.7 ships is reported as imported, not imported, or without a meaning."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def imported(root: Path, server: dict[str, str], instance: dict[str, str], name:
 
 
 def reported(found: Imported, key: str) -> set[str]:
-    """The kinds of sentences that name the key."""
+    """Returns the kinds of the reported sentences that name the key."""
     named = re.compile(rf"(?<![\w.]){re.escape(key)}(?![\w]|\.\w)")
     kinds = ("taken", "left", "no_meaning")
     said = {kind for told in found.findings.values() for kind in kinds if any(map(named.search, getattr(told, kind)))}

@@ -1,4 +1,5 @@
-"""The move of docs/from-canal.md: Canal's folder is imported by the command, the engine starts, and the client goes on where it stood."""
+"""Tests the steps of docs/from-canal.md: the command imports Canal's folder, the engine starts, and the client continues at its position.
+"""
 
 from __future__ import annotations
 

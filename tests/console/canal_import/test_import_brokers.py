@@ -1,4 +1,6 @@
-"""Canal's modes that send to brokers as `brokers` of conf/: a conf that Sluice takes, and the broker's client too, with no secret in it."""
+"""Tests the conversion of Canal's broker modes to `brokers` of conf/: Sluice and the broker's client accept the result, and it contains no
+secret.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def test_broker_of_canal_is_one_of_sluice(tmp_path: Path) -> None:
     assert "open-sesame" not in said + "".join(file.read_text() for file in found.files)
     settings = settings_of(kafka.servers, kafka.options, {"EXAMPLE_KAFKA_PASSWORD": "open-sesame"})
     assert (settings["sasl.username"], settings["sasl.password"]) == ("alice", "open-sesame")
-    KafkaPublisher(settings).close()  # its client takes them all
+    KafkaPublisher(settings).close()  # The broker's client accepts all settings.
 
 
 def test_broker_of_canal_by_older_names_and_in_protobuf(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Properties files as Java reads them, and the order in which Canal looks a key up."""
+"""Tests that properties files are read as Java does, and in which order Canal looks a key up."""
 
 from __future__ import annotations
 

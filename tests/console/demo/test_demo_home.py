@@ -1,4 +1,4 @@
-"""The demo's folder: a configuration the engine accepts, one demo at a time, a password only its owner can read."""
+"""Tests the demo's folder: a configuration that the engine accepts, one demo at a time, and a password that only its owner can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of a snapshot: a bar on a terminal, lines elsewhere, and in the end a sentence that says what came of it."""
+"""Tests how the progress of a snapshot is shown: a bar on a terminal, lines elsewhere, and at the end a sentence with the result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLACE = Position(epoch=1, file="binlog.000001", offset=4)
 
 
 def reading(records: SnapshotRecords, rows: int) -> SnapshotRecord:
-    """So many rows were read in ten seconds."""
+    """Returns progress in which this many rows were read in ten seconds."""
     begun = wanted(NAME, PLACE, 0.0).began(
         PLACE, version="v", key=("id",), columns=(), rows_expected=COUNT, now=time.time() - 10
     )

@@ -1,4 +1,4 @@
-"""The traffic is the same from the same start, and every statement of it runs on a real server."""
+"""Tests that the traffic is the same after the same start, and that a real server executes every statement of it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`sluice doctor`."""
+"""Tests of `sluice doctor`."""

@@ -1,4 +1,4 @@
-"""`sluice doctor`: what it collects, and that no secret is in it, wherever secrets are."""
+"""Tests what `sluice doctor` collects, and that its report contains no secret, wherever secrets are."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLANTED = {
 
 @pytest.fixture
 def planted(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """Secrets in every place that the report looks at."""
+    """Puts secrets into every location that the report reads."""
     monkeypatch.setenv("FOREIGN_API_TOKEN", PLANTED["other"])
     monkeypatch.setenv("SHORT_ONE", PLANTED["short"])
     file = place.conf.parent / "password"
@@ -94,7 +94,7 @@ def test_no_secret_is_in_the_report_of_a_valid_conf(planted: Place, tmp_path: Pa
     (planted.conf / "destinations" / "broken.yaml").unlink()
     planted.destination(3306)
     archive = tmp_path / "report.tar.gz"
-    # conf/ no longer names these, so nothing knows that they are secrets
+    # conf/ no longer names these, so nothing identifies them as secrets.
     unknown = {"command", "option", "salt", "url", "file", "short"}
     answer = RUNNER.invoke(app, ["doctor", "--archive", str(archive)])
     assert answer.exit_code == 0, answer.output

@@ -1,4 +1,5 @@
-"""The arguments that `sluice history` and `sluice why` accept, without a lake: times, positions, batches, and the versions of a row."""
+"""Tests the arguments that `sluice history` and `sluice why` accept (times, positions, batches) and the versions of a row, without a lake.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def place(file: int, offset: int, upto: int) -> dict[str, Any]:
 
 
 def interval(number: int, **fields: Any) -> CommittedInterval:
-    """Batch `number` of five seconds each: offsets 100·n to 100·(n + 1), GTIDs up to 10·(n + 1)."""
+    """Returns batch `number`. Each batch has five seconds, offsets 100·n to 100·(n + 1), and GTIDs up to 10·(n + 1)."""
     made: dict[str, Any] = {
         "version_before": number,
         "version": number + 1,

@@ -1,4 +1,4 @@
-"""What the demo reads off its Delta tables: rows, changes, freshness."""
+"""Tests what the demo reads from its Delta tables: rows, changes, freshness."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG = pa.schema(LOG_FIELDS)
 
 
 def add_markers(path: Path, sent: dict[int, float], visible_at: float) -> None:
-    """One Delta version with these markers, whose log file was put there at `visible_at`."""
+    """Adds one Delta version with these markers. The time of its log file is `visible_at`."""
     rows = [
         {"id": marker, "sent_at": dt.datetime.fromtimestamp(at, dt.UTC).replace(tzinfo=None)}
         for marker, at in sent.items()

@@ -1,4 +1,4 @@
-"""Which commits of runs a Delta table does not have any more, each rule by an example."""
+"""Tests which commits of runs a Delta table has lost, with an example for each rule."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def merged(*versions: int) -> list[Mapping[str, Any]]:
         (3, merged(1, 2, 3), [], False),
         (3, [*merged(1, 2, 3), restore(4, 1)], [2, 3], False),
         (3, [*merged(1, 2, 3), restore(4, 3)], [], False),
-        (3, [*merged(1, 2, 3), restore(4, 1), restore(5, 3)], [], False),  # all is back
+        (3, [*merged(1, 2, 3), restore(4, 1), restore(5, 3)], [], False),  # All commits are back.
         (3, [*merged(1, 2, 3), restore(4, 1), restore(5, 4)], [2, 3], False),
         (3, [*merged(1, 2, 3), restore(4, 1), restore(5, 2)], [3], False),
-        (3, [*merged(1, 2, 3, 4), restore(5, 2)], [3, 4], False),  # a run was killed before it kept its record
-        (4, [*merged(1, 2, 3), restore(4, 1)], [], False),  # it was accepted as it is
+        (3, [*merged(1, 2, 3, 4), restore(5, 2)], [3, 4], False),  # A run was killed before it stored its record.
+        (4, [*merged(1, 2, 3), restore(4, 1)], [], False),  # The table was accepted as it is.
         (3, [*merged(1, 2, 3), restore(4, None)], [1, 2, 3], True),
         (3, [*merged(1, 2, 3), {"version": 4, "operation": "CREATE OR REPLACE TABLE AS SELECT"}], [1, 2, 3], True),
         (3, [*merged(1), of_run(2, kind="maintenance"), *merged(3), restore(4, 1)], [3], False),

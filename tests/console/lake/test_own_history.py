@@ -1,4 +1,6 @@
-"""Who takes over a current-state table also takes over its change log and history: their names in Delta state whose they are."""
+"""Tests that an operator who takes over a current-state table also takes over its change log and history, whose names in Delta state their
+owner.
+"""
 
 from __future__ import annotations
 

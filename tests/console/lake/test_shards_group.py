@@ -1,4 +1,4 @@
-"""What the console says of shards: one view in `sluice sql`, the life of a row of one shard, and an owner for each."""
+"""Tests how the console shows shards: one view in `sluice sql`, the life of a row of one shard, and an owner for each shard."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMES = ("shop_1.orders", "shop_2.orders")
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
-    """A table in which each shard has committed a row of the key 1."""
+    """Returns a configuration with a table in which each shard has committed a row of the key 1."""
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     (tmp_path / "conf" / "destinations" / "a.yaml").write_text(
@@ -101,7 +101,7 @@ def test_check_names_the_shards_and_what_they_cannot_have_in_a_group(config: Slu
 
 
 def test_a_cut_has_shards_at_the_last_version_of_their_table_in_a_group() -> None:
-    """Each record is of its own merge; the table at the first of them would lack what the second brought."""
+    """Each record is from its own merge. At the version of the first record, the table would lack the rows of the second merge."""
     first, second = TableRecord(table_id="t", version=7), TableRecord(table_id="t", version=9)
     other = TableRecord(table_id="o", version=30)
     stands = _as_they_stand({"a": ("/lake/shop", second), "b": ("/lake/shop", first), "c": ("/lake/c", other)})

@@ -1,4 +1,4 @@
-"""`sluice sql`: the lake answers without Spark, as a table, as JSON and as CSV, and errors name what there is."""
+"""Tests `sluice sql`: it queries the lake without Spark, prints a table, JSON or CSV, and its errors name the existing tables."""
 
 from __future__ import annotations
 

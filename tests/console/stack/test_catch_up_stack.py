@@ -1,4 +1,4 @@
-"""What `sluice catch-up` starts and stops."""
+"""Tests what `sluice catch-up` starts and stops."""
 
 from __future__ import annotations
 

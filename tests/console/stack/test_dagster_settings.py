@@ -1,4 +1,6 @@
-"""What `sluice check` says of dagster.yaml: the package's file needs nothing, and each setting that Sluice needs has its sentence."""
+"""Tests the output of `sluice check` about dagster.yaml: the package's file lacks nothing, and there is a sentence for each setting that
+Sluice needs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ POSTGRES = {"storage": {"postgres": {"postgres_url": {"env": "DAGSTER_TEST_URL"}
 
 
 def with_limit(tag: str) -> dict[str, Any]:
-    """The package's limits with another tag."""
+    """Returns the package's limits with another tag."""
     runs = SHIPPED["concurrency"]["runs"]
     limits = [*runs["tag_concurrency_limits"], {"key": tag, "limit": 1}]
     return {"concurrency": {"runs": {**runs, "tag_concurrency_limits": limits}}}
@@ -34,7 +36,7 @@ def several(config: SluiceConfig) -> SluiceConfig:
 
 
 def apart(config: SluiceConfig, **engine: str) -> SluiceConfig:
-    """With a ledger and engines that runs on other hosts reach."""
+    """Returns the configuration with a ledger and engines that runs on other hosts can reach."""
     remote = config.engine.model_copy(update={"kind": "remote", "address": "engine:4267", **engine})
     return config.model_copy(update={"meta": config.meta.model_copy(update={"kind": "sql"}), "engine": remote})
 

@@ -1,4 +1,4 @@
-"""Dagster's storage is removed while it runs: `status` reports that at once, and `up` repairs it."""
+"""Removes Dagster's storage while Dagster runs: `status` reports this at once, and `up` repairs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = MAKING_SECONDS_MAX + 1
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home as Dagster itself makes it."""
+    """Creates a home as Dagster itself does."""
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     with dg.DagsterInstance.get() as instance:
         assert instance.get_runs() == []
@@ -57,7 +57,7 @@ def test_a_daemon_that_runs_is_not_reported_as_away(home: Path) -> None:
 
 
 def test_the_size_is_that_of_all_files(home: Path) -> None:
-    """Also of the files of runs; unknown if the storage is elsewhere."""
+    """The size includes the files of runs. It is unknown if the storage is not in files."""
     before = storage_bytes(home)
     assert before
     (home / "history" / "runs" / "a-run.db").write_bytes(b"x" * 1000)

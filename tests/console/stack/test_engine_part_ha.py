@@ -1,4 +1,4 @@
-"""`sluice up` starts an engine process in addition to the others if conf/ requires one on this host."""
+"""Tests that `sluice up` also starts an engine process if conf/ requires one on this host."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Nursery:
             env={**os.environ, MARK: self.mark},
         )
         self.started.append(child)
-        # exec tells Popen that it went well a moment before the kernel shows the new environment
+        # exec reports success to Popen a moment before the kernel shows the new environment.
         wait_for("the program's environment is there", psutil.Process(child.pid).environ)
         self.file.add(name, child.pid)
         return child
@@ -71,7 +71,7 @@ def line(child: subprocess.Popen[str]) -> str:
 
 
 def ended(pid: int) -> bool:
-    """Whether a process that is not our child ends within ten seconds; its new parent may take a while to bury it."""
+    """Returns whether a process that is not our child ends within ten seconds. Its new parent may need time to reap it."""
     end = time.monotonic() + 10
     while time.monotonic() < end:
         if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:

@@ -1,4 +1,4 @@
-"""A signal that comes while a library works is an interrupt all the same."""
+"""Tests that a signal that arrives while a library works still interrupts."""
 
 from __future__ import annotations
 

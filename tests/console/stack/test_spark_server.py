@@ -1,4 +1,4 @@
-"""`sluice spark`: the Spark Connect server of conf/ in the foreground."""
+"""Tests `sluice spark`, which runs the Spark Connect server of conf/ in the foreground."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_it_serves_other_hosts_until_sigterm_which_reaches_java_itself(tmp_path:
     try:
         probe = GrpcProbe(port, _ask_spark)
         wait_for("a session answers", lambda: not process.running or probe.answers(), 120)
-        socket.create_connection(("127.0.0.2", port), 5).close()  # another address of this host
+        socket.create_connection(("127.0.0.2", port), 5).close()  # This is another address of this host.
         assert "java" in Path(f"/proc/{process.pid}/exe").resolve().name
         os.kill(process.pid, signal.SIGTERM)
         wait_for("it has ended", lambda: not process.running)

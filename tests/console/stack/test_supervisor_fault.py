@@ -1,4 +1,4 @@
-"""The supervisor's rules, with parts that are only said to be processes: order, deaths, patience."""
+"""Tests the rules of the supervisor with parts that only pretend to be processes: order, deaths, patience."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class FakePart:
     once: bool = False
     seconds_max: float = 60.0
     answer_after: int = 1
-    deaths: list[str] = dataclasses.field(default_factory=list)  # how the next lives end, right after their begin
-    strangers: int = 0  # so many of its deaths are of its port: another program has it just then
+    deaths: list[str] = dataclasses.field(default_factory=list)  # How the next processes end, immediately after they begin.
+    strangers: int = 0  # How many of its deaths have this cause: another program uses its port at that moment.
     begun: int = 0
     how: str = ""
     asked: int = 0
@@ -83,7 +83,7 @@ def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second passes at each look at the clock: waits are over at once."""
+    """Advances the clock by a second at each look, so that waits end at once."""
     monkeypatch.setattr(supervisor, "_now", itertools.count(0.0, 1.0).__next__)
 
 
@@ -194,7 +194,7 @@ BINDS = (
 
 
 def test_fault_a_process_that_cannot_bind_since_a_stranger_was_faster_is_begun_again(tmp_path: Path) -> None:
-    """A stranger takes the port after it was found free and before the process binds it; then it goes."""
+    """Another program takes the port after it was found free and before the process binds it. Later this program ends."""
     port, log, bound = free_port(), tmp_path / "log", tmp_path / "bound"
     strangers: list[socket.socket] = []
 
@@ -228,7 +228,7 @@ def test_fault_a_process_that_cannot_bind_since_a_stranger_was_faster_is_begun_a
 def test_fault_a_warm_up_that_takes_too_long_is_ended_and_all_goes_on(
     part: Callable[..., FakePart], tmp_path: Path
 ) -> None:
-    """On a machine that is busy with other things; what it spares is not worth a start that fails."""
+    """This happens on a machine that is busy with other work. The time that a warm-up saves is not worth a failed start."""
     said, program = list[str](), [sys.executable, "-c", "import threading; threading.Event().wait()"]
     warm = WarmUp(program, ("spark",), tmp_path / "log", 0.0, said.append)
     made = Supervisor([part("spark"), warm], said.append, UP)

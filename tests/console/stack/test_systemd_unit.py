@@ -1,4 +1,4 @@
-"""docs/sluice.service is a unit that systemd takes."""
+"""Tests that systemd accepts docs/sluice.service as a unit."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def test_the_unit_starts_the_foreground_and_is_told_when_it_is_ready() -> None:
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not on this machine")
 def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
     unit = tmp_path / "sluice.service"
-    unit.write_text(UNIT.read_text().replace("/opt/sluice/sluice", "/bin/true"))  # the program must be there
+    unit.write_text(UNIT.read_text().replace("/opt/sluice/sluice", "/bin/true"))  # systemd requires that the program exists.
     done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

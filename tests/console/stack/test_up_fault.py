@@ -1,4 +1,5 @@
-"""`sluice up` hears SIGINT in each phase and leaves nothing, sees each death, and in the foreground keeps everything alive."""
+"""Tests that `sluice up` reacts to SIGINT in each phase and leaves nothing, notices each death, and restarts everything in the foreground.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ PHASES = {
 
 
 class Up:
-    """One `sluice up` with fakes, and what it says."""
+    """Runs one `sluice up` with fake parts, and collects its output."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -68,7 +69,7 @@ class Up:
         return self.program.wait(20)
 
     def left(self) -> list[int]:
-        """Living processes with our mark, and the supervisor."""
+        """Returns the running processes with the mark of this test, and the supervisor."""
         marked = []
         for process in psutil.process_iter():
             with contextlib.suppress(OSError, psutil.Error):

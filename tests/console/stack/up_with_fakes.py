@@ -1,6 +1,6 @@
-"""A program: `sluice up` with small processes in place of Dagster and Spark; each answers once a file of its name is there.
+"""Runs `sluice up` as a program, with small processes instead of Dagster and Spark. Each of them answers once a file of its name exists.
 
-Arguments: the folder, whose conf/ is read, and "foreground" or nothing.
+The arguments are the folder whose conf/ is read, and "foreground" or nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def sleeper(name: str) -> list[str]:
 
 
 class FakeStack(stack.Stack):
-    """Everything but the programs is real."""
+    """Replaces the programs by fakes. Everything else is real."""
 
     def _parts(self) -> list[StackPart]:
         parts: list[StackPart] = [self._fake(name) for name in AFTER]
@@ -62,7 +62,7 @@ class FakeStack(stack.Stack):
         )
 
     def _ask_code_server(self, record: ProcessRecord) -> None:
-        """The fake hears SIGTERM only."""
+        """The fake reacts only to SIGTERM."""
 
     def _steps(self, name: str) -> list[StopStep]:
         del name

@@ -1,4 +1,4 @@
-"""status where engines, Dagster and Spark are on other hosts or in containers: it names the host that reads."""
+"""Tests `status` if engines, Dagster and Spark are on other hosts or in containers: it names the host that reads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ENGINE = {
 
 @pytest.fixture
 def apart(place: Place, tmp_path: Path) -> Place:
-    """The ledger is shared, and the engines are on two other hosts."""
+    """Sets up a shared ledger, and engines on two other hosts."""
     main = yaml.safe_load((place.conf / "sluice.yaml").read_text())
     url = f"sqlite:///{tmp_path}/meta.db"
     place.write("sluice.yaml", {**main, "meta": {"kind": "sql", "url": url}, "engine": ENGINE})
@@ -40,7 +40,7 @@ def apart(place: Place, tmp_path: Path) -> Place:
 
 @pytest.fixture
 def held_elsewhere(apart: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The lease of an engine on another host."""
+    """Takes the lease of an engine as another host."""
     with monkeypatch.context() as there:
         there.setattr(socket, "gethostname", lambda: "engine1")
         lease = open_lease(as_location(load_config().destination_dir("shop")))
@@ -85,7 +85,7 @@ def test_ha_a_lag_is_shown_only_if_the_engine_that_reads_reports_it(held_elsewhe
     assert found["destinations"][0]["lag_seconds"] is None
     assert "0.0 s" not in shown
     assert "0.0 s" not in RUNNER.invoke(app, ["instance", "list"]).stdout
-    running_engine(apart.data / "engine" / "shop", lag_seconds=7.5)  # the other host's, in a folder that both have
+    running_engine(apart.data / "engine" / "shop", lag_seconds=7.5)  # This is the file of the other host, in a folder that both hosts use.
     _, found, shown = status()
     assert found["destinations"][0]["lag_seconds"] == 7.5
     assert "7.5 s" in shown

@@ -1,1 +1,1 @@
-"""What the command shows on a terminal, and completes in a shell."""
+"""Tests what the command shows on a terminal, and what it completes in a shell."""

@@ -1,4 +1,4 @@
-"""Completion in the shell, through the program that the shell calls."""
+"""Tests completion in the shell, through the program that the shell calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def completed(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 def test_commands_destinations_and_tables_are_completed(
     place: Place, words: str, found: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_tables(place.destination(1))  # shop.orders and shop.items
+    write_tables(place.destination(1))  # The tables are shop.orders and shop.items.
     assert completed(words, monkeypatch, capsys) == found
 
 

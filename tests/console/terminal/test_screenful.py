@@ -1,4 +1,4 @@
-"""`sluice status` on a terminal: everything that is wrong comes first, and all of it fits the screen."""
+"""Tests `sluice status` on a terminal: problems come first, and the output fits the screen."""
 
 from __future__ import annotations
 
