@@ -53,7 +53,8 @@ def _role(config: SluiceConfig) -> str:
 
 
 def _answer_of_staging(config: SluiceConfig, options: dict[str, str]) -> str:
-    """Returns why the object store of staged batches cannot be read. Returns an empty text if it can be read, or if conf/ configures none.
+    """Returns why the object store of staged batches cannot be read. Returns an empty text if it can be read, or if
+    conf/ configures none.
     """
     staging = config.staging if is_in_a_store(config.staging) else ""
     try:

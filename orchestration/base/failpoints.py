@@ -19,13 +19,15 @@ AFTER_TAKE = "after_take"  # The ledger contains the end of the batch, but the r
 BEFORE_MERGE = "before_merge"  # The run holds the run lock and has taken the oldest batch, but has written nothing.
 BETWEEN_TABLES = "between_tables"  # Some tables have their Delta commit. The other tables are being merged.
 AFTER_MERGE = "after_merge"  # Every Delta commit exists, and the run has not ended.
-BEFORE_ACK = "before_ack"  # The run succeeded or reported its batch as merged, but the ledger does not contain the ack yet.
+# The run succeeded or reported its batch as merged, but the ledger does not contain the ack yet.
+BEFORE_ACK = "before_ack"
 AFTER_ACK = "after_ack"  # The ledger's cursor has moved, but the next batch is not handed out.
 AFTER_CHUNK = "after_chunk"  # A chunk of a snapshot is complete.
 # The snapshot has read all rows, and the stream has passed their position, but the lake contains none of the rows.
 BEFORE_PUBLISH = "before_publish"
 AFTER_PUBLISH = "after_publish"  # The lake contains the table, but the snapshot's record is not updated yet.
-BEFORE_ROWS = "before_rows"  # A backfill or a repair has read everything, but has written nothing and requested no lock.
+# A backfill or a repair has read everything, but has written nothing and requested no lock.
+BEFORE_ROWS = "before_rows"
 BETWEEN_ROWS = "between_rows"  # One table has the operation's commit. The other tables do not have it.
 # Every table has its commit. The files of the operation still exist, and the repaired rows are not compared again yet.
 AFTER_ROWS = "after_rows"

@@ -44,7 +44,8 @@ SETTINGS: dict[str, Any] = {
 
 
 class Workload:
-    """Generates deterministic transactions: every version of a counter, keys that move and swap, and a journal without a key for counting.
+    """Generates deterministic transactions: every version of a counter, keys that move and swap, and a journal
+    without a key for counting.
     """
 
     def __init__(self, connect: Callable[[], Any]) -> None:

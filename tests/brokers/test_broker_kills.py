@@ -1,4 +1,5 @@
-"""Sends a destination's changes through Kafka, RabbitMQ and RocketMQ at once, while the brokers and the engine are killed during batches.
+"""Sends a destination's changes through Kafka, RabbitMQ and RocketMQ at once, while the brokers and the engine are
+killed during batches.
 """
 
 from __future__ import annotations

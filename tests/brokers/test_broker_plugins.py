@@ -1,4 +1,5 @@
-"""Tests a broker of another package: its settings are checked with those of conf/, its publisher sends, and an error names what is wrong.
+"""Tests a broker of another package: its settings are checked with those of conf/, its publisher sends, and an error
+names what is wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Tests that `canal_server.rows_query` is refused if the SQL texts of statements would show what other settings hide, or would be missing.
+"""Tests that `canal_server.rows_query` is refused if the SQL texts of statements would show what other settings hide,
+or would be missing.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ def test_a_pattern_gives_its_tables_one_place_and_a_name_each() -> None:
     assert policy.shard is not None
     assert (policy.shard.column, policy.shard.name, policy.charsets) == ("shop", "7", {"a": "latin1"})
     assert "shop_x.items" not in policies_of(east)
-    assert bool(policies_of(east))  # The policies are truthy although they name no table, because staging uses `policies or {}`.
+    # The policies are truthy although they name no table, because staging uses `policies or {}`.
+    assert bool(policies_of(east))
 
 
 def test_keys_that_no_word_of_conf_names_stay_those_of_the_source_in_a_group() -> None:

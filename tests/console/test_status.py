@@ -53,7 +53,8 @@ def running_engine(directory: Path, **changes: Any) -> None:
 def everything_runs(place: Place) -> ProcessFile:
     """Every part of a stack has a running process: the process of the test."""
     (place.data / "dagster").mkdir(parents=True, exist_ok=True)
-    (place.data / "dagster" / "dagster.yaml").write_text("storage: {postgres: {}}")  # The loss of this storage is not visible in files.
+    # The loss of this storage is not visible in files.
+    (place.data / "dagster" / "dagster.yaml").write_text("storage: {postgres: {}}")
     file = ProcessFile(place.data / "processes.json")
     for name in part_names(load_config()):
         file.add(name, os.getpid())

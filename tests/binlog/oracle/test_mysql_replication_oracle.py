@@ -90,7 +90,8 @@ def test_images_are_those_of_mysql_replication_oracle(mysql80: DatabaseServer) -
             CREATE,
         )
         recording = Recording.begin(mysql80)
-        execute(connection, "SET GLOBAL binlog_row_metadata = FULL")  # The setting must also be on while mysql-replication reads.
+        # The setting must also be on while mysql-replication reads.
+        execute(connection, "SET GLOBAL binlog_row_metadata = FULL")
         try:
             cursor.executemany(f"INSERT INTO t VALUES ({', '.join(['%s'] * len(NAMES))})", rows)
             execute(connection, "UPDATE t SET a = 5, f = NULL WHERE id < 3", "DELETE FROM t WHERE id > 1")

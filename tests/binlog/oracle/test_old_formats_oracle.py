@@ -1,4 +1,5 @@
-"""Tests the temporal formats from before MySQL 5.6 from the binlog to the lake. MariaDB still writes them with mysql56_temporal_format=OFF.
+"""Tests the temporal formats from before MySQL 5.6 from the binlog to the lake. MariaDB still writes them with
+mysql56_temporal_format=OFF.
 """
 
 from __future__ import annotations

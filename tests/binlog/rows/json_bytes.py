@@ -24,7 +24,8 @@ SMALL_OBJECT, LARGE_OBJECT, SMALL_ARRAY, LARGE_ARRAY, LITERAL, INT64, DOUBLE, ST
     15,
 )
 INTEGERS = {5: "<h", 6: "<H", 7: "<i", 8: "<I", 9: "<q", 10: "<Q"}
-INLINED = {2: {LITERAL, 5, 6}, 4: {LITERAL, 5, 6, 7, 8}}  # Kinds of values that are stored in the entry itself, by the width of offsets.
+# Kinds of values that are stored in the entry itself, by the width of offsets.
+INLINED = {2: {LITERAL, 5, 6}, 4: {LITERAL, 5, 6, 7, 8}}
 Path = Sequence[str | int]
 
 

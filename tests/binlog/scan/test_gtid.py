@@ -98,7 +98,8 @@ def test_garbage_is_not_an_encoded_set(garbage: bytes) -> None:
 
 
 def test_a_set_with_tags_has_the_form_of_mysql_8_3() -> None:
-    """The set has the count between two marks, and each tag after its length in that server's serialization (twice the number, below 128).
+    """The set has the count between two marks, and each tag after its length in that server's serialization (twice
+    the number, below 128).
     """
     encoded = GtidSet.parse(f"{A}:7:night:1-3").encoded()
     server = bytes.fromhex(A.replace("-", ""))

@@ -147,7 +147,8 @@ def test_what_no_order_key_can_say_is_an_error_identity(epoch: int, number: int,
 
 
 def test_two_gigabytes_of_equal_rows_in_one_transaction_have_its_place_identity() -> None:
-    """The compressed transaction has some hundred kilobytes. These are fewer bytes than rows, so each row could not have its own order key.
+    """The compressed transaction has some hundred kilobytes. These are fewer bytes than rows, so each row could not
+    have its own order key.
     """
     rows_event = bytearray(event(RowEventKind.INSERT, [(1, 1, "x" * 250)] * EVENT_ROWS))
     rows_event[TYPE_AT] = WRITE_ROWS

@@ -176,7 +176,8 @@ def test_events_that_are_not_in_the_file_do_not_move_the_offset() -> None:
 
 
 def test_events_without_an_end_position_count_by_their_length() -> None:
-    """MariaDB 11 writes no end positions within a transaction. If it leaves events out, the next event with a position corrects the offset.
+    """MariaDB 11 writes no end positions within a transaction. If it leaves events out, the next event with a
+    position corrects the offset.
     """
     make = EventFactory()
     events = [make.mariadb_gtid(1)]
@@ -249,7 +250,8 @@ def test_rows_without_their_table_map_or_outside_a_transaction_are_refused() -> 
         feed(scanner(), [make.table_map(5)])
     make = EventFactory()
     events = [*make.transaction(1), make.query("BEGIN"), make.rows(5)]
-    with pytest.raises(BinlogFormatError, match="did not describe"):  # The table is described, but in another transaction.
+    # The table is described, but in another transaction.
+    with pytest.raises(BinlogFormatError, match="did not describe"):
         feed(scanner(), events)
 
 

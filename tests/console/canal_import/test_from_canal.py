@@ -1,4 +1,5 @@
-"""Tests the steps of docs/from-canal.md: the command imports Canal's folder, the engine starts, and the client continues at its position.
+"""Tests the steps of docs/from-canal.md: the command imports Canal's folder, the engine starts, and the client
+continues at its position.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Tests the arguments that `sluice history` and `sluice why` accept (times, positions, batches) and the versions of a row, without a lake.
+"""Tests the arguments that `sluice history` and `sluice why` accept (times, positions, batches) and the versions of a
+row, without a lake.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ class FakePart:
     once: bool = False
     seconds_max: float = 60.0
     answer_after: int = 1
-    deaths: list[str] = dataclasses.field(default_factory=list)  # How the next processes end, immediately after they begin.
+    # How the next processes end, immediately after they begin.
+    deaths: list[str] = dataclasses.field(default_factory=list)
     strangers: int = 0  # How many of its deaths have this cause: another program uses its port at that moment.
     begun: int = 0
     how: str = ""

@@ -20,6 +20,7 @@ def test_the_unit_starts_the_foreground_and_is_told_when_it_is_ready() -> None:
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not on this machine")
 def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
     unit = tmp_path / "sluice.service"
-    unit.write_text(UNIT.read_text().replace("/opt/sluice/sluice", "/bin/true"))  # systemd requires that the program exists.
+    # systemd requires that the program exists.
+    unit.write_text(UNIT.read_text().replace("/opt/sluice/sluice", "/bin/true"))
     done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,5 @@
-"""Tests that `sluice up` reacts to SIGINT in each phase and leaves nothing, notices each death, and restarts everything in the foreground.
+"""Tests that `sluice up` reacts to SIGINT in each phase and leaves nothing, notices each death, and restarts
+everything in the foreground.
 """
 
 from __future__ import annotations
