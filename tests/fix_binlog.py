@@ -1,6 +1,6 @@
 """Reads row events that a real server wrote into a `contracts.Block`, without the engine's scanner; for tests of decoding and staging.
 
-The events are read from the server's binlog file and framed in plain Python, so that the decoder is tested separately from the scanner.
+event type → kind, version of the rows header
 """
 
 from __future__ import annotations

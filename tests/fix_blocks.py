@@ -13,13 +13,13 @@ SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 ORDERS = TableVersion(database="shop", table="orders", columns=(), key=(), version="a")
 AUDIT = TableVersion(database="shop", table="audit", columns=(), key=(), version="b")
 SECOND_US = 1_000_000
-END = 16  # bytes of the end of a transaction: the minimum distance of two order keys
-GAP = 3  # bytes of other events before each row event
+END = 16  # The number of bytes of the end of a transaction: the minimum distance of two order keys.
+GAP = 3  # The number of bytes of other events before each row event.
 
 
 @dataclasses.dataclass
 class Source:
-    """A source of numbered row events: each event's bytes are its number (8 bytes) and padding up to `size`.
+    """Generates numbered row events. Each event's bytes are its number (8 bytes) and padding up to `size`.
 
     Offsets depend only on the preceding events and transactions, so a stream that is read again with other block boundaries has the same
     offsets. `begun`: the start offset of the open transaction.

@@ -19,18 +19,18 @@ from sluice.cdc_engine.states import TableState
 LEDGER = Ledger(ledger_id="0123456789ab")
 CLIENT = ClientIdentity(destination="shop")
 
-UNIT = 16  # the minimum distance of the ends of two transactions
+UNIT = 16  # The minimum distance of the ends of two transactions.
 
 
 class FileLedger(StoredLedger):
-    """The ledger in the folder of a destination."""
+    """Stores the ledger in the folder of a destination."""
 
     def __init__(self, directory: Path, *, fence: Callable[[], None] = lambda: None) -> None:
         super().__init__(FileRecordStore(directory), directory.name, fence=fence)
 
 
 class MemoryLedger(StoredLedger):
-    """A ledger in memory."""
+    """Stores the ledger in memory."""
 
     def __init__(self, ledger: Ledger | None = None) -> None:
         records = MemoryRecordStore()

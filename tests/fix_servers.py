@@ -1,6 +1,6 @@
-"""pytest plugin: real database servers and a Spark server, each started when a test first uses it.
+"""pytest plugin that provides real database servers and a Spark server. Each starts when a test first uses it.
 
-Every server has its own folder (`memory_folder`) and a free port, is stopped at the end, and dies with pytest even if pytest is killed.
+Every server has its own folder (`memory_folder`) and a free port. It is stopped at the end, and ends with pytest even if pytest is killed.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,13 +47,13 @@ def _running(version: str, folder: Path) -> Iterator[DatabaseServer]:
 
 @pytest.fixture(scope="session")
 def mysql80(servers_folder: Path) -> Iterator[DatabaseServer]:
-    """MySQL 8.0.31, shared by the whole run: a test creates its own database in it and leaves the server running."""
+    """Starts MySQL 8.0.31 for the whole run. A test creates its own database in it and leaves the server running."""
     yield from _running("mysql-8.0.31", servers_folder)
 
 
 @pytest.fixture(scope="session")
 def mysql9(servers_folder: Path) -> Iterator[DatabaseServer]:
-    """MySQL 9, shared by the whole run like mysql80; tests are skipped, with the reason, if Debian's packages are not available."""
+    """Starts MySQL 9 for the whole run, like mysql80. If Debian's packages are not available, tests are skipped with the reason."""
     server = DatabaseServer(MYSQL_9, servers_folder / MYSQL_9)
     _skip_without_packages(server)
     try:
@@ -71,19 +71,19 @@ def _skip_without_packages(server: DatabaseServer) -> None:
 
 @pytest.fixture(scope="session")
 def mysql57(servers_folder: Path) -> Iterator[DatabaseServer]:
-    """MySQL 5.7.22, shared by the whole run."""
+    """Starts MySQL 5.7.22 for the whole run."""
     yield from _running("mysql-5.7.22", servers_folder)
 
 
 @pytest.fixture(scope="session")
 def mariadb114(servers_folder: Path) -> Iterator[DatabaseServer]:
-    """MariaDB 11.4.5, shared by the whole run."""
+    """Starts MariaDB 11.4.5 for the whole run."""
     yield from _running("mariadb-11.4.5", servers_folder)
 
 
 @pytest.fixture(scope="session")
 def mariadb1011(servers_folder: Path) -> Iterator[DatabaseServer]:
-    """MariaDB 10.11.5, shared by the whole run."""
+    """Starts MariaDB 10.11.5 for the whole run."""
     yield from _running("mariadb-10.11.5", servers_folder)
 
 
@@ -116,13 +116,13 @@ def fresh_mysql80(fresh_server: ServerFactory) -> ServerFactory:
 
 @pytest.fixture(scope="session")
 def s3_place(tmp_path_factory: pytest.TempPathFactory) -> S3Server:
-    """The address of the S3 server, which Spark gets when it starts; the server starts when a test uses it."""
+    """Returns the address of the S3 server, which Spark gets when it starts. The server starts when a test uses it."""
     return S3Server(tmp_path_factory.mktemp("s3"), free_port())
 
 
 @pytest.fixture(scope="session")
 def s3_store(s3_place: S3Server) -> Iterator[S3Server]:
-    """An S3 server, shared by the whole run: a test uses its own prefix in it."""
+    """Starts an S3 server for the whole run. A test uses its own prefix in it."""
     try:
         yield s3_place.start()
     finally:
@@ -131,13 +131,13 @@ def s3_store(s3_place: S3Server) -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzuriteServer]:
-    """An Azure Blob Storage, shared by the whole run: a test uses its own prefix in it. Skips where npm cannot install it."""
+    """Starts an Azure Blob Storage for the whole run. A test uses its own prefix in it. Skips the test if npm cannot install it."""
     yield from _started(AzuriteServer(tmp_path_factory.mktemp("azurite")))
 
 
 @pytest.fixture(scope="session")
 def fake_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGcsServer]:
-    """A Google Cloud Storage, shared by the whole run: a test uses its own prefix in it. Skips where Go cannot install it."""
+    """Starts a Google Cloud Storage for the whole run. A test uses its own prefix in it. Skips the test if Go cannot install it."""
     yield from _started(FakeGcsServer(tmp_path_factory.mktemp("gcs")))
 
 
@@ -155,7 +155,7 @@ def _started(server: Store) -> Iterator[Store]:
 
 @pytest.fixture(scope="session")
 def spark_server(tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server) -> Iterator[SparkConnectServer]:
-    """A Spark Connect server with Delta, shared by the whole run and not warmed up: the first MERGE takes longer."""
+    """Starts a Spark Connect server with Delta for the whole run. It is not warmed up, so the first MERGE takes longer."""
     server = SparkConnectServer(None, tmp_path_factory.mktemp("spark"), memory="2g", extras=EXTRAS)
     server.tell(spark_settings(s3_place.options), spark_environment(s3_place.options))
     try:
@@ -176,7 +176,7 @@ def postgres16(servers_folder: Path) -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def zookeeper39(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """ZooKeeper 3.9 with one node, shared by the whole run like Postgres."""
+    """Starts ZooKeeper 3.9 with one node for the whole run, like Postgres."""
     server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
     try:
         yield server.start()

@@ -45,7 +45,7 @@ def render(helm: Path, choices: Sequence[str]) -> str:
 
 
 def settings_of(rendered: str, ending: str) -> dict[str, str]:
-    """The files of a ConfigMap."""
+    """Returns the files of a ConfigMap."""
     maps = [each for each in yaml.safe_load_all(rendered) if each and each["kind"] == "ConfigMap"]
     (data,) = [each["data"] for each in maps if each["metadata"]["name"].endswith(ending)]
     return dict(data)

@@ -14,7 +14,7 @@ VARIABLE = re.compile(r"\$(\w+)")
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One instruction, as RUN with its command."""
+    """An instruction, for example RUN with its command."""
 
     name: str
     text: str
@@ -22,7 +22,7 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """What follows one FROM. `name`: after AS; empty for the image itself."""
+    """The instructions that follow one FROM. `name`: the name after AS, empty for the image itself."""
 
     base: str
     name: str
@@ -32,13 +32,13 @@ class Stage:
         return [each.text for each in self.instructions if each.name == name]
 
     def assigned(self, name: str) -> dict[str, str]:
-        """The values that all ARG or ENV instructions set."""
+        """Returns the values that all ARG or ENV instructions set."""
         pairs = [pair.partition("=") for text in self.all(name) for pair in shlex.split(text)]
         return {key: value for key, _, value in pairs}
 
     @property
     def environment(self) -> dict[str, str]:
-        """The ENV of the image, with the defaults of ARG in place of their names."""
+        """Returns the ENV of the image, in which the defaults of ARG replace their names."""
         arguments = self.assigned("ARG")
         return {
             key: VARIABLE.sub(lambda found: arguments[found[1]], value) for key, value in self.assigned("ENV").items()
@@ -60,7 +60,9 @@ def read_dockerfile(file: Path) -> list[Stage]:
 
 
 def is_sent(path: str, ignore: Path) -> bool:
-    """Whether a file of the checkout is in the build's context. Knows the patterns that our file uses: the last that matches decides."""
+    """Returns whether a file of the checkout is in the build's context. Knows the patterns that our file uses. The last pattern that
+    matches decides.
+    """
     sent = True
     for line in ignore.read_text().splitlines():
         if not line or line.startswith("#"):

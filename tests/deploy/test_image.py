@@ -1,4 +1,4 @@
-"""deploy/Dockerfile fits the package: what it sends is what the wheel is built from, and each command in it exists."""
+"""Tests that deploy/Dockerfile fits the package: it sends the files from which the wheel is built, and each command in it exists."""
 
 from __future__ import annotations
 

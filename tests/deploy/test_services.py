@@ -1,4 +1,4 @@
-"""What the compose file and the chart start exists, and their conf/ is what Sluice reads."""
+"""Tests that the programs that the compose file and the chart start exist, and that Sluice accepts their conf/."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "dagster-daemon": lambda: importlib.import_module("dagster._daemon.cli").cli,
     "dagster-webserver": lambda: importlib.import_module("dagster_webserver.cli").cli,
 }
-# text in double quotes may have commas, and a value of the chart stands for one word
+# Text in double quotes may contain commas. A value of the chart is one word.
 WORD = re.compile(r'"([^"]*)"|\{\{.*?\}\}|([^\s,\[\]]+)')
 LINE = re.compile(r"(?:args|command): (\[.*\])")
 
@@ -41,8 +41,8 @@ DAEMON = ["python", "-m", "sluice.orchestration.daemon"]
 
 
 def problem_of(words: list[str]) -> str:
-    """Why a command would not start; empty if it would."""
-    if words[:3] == DAEMON:  # it has the arguments of Dagster's daemon
+    """Returns why a command would not start, or an empty text if it would."""
+    if words[:3] == DAEMON:  # This command has the arguments of Dagster's daemon.
         return problem_of(["dagster-daemon", *words[3:]])
     if words[:2] == ["python", "-m"]:
         return "" if importlib.util.find_spec(words[2]) else f"there is no module {words[2]}"
@@ -79,11 +79,11 @@ def test_each_command_of_the_chart_exists() -> None:
     commands = commands_of_the_chart()
     assert {tuple(words[:2]) for words in commands} >= {("sluice", "engine"), ("sluice", "spark")}
     assert [problem_of(words) for words in commands] == [""] * len(commands)
-    assert len(commands) == 5 + 2  # and the two probes of the daemon
+    assert len(commands) == 5 + 2  # There are also the two probes of the daemon.
 
 
 def test_the_daemon_is_the_one_whose_loops_wake_each_other() -> None:
-    """With Dagster's own daemon, a destination under constant load has one batch in five seconds."""
+    """With Dagster's own daemon, a destination under constant load has only one batch in five seconds."""
     assert SERVICES["daemon"]["command"][:3] == DAEMON
     assert [words[:3] for words in commands_of_the_chart() if words[-3:-1] == ["run", "-w"]] == [DAEMON]
     assert importlib.util.find_spec(DAEMON[-1])

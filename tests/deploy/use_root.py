@@ -42,7 +42,7 @@ SECRETS = {
     "SLUICE_ENGINE_TOKEN": "a token of the engine",
     "LAKE_ACCESS_KEY": "sluice-lake-access",
     "LAKE_SECRET_KEY": "sluice-lake-secret",
-    "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",  # of this S3 server, not of MinIO
+    "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",  # This is for this S3 server, not for MinIO.
 }
 SERVICES = ("engine", "spark", "code-server", "webserver", "daemon")
 NAMES = (*SERVICES, "mysql", "postgres", "store")
@@ -51,7 +51,7 @@ SECONDS_MAX = 600.0
 
 @dataclasses.dataclass(frozen=True)
 class Service:
-    """A service of the compose file that runs in the root."""
+    """A service of the compose file that runs in the root file system."""
 
     name: str
     root: Path
@@ -87,7 +87,7 @@ def start(name: str, root: Path, log: Path) -> Service:
         f" && mount -t tmpfs -o uid={USER},gid={USER} tmpfs {own} && mkdir {own}/dagster && chown {USER}:{USER} {own}/dagster"
         f" && cp {COMPOSE}/conf/dagster.yaml {own}/dagster/"
     )
-    if name != "engine":  # as in the chart: the engine's key is in no other container
+    if name != "engine":  # As in the chart, no other container has the engine's key.
         own = f"{root}/etc/sluice/certificate"
         prepare += f" && cp {own}/engine.pem {root}/ && mount -t tmpfs tmpfs {own} && cp {root}/engine.pem {own}/"
     command = shlex.join([*as_user(root), "tini", "--", *map(str, described["command"])])
@@ -110,7 +110,7 @@ def wait_until(what: str, holds: Callable[[], Any]) -> None:
 
 @contextmanager
 def servers(folder: Path) -> Iterator[DatabaseServer]:
-    """MySQL, Postgres and the store at their usual ports, with what the compose file's scripts make in them."""
+    """Starts MySQL, Postgres and the store at their usual ports, and creates in them what the compose file's scripts create."""
     with ExitStack() as ending:
         postgres = PostgresServer(folder / "postgres", 5432).start()
         ending.callback(postgres.stop)
@@ -189,7 +189,7 @@ def make_certificate(root: Path) -> None:
 
 
 def require(service: Service, command: str, words: str) -> None:
-    """A command of `sluice` works in a container, and finds nothing wrong."""
+    """Requires that a command of `sluice` works in a container and reports no problem."""
     done = service.run("sluice", command)
     assert done.returncode == 0, done.stdout + done.stderr
     assert words in " ".join(done.stdout.split()), done.stdout
@@ -197,7 +197,7 @@ def require(service: Service, command: str, words: str) -> None:
 
 
 def require_archive(spark: Service) -> None:
-    """Spark's Java has mapped the archive of classes of the image."""
+    """Requires that Spark's Java has mapped the archive of classes in the image."""
     children = subprocess.run(
         ["ps", "--no-headers", "-o", "pid", "--ppid", str(spark.process.pid)],
         capture_output=True,

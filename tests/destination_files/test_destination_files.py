@@ -1,4 +1,4 @@
-"""What other processes see of a destination: the first batch in flight, the lease holder, and the run lock."""
+"""Tests what other processes see of a destination: the first batch in flight, the lease holder, and the run lock."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_what_an_earlier_version_left_in_one_record_is_read_and_divided_by_the_f
 def test_a_crash_while_a_record_is_divided_leaves_all_that_it_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
-    """After any number of records, up to right before the removal of the undivided one."""
+    """The crash comes after any number of records, up to immediately before the undivided record is removed."""
     (tmp_path / "lake-tables.json").write_text(json.dumps(UNDIVIDED))
     left, write = [written], FileRecordStore.write
 

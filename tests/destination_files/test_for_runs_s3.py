@@ -1,4 +1,6 @@
-"""What runs on other hosts look at is put into a store on the parser's thread: a store that is away for a moment ends no stream."""
+"""Tests the files for runs on other hosts, which the parser's thread writes into a store: a store that is away for a
+moment ends no stream.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from sluice.object_stores.errors import StoreError
 
 
 class Away:
-    """A store that nobody answers for."""
+    """A store that does not answer."""
 
     def write(self, name: str, content: bytes) -> None:
         raise StoreError(f"{name}, {len(content)} bytes: nobody answers")

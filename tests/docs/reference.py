@@ -59,12 +59,12 @@ SHARED: Mapping[str, type[BaseModel]] = {
     "RocketMQ": RocketConfig,
 }
 TITLES = {model: title for title, model in SHARED.items()}
-# the loader fills these in
+# The loader sets these fields.
 FILLED_IN = {SluiceConfig: {"destinations", "groups"}, DestinationConfig: {"name"}, GroupConfig: {"name"}}
 
 
 def commands_page() -> str:
-    """The page with every command, its arguments and its options."""
+    """Returns the page with every command, its arguments and its options."""
     root: Any = typer.main.get_command(app)
     parts = [
         "# Commands\n",
@@ -81,7 +81,7 @@ def commands_page() -> str:
 
 
 def settings_page() -> str:
-    """The page with every key of conf/: a section per file, then one per model that several keys hold."""
+    """Returns the page with every key of conf/: a section per file, then one per model that several keys hold."""
     parts = [
         "# Settings\n",
         GENERATED,
@@ -96,7 +96,7 @@ def settings_page() -> str:
 
 
 def metrics_page() -> str:
-    """The page with every metric of the Prometheus endpoint."""
+    """Returns the page with every metric of the Prometheus endpoint."""
     endings = {"counter": "_total"}
     rows = [
         f"| `{each.name}{endings.get(each.type, '')}` | {each.type} | {_cell(each.documentation)} |"
@@ -113,12 +113,12 @@ def write_pages() -> None:
 
 
 def pages() -> Mapping[str, str]:
-    """File name → text of each generated page."""
+    """Returns file name → text of each generated page."""
     return {"commands.md": commands_page(), "settings.md": settings_page(), "metrics.md": metrics_page()}
 
 
 def _leaves(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Each command that does something, with the words that call it; groups are left out."""
+    """Yields each command that does something, with the words that call it. Groups of commands are left out."""
     if not hasattr(command, "commands"):
         yield words, command
         return
@@ -142,7 +142,9 @@ def _parameter_row(parameter: Any) -> str:
 
 
 def settings_of(model: type[BaseModel], before: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """(dotted key, field) of a model. Models within it are listed by their own keys, unless they have a section of their own."""
+    """Yields (dotted key, field) of a model. Fields of models within it are listed by their own keys, unless such a model has a section of
+    its own.
+    """
     for own_name, field in model.model_fields.items():
         name = field.alias or own_name
         if name in FILLED_IN.get(model, ()):
@@ -155,7 +157,7 @@ def settings_of(model: type[BaseModel], before: str = "") -> Iterator[tuple[str,
 
 
 def _model_of(annotation: Any) -> tuple[type[BaseModel] | None, str]:
-    """The one model that a field holds, and what stands between its key and those of the model."""
+    """Returns the one model that a field holds, and the text between the field's key and the model's keys."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, ""
     arguments = [each for each in typing.get_args(annotation) if each is not type(None)]
@@ -212,7 +214,7 @@ def _one_line(text: str | None) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text as the content of a cell of a Markdown table."""
+    """Escapes text for a cell of a Markdown table."""
     return re.sub(r"([|<])", r"\\\1", _one_line(text))
 
 

@@ -1,6 +1,6 @@
-"""docs/analysts.ipynb: its cells run, one after the other, over a lake that production's own code makes without Spark.
+"""Tests docs/analysts.ipynb: its cells run one after the other, over a lake that production code makes without Spark.
 
-They print what stands under them.
+The cells must print the output that the notebook shows.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def batches() -> list[dict[str, list[Changes]]]:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """As two batches leave it."""
+    """Returns a lake as two batches leave it."""
     folder = tmp_path_factory.mktemp("analysts")
     lake, records = str(folder / "lake"), dict[str, tuple[str, TableRecord]]()
     for number, tables in enumerate(batches(), start=1):
@@ -113,7 +113,7 @@ def cells() -> list[dict[str, Any]]:
 
 
 def printed(lake: str) -> list[str]:
-    """What each cell prints."""
+    """Returns what each cell prints."""
     space: dict[str, Any] = {}
     found = []
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,6 @@
-"""The pictures of the docs are there, shown, and small; `./sluice test tests/browser --pictures=docs/images` takes them anew."""
+"""Tests that the pictures of the docs exist, are shown, and are small. `./sluice test tests/browser --pictures=docs/images` takes them
+again.
+"""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The pages use the terms of docs/glossary.md, their sentences are short, and every anchor that a link names exists."""
+"""Tests that the pages use the terms of docs/glossary.md, that their sentences are short, and that every anchor in a link exists."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def problems(page: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as a code forge and the site name them."""
+    """Returns the anchors of a page's headings, as a code forge and the site name them."""
     headings = HEADING.findall(prose.FENCE.sub("", page.read_text()))
     return {re.sub(r"[^\w\s-]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a warning, and its generated pages match the commands and the configuration."""
+"""Tests that the documentation site builds without a warning, and that its generated pages match the commands and the configuration."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def test_every_setting_has_a_description(title: str) -> None:
 
 
 def _explained(field: FieldInfo) -> bool:
-    """A setting whose type has a section of its own is explained there."""
+    """Returns whether a setting is explained. A setting whose type has its own section is explained there."""
     return bool(field.description) or field.annotation in reference.TITLES

@@ -1,4 +1,6 @@
-"""What README and docs tell people to type: each command exists with its options, each question in SQL or Python runs, each link holds."""
+"""Tests what README and docs tell people to type: each command exists with its options, each query in SQL or Python runs, each link is
+valid.
+"""
 
 from __future__ import annotations
 
@@ -40,15 +42,16 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(\./sluice [^`]+)`")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 TESTS = re.compile(r"`((?:tests|cdc_engine|orchestration|spark_jobs|console|benchmarks|docs|conf)/[\w/.-]*\w/?)`")
-# Their Python is run by tests/docs/test_walks.py, tests/canal_client/test_docs.py, tests/handlers/test_engine.py and
-# tests/component/test_definitions.py; a plug-in's by tests/brokers/test_broker_plugins.py; a transform's by tests/instance/transforms.
+# Other tests run the Python of these pages: tests/docs/test_walks.py, tests/canal_client/test_docs.py, tests/handlers/test_engine.py and
+# tests/component/test_definitions.py. tests/brokers/test_broker_plugins.py runs the plug-in, and tests/instance/transforms the transform.
 ELSEWHERE = {
     *("CONTRIBUTING.md", "docs/canal.md", "docs/handlers.md"),
     *("docs/guides/transform.md", "docs/guides/your-own-dagster.md", "docs/guides/write-a-broker-plug-in.md"),
 }
 RUN = {"python", "sql"}
 SHELL = {"bash", "sh"}
-SHOWN = {"", "json", "yaml", "toml", "text", "mermaid"}  # drawings, shapes of files
+# Languages of blocks that only show something, such as drawings and the form of files.
+SHOWN = {"", "json", "yaml", "toml", "text", "mermaid"}
 LAKES = ("data/lake", ".sluice/demo/lake")
 ORDERS = {"id": pa.array([1, 2, 3]), "status": pa.array(["paid", "open", "paid"])}
 
@@ -73,7 +76,7 @@ def snippets(*languages: str) -> list[Snippet]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """(page, command line of ./sluice): in code blocks, and in the midst of a sentence."""
+    """Returns (page, command line of ./sluice) of the commands in code blocks and in sentences."""
     fenced = [(each.page, line) for each in snippets(*SHELL) for line in each.text.splitlines()]
     inline = [
         (str(page.relative_to(ROOT)), line)
@@ -86,12 +89,12 @@ def commands() -> list[tuple[str, str]]:
 
 @functools.cache
 def sluice_command() -> Any:
-    """The command with all its subcommands; to build it takes 50 ms."""
+    """Returns the command with all its subcommands. Building it takes 50 ms."""
     return typer.main.get_command(app)
 
 
 def problem_of(line: str) -> str:
-    """Why the command line would not be understood; empty if it would."""
+    """Returns why the command line would not be understood, or an empty text if it would."""
     words = shlex.split(line.split("   #", maxsplit=1)[0].rstrip("…"))[1:]
     command = sluice_command()
     while hasattr(command, "get_command") and words and not words[0].startswith("-"):
@@ -124,7 +127,7 @@ def test_every_block_says_what_it_is() -> None:
 
 
 def publish(folder: Path) -> None:
-    """A cut of the lake, as the last run leaves one."""
+    """Publishes a consistent snapshot of the lake, as a run does at its end."""
     orders = deltalake.DeltaTable(folder / "shop" / "orders")
     table = {"path": orders.table_uri, "version": orders.version(), "table_id": str(orders.metadata().id)}
     now = dt.datetime.now(dt.UTC)
@@ -135,7 +138,7 @@ def publish(folder: Path) -> None:
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
-    """A folder as the pages suppose it: `shop.orders` in the lake of conf/ and in the demo's."""
+    """Returns a folder as the pages assume it: `shop.orders` is in the lake of conf/ and in the demo's lake."""
     for folder in LAKES:
         deltalake.write_deltalake(tmp_path / folder / "shop" / "orders", pa.table(ORDERS))
         deltalake.write_deltalake(tmp_path / folder / "past" / "orders", pa.table(ORDERS))

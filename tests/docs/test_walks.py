@@ -1,4 +1,4 @@
-"""The walks of CONTRIBUTING are true: what they add to a module makes the test pass that they write, and without it that test fails."""
+"""Tests that the walks of CONTRIBUTING are true: the change in each walk makes its test pass, and without the change the test fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 WALKS = (ROOT / "CONTRIBUTING.md").read_text().split("\n### ")[1:]
 BLOCK = re.compile(r"^```python\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Runs the change in its module, then each test of the other block; in a process of its own, which may be spoilt.
+# Applies the change to its module, then runs each test of the other block. The process is separate, because the change may break it.
 RUN = """
 import importlib, sys
 module, change, tests = sys.argv[1:]

@@ -31,7 +31,7 @@ class Disk:
             self._contents[status.st_ino] = hashlib.sha256(path.read_bytes()).digest()
 
     def loses(self, path: Path) -> list[str]:
-        """Why a power cut would take a file, or part of it; empty when it stays as it is."""
+        """Returns why a loss of power would remove a file or a part of it, or an empty text if the file would stay."""
         found = []
         if path.is_file() and self._contents.get(path.stat().st_ino) != hashlib.sha256(path.read_bytes()).digest():
             found.append(f"the content of {path.name} is not synced")

@@ -1,6 +1,6 @@
-"""A power failure loses nothing that was promised: every writer has synced contents and names when it returns.
+"""Tests that a loss of power loses nothing that was promised: every writer has synced contents and names when it returns.
 
-Take one sync away, from `durable_files` or a keeper, and a test here fails.
+If any sync is removed from `durable_files` or from a writer, a test here fails.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 def lost(disk: Disk, folder: Path) -> list[str]:
-    """What a power cut would take of all that is in a folder."""
+    """Returns what a loss of power would remove from a folder."""
     files = [each for each in folder.rglob("*") if each.is_file()]
     assert files
     return [why for each in files for why in disk.loses(each)]
@@ -102,7 +102,7 @@ def test_fault_a_staged_batch_stays_before_the_ledger_speaks_of_it(tmp_path: Pat
     staging = tmp_path / "staging"
     staged = stage(batch(whole(block)), "shop", 1, staging)
     assert len(list(staged.path.iterdir())) == 2
-    # The ledger's next record; the folder lies beside it.
+    # This writes the next record of the ledger, which is next to the folder.
     FileLedger(tmp_path).update(lambda ledger: ledger.set_cursor(PLACE))
     assert lost(disk, staging) == []
 
@@ -127,7 +127,7 @@ def test_fault_the_commits_of_a_local_table_stay_before_their_batch_is_acked(tmp
 
 
 def test_fault_a_commit_whose_statistics_have_ends_of_lines_stays(tmp_path: Path, disk: Disk) -> None:
-    """JSON leaves U+2028 and U+0085 as they are, which Python takes for ends of lines too: no merge of such a text was ever acked."""
+    """JSON keeps U+2028 and U+0085 unescaped, and Python also treats them as ends of lines. So a merge of such a text was never acked."""
     path = tmp_path / "lake" / "notes"
     deltalake.write_deltalake(str(path), pa.table({"note": ["\u2028 first", "\x85 then"]}))
     sync_commits(str(path), -1, 0)
@@ -135,7 +135,7 @@ def test_fault_a_commit_whose_statistics_have_ends_of_lines_stays(tmp_path: Path
 
 
 def test_fault_what_an_earlier_try_committed_stays_too(tmp_path: Path, disk: Disk) -> None:
-    """A run was killed after its commit and before it had synced; the next one finds nothing to merge."""
+    """A run was killed after its commit and before it had synced the commit. The next run has nothing left to merge."""
     path = tmp_path / "lake" / "orders"
     for number in (1, 2):
         deltalake.write_deltalake(str(path), rows(number), mode="append")
@@ -146,7 +146,7 @@ def test_fault_what_an_earlier_try_committed_stays_too(tmp_path: Path, disk: Dis
 
 
 def quarantined(directory: Path, *order_keys: int) -> StagedBatch:
-    """A staged batch that has nothing but values for the quarantine."""
+    """Returns a staged batch that has only values for the quarantine."""
     directory.mkdir(parents=True)
     table = pa.table(
         {"database": ["shop"] * len(order_keys), "table": ["orders"] * len(order_keys), "order_key": order_keys}
@@ -212,7 +212,7 @@ def test_fault_values_in_quarantine_that_another_commit_replaced_are_appended_ag
 
 
 def test_fault_a_deletion_vector_stays(tmp_path: Path, disk: Disk) -> None:
-    """As Delta's protocol has it: a folder's random name, then an UUID in Z85."""
+    """The file name follows Delta's protocol: a random name of a folder, then a UUID in Z85."""
     assert vector_file("ab^-aqEH.-t@S}K{vb[*k^") == "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
     log = tmp_path / "_delta_log"
     log.mkdir()

@@ -1,4 +1,4 @@
-"""A VACUUM without retention takes files that a merge has written and not committed yet: the batch is not acked over them."""
+"""Tests a VACUUM without retention that removes files which a merge has written and not committed yet: the batch is not acked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database of its own in a shared server, a Delta table for each of its tables, and the comparison of the two."""
+"""Provides a database in a shared server, a Delta table for each of its tables, and the comparison of both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.equality.unwritten import NothingToWaitFor
 
 
 class Shelf:
-    """`settings`: of the destination, in conf/'s words."""
+    """`settings`: settings of the destination, with the names of conf/."""
 
     def __init__(self, server: DatabaseServer, folder: Path, **settings: Any) -> None:
         self.server, self.folder = server, folder
@@ -48,14 +48,14 @@ class Shelf:
                 connection.cursor().execute(statement)
 
     def make(self, *statements: str) -> None:
-        """`{db}` in them is the database, which is the session's too."""
+        """`{db}` in the statements stands for the database, which is also the database of the session."""
         self.run(f"USE {self.database}", *(statement.replace("{db}", self.database) for statement in statements))
 
     def path(self, table: str) -> str:
         return self.config.table_path("shelf", self.database, table)
 
     def lay(self, table: str, rows: pa.Table) -> None:
-        """The Delta table has these rows and no others."""
+        """Creates the Delta table with exactly these rows."""
         if "_sluice_order_key" not in rows.column_names:
             rows = rows.append_column("_sluice_order_key", pa.array([1] * rows.num_rows, pa.int64()))
         write_deltalake(self.path(table), rows, mode="overwrite", schema_mode="overwrite")
@@ -77,7 +77,7 @@ class Shelf:
 
 
 def changed(rows: pa.Table, column: str, row: int, value: Any) -> pa.Table:
-    """The same rows with one other value."""
+    """Returns the rows with one value changed."""
     index = rows.column_names.index(column)
     values = rows.column(column).to_pylist()
     values[row] = value

@@ -1,4 +1,4 @@
-"""`sluice equal`: exit codes, output, JSON, and the wait until merges have reached a position."""
+"""Tests `sluice equal`: exit codes, output, JSON, and the wait until merges have reached a position."""
 
 from __future__ import annotations
 

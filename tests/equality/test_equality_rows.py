@@ -1,4 +1,6 @@
-"""What a comparison says of rows: those that differ by chunk, key and column, those that are on their way, and what it refuses."""
+"""Tests the result of a comparison for rows: rows that differ by chunk, key and column, rows whose changes are not merged yet, and
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ def numbers(count: int, first: int = 1) -> pa.Table:
 
 
 def fill(shelf: Shelf, count: int) -> pa.Table:
-    """A table `t` of some rows, the same on both sides."""
+    """Creates a table `t` with some rows, the same on both sides."""
     values = ", ".join(f"({number}, 'row {number}')" for number in range(1, count + 1))
     shelf.make("CREATE TABLE {db}.t (id int PRIMARY KEY, name varchar(40))", f"INSERT INTO {{db}}.t VALUES {values}")
     rows = numbers(count)
@@ -173,7 +175,9 @@ def test_equality_any_key_cuts_both_sides_alike_and_finds_its_row(
 
 @dataclasses.dataclass
 class Following:
-    """A lake that follows: each wait takes the next step. `ahead`: of the place at which the source was read."""
+    """A lake that follows the source: each wait executes the next step. `ahead`: whether the lake is ahead of the position at which the
+    source was read.
+    """
 
     steps: list[Callable[[], None]] = dataclasses.field(default_factory=list)
     never: bool = False
@@ -218,7 +222,7 @@ def test_equality_a_row_that_changes_all_the_time_is_in_motion_and_another_is_di
     ahead = rows.append_column("_sluice_order_key", pa.array([200] + [1] * 99, pa.int64()))
 
     def both(step: int) -> Callable[[], None]:
-        """The source's row 1 changes, and the lake has what it was changed to a moment ago."""
+        """Changes row 1 in the source. The lake has the value of the previous change."""
 
         def change() -> None:
             shelf.make(f"UPDATE {{db}}.t SET name = 'now {step}' WHERE id = 1")
@@ -235,7 +239,7 @@ def test_equality_a_row_that_changes_all_the_time_is_in_motion_and_another_is_di
 
 
 def hot(shelf: Shelf, lake: Callable[[int], pa.Table]) -> Following:
-    """Row 1 changes in the source before each look; `lake`: what the lake has at a look."""
+    """Changes row 1 in the source before each look. `lake`: what the lake has at a look."""
 
     def step(number: int) -> Callable[[], None]:
         def change() -> None:
@@ -249,7 +253,7 @@ def hot(shelf: Shelf, lake: Callable[[int], pa.Table]) -> Following:
 
 
 def ordered(rows: pa.Table, *keys: int) -> pa.Table:
-    """With the order keys of the first rows."""
+    """Adds the order keys of the first rows."""
     return rows.append_column("_sluice_order_key", pa.array([*keys, *[1] * (rows.num_rows - len(keys))], pa.int64()))
 
 
@@ -266,12 +270,12 @@ def test_equality_a_doubled_row_that_changes_often_is_a_difference(shelf: Shelf)
     found = shelf.one("t", following)
     assert [str(each) for each in found.differences] == ["id=1: the lake has it 2 times"]
     assert (found.verdict, found.moving) == (Verdict.DIFFERENT, 0)
-    assert following.waits == 1  # one look is proof
+    assert following.waits == 1  # One look is enough proof.
 
 
 @pytest.mark.found
 def test_equality_a_lake_row_that_stands_still_beside_a_source_that_changes_is_a_difference(shelf: Shelf) -> None:
-    """Number 7: a row that the lake stopped following is reported as a difference while the source's row changes at each look."""
+    """Number 7: if the lake stopped following a row, the row is reported as different, although the source's row changes at each look."""
     rows = fill(shelf, 10)
     found = shelf.one("t", hot(shelf, lambda _: ordered(rows, 50)))
     assert (found.verdict, found.difference_count, found.moving) == (Verdict.DIFFERENT, 1, 0)
@@ -281,7 +285,7 @@ def test_equality_a_lake_row_that_stands_still_beside_a_source_that_changes_is_a
 def test_equality_a_column_that_is_wrong_at_every_look_is_a_difference_in_a_row_that_changes_often(
     shelf: Shelf,
 ) -> None:
-    """Number 7: a wrong column is reported as a difference though another column of its row changes at each look."""
+    """Number 7: a wrong column is reported as a difference, although another column of its row changes at each look."""
     rows = fill(shelf, 10)
     shelf.make("ALTER TABLE {db}.t ADD note varchar(9) NOT NULL DEFAULT 'right'")
 

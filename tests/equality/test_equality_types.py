@@ -1,4 +1,6 @@
-"""Every type of the four servers compares equal to what the stream makes of it, and one other value in any column is found."""
+"""Tests that every type of the four servers compares equal to what the stream writes, and that one different value in
+any column is found.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def test_every_type_is_equal_to_what_the_stream_made_of_it_equality(every: Every
 
 
 def test_another_value_of_any_type_is_found_by_row_and_column_equality(every: Every) -> None:
-    """A row has the values of the row after it, in all columns: each column in which the two differ is named, and no other."""
+    """Each row has the values of the next row in all columns. Each column in which the two rows differ is named, and no other."""
     for table, rows in every.staged.items():
         other = rows.slice(1, 1).set_column(0, rows.schema.field(0), rows.column(0).slice(0, 1))
         every.shelf.lay(table, pa.concat_tables([other, rows.slice(1)]))

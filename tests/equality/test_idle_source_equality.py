@@ -1,4 +1,6 @@
-"""What compares waits until the lake has all that the source has, also where the binlog ends in events that are no transaction."""
+"""Tests that a comparison waits until the lake has everything that the source has, also if the binlog ends in events that are no
+transaction.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row whose key is NULL is compared: it may be missing, surplus, or have another value."""
+"""Tests that a row whose key is NULL is compared: it may be missing, additional, or have another value."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def at(server: DatabaseServer) -> Source:
 
 
 def merged(pair: Pair, left_out: int = 0) -> None:
-    """The ledger is at the end of what was written, and the lake has it, but for some rows."""
+    """Moves the ledger to the end of what was written, and writes the rows into the lake, except `left_out`."""
     pair.settle()
     numbers = pair.written[left_out:]
     rows = pa.table({"n": pa.array(numbers, pa.int32()), "_sluice_order_key": pa.array([1] * len(numbers), pa.int64())})
@@ -107,12 +107,12 @@ def test_a_replica_that_is_behind_the_lake_is_waited_for(pair: Pair, monkeypatch
 def test_a_repair_reads_the_replica_once_it_shows_what_the_lake_has(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The keys that differ and their rows are both the replica's; positions are the source's."""
+    """The keys that differ and their rows are read from the replica. Positions are those of the source."""
     pair.describe(f"reader: {{user: root, port: {pair.second.port}}}")
     pair.write(pair.first)
     pair.wait_until_replicated(pair.second)
     merged(pair, left_out=1)
-    # only the replica has this row, so it shows which of the two is read
+    # Only the replica has this row, so the row shows which of the two is read.
     run(pair.second, "SET sql_log_bin = 0", f"INSERT INTO {DATABASE}.numbers VALUES (-1)")
     request = RepairRequest(destination="shop", tables=(f"{DATABASE}.numbers",), settle_seconds=5)
     (planned,) = repair.plan_repair(pair.config, request)

@@ -1,4 +1,4 @@
-"""A comparison while the lake has a transaction whose rows the source does not show yet."""
+"""Tests a comparison while the lake has a transaction whose rows the source does not show yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The progress of a destination whose tables nobody writes, for comparisons in tests."""
+"""Provides the progress of a destination whose tables nobody writes, for comparisons in tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sluice.equality.source_side import BinlogEnd
 
 
 class NothingToWaitFor:
-    """The progress if everything is known to be merged: for a table that nobody writes to."""
+    """Reports that everything is merged. This is for a table that nobody writes."""
 
     def wait(self, end: BinlogEnd, seconds: float) -> bool:  # noqa: ARG002
         return True

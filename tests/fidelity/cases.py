@@ -1,14 +1,15 @@
-"""Each numbered case of what real sources do around the rows, and the test that shows it: the last table of docs/fidelity.md.
+"""Lists the numbered cases of what real sources do, and the test of each: the last table of docs/fidelity.md.
 
-A row is (number, case, file, piece). In a test's file the piece is the name of the test; in a corpus it is a piece of the statement.
-`test_document_fidelity` holds that each is there.
+A row is (number, case, file, part). In a test's file, the part is the name of the test. In a corpus, it is a part of the statement.
+`test_document_fidelity` checks that each part exists.
 """
 # ruff: noqa: E501 - rows of a page's table are long
 
 from __future__ import annotations
 
 CORPUS = "table_meta/corpus"
-ADDITIONS = f"{CORPUS}/additions.txt"  # in the words of a column's definition; `table_meta/change/test_ddl_additions.py` plays them
+# The part is text of a column's definition. `table_meta/change/test_ddl_additions.py` executes these definitions.
+ADDITIONS = f"{CORPUS}/additions.txt"
 _CLIENTS, _KEYS, _NAMES = (f"{CORPUS}/{name}.sql" for name in ("client_charsets", "keys_and_nulls", "names"))
 _ALTERS, _TOOLS, _FOREIGN = (f"{CORPUS}/{name}.sql" for name in ("alter_charset", "tools", "foreign_keys"))
 _READ = "table_meta/ddl/test_ddl_names.py"
@@ -125,7 +126,7 @@ CASES: tuple[tuple[str, str, str, str], ...] = (
 
 
 def rows() -> list[str]:
-    """As rows of a table in Markdown."""
+    """Returns the cases as rows of a Markdown table."""
     return [f"| {number} | {case} | {_shown(file, piece)} |" for number, case, file, piece in CASES]
 
 

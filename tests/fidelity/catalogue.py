@@ -1,5 +1,5 @@
-"""Every type of the five servers: how it is declared, corner values, and what it becomes in the lake. The matrix and docs/fidelity.md
-are made from it; a type that a column may have and that is not here fails `test_fidelity_document`.
+"""Lists every type of the five servers: its declaration, corner values, and its form in the lake. The matrix and docs/fidelity.md are made
+from it. If a type that a column may have is missing here, `test_fidelity_document` fails.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ MYSQL, MARIADB = (MYSQL57, MYSQL80, MYSQL9), (MARIADB1011, MARIADB114)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kind:
-    """`declared`: as in CREATE TABLE. `delta`: the Delta type. `values`: SQL of its corners. `select`: expression that prints it exactly,
-    `{}` is the column. `note`: what a reader has to know. `by_value`: JSON compared as values, since that server
-    prints the same number otherwise."""
+    """A type of a column. `declared`: the text in CREATE TABLE. `delta`: the Delta type. `values`: the corner values, as SQL. `select`: an
+    expression that prints the value exactly, in which `{}` is the column. `note`: what a reader has to know. `by_value`: JSON is compared
+    by value, because the server prints the same number in another form.
+    """
 
     declared: str
     delta: str
@@ -163,7 +164,7 @@ def _strings() -> list[Kind]:
     ]  # fmt: skip
 
 
-# a word of each script; what a charset lacks of it is `?` there
+# One word of each script. Characters that a charset lacks become `?` in it.
 SCRIPTS = (
     "Grüße, Ångström 1 €",
     "Łódź Žižek",
@@ -182,7 +183,7 @@ SCRIPTS = (
 
 
 def _charsets() -> tuple[Kind, ...]:
-    """For the matrix alone: texts of each charset."""
+    """Returns texts of each charset, only for the matrix."""
     return tuple(
         Kind(
             declared=f"varchar(40) character set {name}",

@@ -1,4 +1,4 @@
-"""A staged value and what SELECT returned of it, brought to one form; used by every test that has a server for its judge."""
+"""Converts a staged value and the result of SELECT to one form. Every test that compares with a server uses it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def fraction_digits(declared: str) -> int:
 
 
 def printed(value: Any, declared: str) -> Any:
-    """A staged value as the server's text of it; bytes for byte strings, a float for floats, None for NULL."""
+    """Returns a staged value as the server's text of it: bytes for byte strings, a float for floats, None for NULL."""
     digits = fraction_digits(declared)
     match value:
         case bool():
@@ -39,7 +39,7 @@ def printed(value: Any, declared: str) -> Any:
 
 
 def expected(raw: bytes | None, declared: str, zero_dates: str = "null") -> Any:
-    """What SELECT printed (raw bytes, fetched without conversion) in the form of `printed`."""
+    """Converts what SELECT printed (raw bytes, fetched without conversion) to the form of `printed`."""
     base = base_of(declared)
     if raw is None or base in BYTE_STRINGS:
         return raw
@@ -52,7 +52,7 @@ def expected(raw: bytes | None, declared: str, zero_dates: str = "null") -> Any:
 
 
 def is_day(shown: str) -> bool:
-    """Whether a printed date or moment is one of the calendar: year 1 or later, no zero month or day, no 30th of February."""
+    """Returns whether a printed date or time is in the calendar: year 1 or later, no zero month or day, no 30th of February."""
     try:
         dt.date.fromisoformat(shown[:10])
     except ValueError:

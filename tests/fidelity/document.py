@@ -1,4 +1,6 @@
-"""docs/fidelity.md as the catalogue has it. `python -m tests.fidelity.document` writes the page; a test holds it to what is there."""
+"""Makes docs/fidelity.md from the catalogue. `python -m tests.fidelity.document` writes the page. A test compares the page with the
+catalogue.
+"""
 # ruff: noqa: E501 - rows of a page's tables are long
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ NAMES = {
     "mariadb1011": "MariaDB 10.11.5",
     "mariadb114": "MariaDB 11.4.5",
 }
-LABELS_SHOWN = 40  # characters of an enum or set; of a longer one, only the first and the last label
+# The number of characters of an enum or set that are shown. Of a longer one, only the first and the last label are shown.
+LABELS_SHOWN = 40
 MATRIX, ORACLE = "test_matrix", "test_oracle_schemas"
 
 HEAD = """# Fidelity: what becomes of every type

@@ -1,4 +1,4 @@
-"""What a table holds after its staged images, folded as the lake's merge does; compared with what the server answers."""
+"""Folds the staged images of a table as the lake's merge does, and compares the result with the server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ GONE = (Operation.DELETE, Operation.UPDATE_BEFORE)
 
 
 def assert_replayed(pipeline: Pipeline, *tables: str, **options: Any) -> dict[str, pa.Table]:
-    """All tables (first column their key) are what SELECT answers, and their images are in order; the images by table."""
+    """Requires that all tables (whose first column is their key) equal SELECT, and that their images are in order. Returns the images by
+    table.
+    """
     staged = pipeline.staged(**options)
     assert not staged.stopped
     found = {table: images(staged, table) for table in tables}
@@ -30,7 +32,7 @@ def assert_replayed(pipeline: Pipeline, *tables: str, **options: Any) -> dict[st
 
 
 def folded(rows: pa.Table) -> list[tuple[Any, ...]]:
-    """The last image of each key, without those that say that it is gone."""
+    """Returns the last image of each key, except images that delete the row."""
     last: dict[Any, tuple[Any, ...]] = {}
     names = [name for name in rows.column_names if not name.startswith("_sluice_")]
     every: list[dict[str, Any]] = rows.to_pylist()
@@ -47,7 +49,7 @@ def selected(server: DatabaseServer, database: str, table: str) -> list[tuple[An
 
 
 def pipeline_with(server: DatabaseServer, folder: Path, database: str, *statements: str) -> Pipeline:
-    """A new database with the tables that `statements` make, captured from there on."""
+    """Creates a new database with the tables that `statements` make, and captures from then on."""
     with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
         for statement in (
             f"DROP DATABASE IF EXISTS {database}",

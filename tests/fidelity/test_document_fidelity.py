@@ -1,4 +1,4 @@
-"""docs/fidelity.md tells what the catalogue, the register of types and the readers of declared types know; nothing is missing from it."""
+"""Tests that docs/fidelity.md contains everything that the catalogue, the register of types and the readers of declared types know."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tests.fidelity.cases import CASES
 from tests.fidelity.catalogue import KINDS, Kind
 from tests.fidelity.document import PAGE, rendered
 
-# codes that a table map may have and a column made today does not: older formats, other sizes of a blob, and what no server here has
+# Codes that a table map may have and that no column of today has: older formats, other sizes of a blob, and types of servers that are not
+# tested.
 NOT_IN_CATALOGUE = {
     *(TypeCode.TIMESTAMP, TypeCode.DATETIME, TypeCode.TIME, TypeCode.VAR_STRING),
     *(TypeCode.TINY_BLOB, TypeCode.MEDIUM_BLOB, TypeCode.LONG_BLOB, TypeCode.VECTOR),
@@ -64,7 +65,7 @@ def _searched(piece: str) -> str:
     "kind", [kind for kind in KINDS if "nchar" not in kind.declared], ids=lambda kind: kind.declared[:40]
 )
 def test_a_declared_type_becomes_the_delta_type_of_the_page(kind: Kind) -> None:
-    on_mariadb = kind.declared == "json" and "mariadb114" in kind.servers  # a longtext there
+    on_mariadb = kind.declared == "json" and "mariadb114" in kind.servers  # There it is a longtext.
     assert on_mariadb or type_of(column(kind)).spark == kind.delta
 
 

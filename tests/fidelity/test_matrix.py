@@ -1,5 +1,5 @@
-"""The fidelity matrix: on each server, with each amount of table metadata and each row image, rows of every type are inserted, updated and
-deleted, and what the staged images make of them is what SELECT returned at that moment.
+"""Tests the fidelity matrix. On each server, with each amount of table metadata and each row image, rows of every type are inserted,
+updated and deleted. The staged images must equal what SELECT returned at that moment.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ CASES = [
     for metadata in ("MINIMAL", "FULL")
     if (server, metadata) != ("mysql57", "FULL")
 ]
-COLUMNS_A_TABLE = 60  # so that a row of every type at its widest stays under the servers' row size
+COLUMNS_A_TABLE = 60  # This limit keeps a row with the widest values of every type below the row size of the servers.
 IDS_AN_IMAGE = 1000
-IMAGES = {"FULL": 0, "MINIMAL": 1000, "NOBLOB": 2000}  # first id of its rows
-# for documents with values of types that no literal has
+IMAGES = {"FULL": 0, "MINIMAL": 1000, "NOBLOB": 2000}  # The first id of the rows of each row image.
+# For documents with values of types that have no literal.
 TYPED = (
     "CREATE TABLE typed (y year, b bit(9), e enum('one', 'zwö'), s set('p', 'q'))",
     "INSERT INTO typed VALUES (2024, b'100000001', 'zwö', 'p,q')",
@@ -52,7 +52,7 @@ def create(table: str, kinds: tuple[Kind, ...]) -> str:
 
 
 def literals(kinds: tuple[Kind, ...], row: int) -> list[str]:
-    """The values of one row; a NULL stands behind the last value of each kind."""
+    """Returns the values of one row. For each kind, NULL follows the last value."""
     return [(*kind.values, "NULL")[row % (len(kind.values) + 1)] for kind in kinds]
 
 
@@ -66,7 +66,7 @@ def inserts(table: str, kinds: tuple[Kind, ...], first: int) -> Iterator[str]:
 
 
 def updates(table: str, kinds: tuple[Kind, ...], first: int) -> Iterator[str]:
-    """Each row gets the values of the next; those of every second column, so that an image has columns to leave out."""
+    """Returns updates that give each row the values of the next row, in every second column, so that an image can leave columns out."""
     for row in range(row_count(kinds)):
         changed = list(enumerate(literals(kinds, row + 1)))[row % 2 :: 2]
         yield f"UPDATE {table} SET {', '.join(f'c{index} = {value}' for index, value in changed)} WHERE id = {first + row}"
@@ -89,7 +89,7 @@ def selected(server: DatabaseServer, table: str, kinds: tuple[Kind, ...]) -> Row
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-    """What SELECT returned after the inserts and after the updates, by table, of all row images' rows; and the staged images."""
+    """What SELECT returned after the inserts and after the updates, by table, for the rows of all row images. And the staged images."""
 
     kinds: dict[str, tuple[Kind, ...]]
     before: dict[str, Rows]
@@ -99,7 +99,7 @@ class Played:
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
 def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """One server with one amount of metadata; every row image writes rows of its own, all into one binlog."""
+    """Runs the statements on one server with one amount of metadata. Every row image writes its own rows, all into one binlog."""
     name, metadata = request.param
     server: DatabaseServer = request.getfixturevalue(name)
     kinds = tables(name)
@@ -139,7 +139,7 @@ def test_every_type_is_what_select_returns_fidelity(played: Played, image: str) 
 
 
 class Replay:
-    """The rows of one image kind as the staged images leave them: what an image does not have stays as it was."""
+    """The rows that result from the staged images of one kind. A column that an image lacks keeps its value."""
 
     def __init__(self, kinds: tuple[Kind, ...], ids: range) -> None:
         self.kinds, self.ids = kinds, ids
@@ -156,7 +156,7 @@ class Replay:
 
 
 def _is_present(row: dict[str, Any], column: int) -> bool:
-    """Whether the image has this column of the table; one without the columns that say so has all."""
+    """Returns whether the image has this column of the table. An image without the columns that describe this has all columns."""
     bits = row.get(f"{PRESENT}{column // GROUP_COLUMNS}")
     return bits is None or bool(bits >> column % GROUP_COLUMNS & 1)
 

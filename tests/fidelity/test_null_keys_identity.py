@@ -1,4 +1,6 @@
-"""A key that is NULL once decoded would make one row of several: its table stops by name, or its policy keeps the rows apart."""
+"""Tests keys that are NULL after decoding. They would make several rows one, so the table stops by name, or its policy keeps the rows
+apart.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Values that cannot be decoded: the table stops and names the value, or the value goes to quarantine and its row goes on with NULL."""
+"""Tests values that cannot be decoded: the table stops and names the value, or the value goes to quarantine and its row continues with
+NULL.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ pytestmark = pytest.mark.servers
 
 DATABASE = "quarantined"
 NAMES = ("notes", "log")
-UTF8 = {"body": "utf8mb4"}  # what an application wrote into a column that is declared latin1
+UTF8 = {"body": "utf8mb4"}  # The charset that an application really wrote into a column that is declared latin1.
 
 
 @pytest.fixture(scope="module")
 def written(mysql80: DatabaseServer, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    """Two tables with UTF-8 in a latin1 column, one value of which is no UTF-8, and a date that is none."""
+    """Writes two tables with UTF-8 in a latin1 column. One value of it is not valid UTF-8, and one date is invalid."""
     columns = "id int {key}, body varchar(40) character set latin1, day date NOT NULL, note text"
     run(mysql80, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
     run(

@@ -1,4 +1,6 @@
-"""From the source to the quarantine and back: what could not be decoded is NULL in the lake, listed, and in its row after a replay."""
+"""Tests values from the source to the quarantine and back: a value that cannot be decoded is NULL in the lake and listed, and after a
+replay it is in its row.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from tests.fidelity.pipeline import Pipeline, run
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 DATABASE, DESTINATION = "quarantine_replay", "fidelity"
-TABLES = ("notes", "log")  # with a key, and without one
+TABLES = ("notes", "log")  # One table with a key, and one without.
 
 
 def config(folder: Path, spark: SparkConnectServer, charset: str) -> SluiceConfig:
@@ -101,7 +103,7 @@ def test_a_value_is_quarantined_listed_and_put_back_fidelity(
     assert render(listed).row_count == 3
 
     run(mysql80, "UPDATE notes SET body = 'later' WHERE id = 4", database=DATABASE)
-    again = merge(pipeline, chosen)  # everything once more, and the update after it
+    again = merge(pipeline, chosen)  # This merges everything again, and the update after it.
     assert len(quarantined(chosen, DESTINATION)) == 6
     assert [each.refused for each in replay(chosen, DESTINATION)] == [3, 3]
     results = replay(config(tmp_path, spark_server, "utf8mb4"), DESTINATION)

@@ -1,4 +1,4 @@
-"""What a snapshot reads of rows equals what the stream brings of them, to the byte of every column of every type, on each server."""
+"""Tests that the rows that a snapshot reads equal the rows of the stream, in every byte of every column of every type, on each server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.servers
 
 DATABASE = "snapshot_fidelity"
 ROWS_PER_CHUNK = 4
-DATES = "dates"  # the table that shows what its policy says of dates that are none
+DATES = "dates"  # The table that shows how its policy handles invalid dates.
 POLICIES = {f"{DATABASE}.{DATES}": ValuePolicy(zero_dates="text")}
 DATE_TYPES = ("date", *(f"{kind}({digits}) NULL" for kind in ("datetime", "timestamp") for digits in (0, 1, 3, 6)))
 NO_DATES = ("'2020-00-00'", "'2020-05-00'", "'2023-02-30'", "'0000-05-01'", "'0001-01-01'", "'9999-12-31'", "0", "NULL")
@@ -33,7 +33,7 @@ TEXT = "Aé~ßŽЖΩ中あア한글€  "
 
 
 def read(reader: RowReader, table: TableVersion, folder: Path) -> pa.Table:
-    """All chunks of a table, by its key."""
+    """Reads all chunks of a table by its key."""
     parts = []
     for chunk in chunks(reader, table, ROWS_PER_CHUNK):
         path = folder / f"{table.table}.{chunk.number}.parquet"
@@ -44,7 +44,7 @@ def read(reader: RowReader, table: TableVersion, folder: Path) -> pa.Table:
 
 
 def differing(found: pa.Table, staged: pa.Table, by_value: set[str]) -> list[tuple[str, Any, Any]]:
-    """(column, as it was read, as it was staged) where the arrays are not alike; floats are what their bytes say."""
+    """Returns (column, value as it was read, value as it was staged) for arrays that differ. Floats are compared by their bytes."""
     fields = [field for field in staged.schema if not field.name.startswith("_sluice_")]
     assert [(field.name, field.type) for field in found.schema] == [(field.name, field.type) for field in fields]
     pairs = [
@@ -69,7 +69,9 @@ def charsets(server: DatabaseServer) -> list[str]:
 
 
 def more_tables(server: DatabaseServer) -> tuple[list[str], list[str]]:
-    """(what makes them, what fills them): dates that are none, and texts of every charset in every kind of string."""
+    """Returns (statements that create tables, statements that fill them): invalid dates, and texts of every charset in every kind of
+    string.
+    """
     dates = ", ".join(f"d{index} {kind}" for index, kind in enumerate(DATE_TYPES))
     names = charsets(server)
     texts = ", ".join(

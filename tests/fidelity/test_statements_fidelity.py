@@ -1,4 +1,6 @@
-"""What stands around the rows, from real servers to staged files: sessions out of row format, outer joins, tables of other engines."""
+"""Tests what surrounds the rows, from real servers to staged files: sessions in other formats than ROW, outer joins, tables of other
+engines.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def test_a_session_out_of_row_format_stops_the_tables_it_writes_to_fidelity(
 def test_a_temporary_table_that_hides_a_captured_one_never_empties_it_fidelity(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Out of row format its TRUNCATE is logged as text, as that of the captured table is: only a flag of the event tells."""
+    """In a session that is not in row format, TRUNCATE of a temporary table is logged as text, like TRUNCATE of the captured table. Only a
+    flag of the event distinguishes the two.
+    """
     server: DatabaseServer = request.getfixturevalue(name)
     pipeline = begun(server, tmp_path)
     run(server, "INSERT INTO others VALUES (1, 'a')", "INSERT INTO loaded VALUES (1, 'a')", database=DATABASE)
@@ -102,7 +106,7 @@ def _apart(text: str) -> list[str]:
 def test_updates_over_an_outer_join_are_followed_fidelity(
     name: str, metadata: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The table map says that columns of the inner side may be NULL, in the same transaction as others that do not."""
+    """The table map says that columns of the inner side may be NULL. Other table maps of the same transaction say that they may not."""
     server: DatabaseServer = request.getfixturevalue(name)
     with row_metadata(server, metadata):
         pipeline = begun(server, tmp_path)
@@ -191,7 +195,7 @@ def test_a_label_that_the_servers_do_not_show_is_not_taken_for_a_question_mark_f
 def test_a_rename_of_a_temporary_table_stops_the_captured_table_of_that_name_fidelity(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """MariaDB logs it in ROW format too, without the flag of a session's table, so nothing distinguishes it."""
+    """MariaDB logs the statement in ROW format too, without the flag of a session's table, so nothing distinguishes it."""
     server: DatabaseServer = request.getfixturevalue(name)
     pipeline = begun(server, tmp_path)
     temporary = ("CREATE TEMPORARY TABLE others (x int)", "RENAME TABLE others TO session_own")
@@ -206,7 +210,7 @@ def test_a_rename_of_a_temporary_table_stops_the_captured_table_of_that_name_fid
 def test_ddl_of_sequences_makes_no_table(
     name: str, metadata: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Their row events look like those of a table of eight columns."""
+    """The row events of sequences look like those of a table with eight columns."""
     server: DatabaseServer = request.getfixturevalue(name)
     columns = (
         "next_not_cached_value bigint NOT NULL, minimum_value bigint NOT NULL, maximum_value bigint NOT NULL, "

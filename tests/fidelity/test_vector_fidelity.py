@@ -1,4 +1,4 @@
-"""VECTOR beside character columns, on MySQL 9: its table maps have a character set for VECTOR columns too."""
+"""Tests VECTOR next to character columns on MySQL 9, whose table maps have a character set for VECTOR columns too."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ LAYOUTS = tuple(
 
 
 def columns_of(layout: str) -> dict[str, tuple[str, str, Any]]:
-    """Name → declared type, literal, and the value that the lake has."""
+    """Returns name → declared type, literal, and the value in the lake."""
     return {f"{kind}{index}": KINDS[kind] for index, kind in enumerate(layout)}
 
 
@@ -81,7 +81,7 @@ def test_a_vector_column_moves_no_character_set(mysql9: DatabaseServer, tmp_path
     ]
     with row_metadata(mysql9, metadata):
         run(mysql9, "FLUSH TABLES", f"USE {DATABASE}", *rows)
-    # by FULL metadata a table map tells a whole schema, which is used where the history does not know the table
+    # With FULL metadata, a table map describes a whole schema. This schema is used if the history does not know the table.
     for pipeline in (seeded, told) if metadata == "FULL" else (seeded,):
         staged = pipeline.staged()
         for layout in LAYOUTS:

@@ -1,8 +1,8 @@
-"""An engine host and the runs that it starts: `python -m tests.ha.engine_host CONF RUN_CONF LAKE` until it is killed.
+"""Runs an engine host and its runs until it is killed: `python -m tests.ha.engine_host CONF RUN_CONF LAKE`.
 
-The engine has one conf/, the run another with a data_dir of its own: it sees what is shared, and nothing of the engine's machine. The lake
-is a SQLite file that appends rows of all tables as a Delta table without a key gets them: guarded by the order key that it last took, as
-`txnVersion` does. Prints `active TOKEN` and `standby` as it changes.
+The engine has one conf/, and the run has another one with its own data_dir. So the run sees what is shared, and nothing of the engine's
+machine. The lake is a SQLite file, which appends the rows of all tables as a Delta table without a key does. The order key that it took
+last guards it, as `txnVersion` does. The program prints `active TOKEN` and `standby` when this changes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ CREATE TABLE IF NOT EXISTS acked (place TEXT, delivery INTEGER, host TEXT);
 
 
 def merge(config: SluiceConfig, lake: Path, batch: OutstandingBatch, host: str) -> bool:
-    """A run: holds the run lock, asks whether it is its turn right before it writes. Whether it wrote, or had nothing to write."""
+    """Acts as a run: it holds the run lock, and checks immediately before it writes that its batch is the next one. Returns whether it
+    wrote, or had nothing to write.
+    """
     directory = config.destination_dir("shop")
     stored = config.ledger_location("shop").staged_url(batch.ledger_id, batch.path)
     with run_lock(directory, 20.0):
@@ -52,7 +54,7 @@ def merge(config: SluiceConfig, lake: Path, batch: OutstandingBatch, host: str) 
 
 
 def step(config: SluiceConfig, lake: Path, host: str) -> str:
-    """One tick; what this host is. Raises SluiceError."""
+    """Executes one tick, and returns whether this host is active. Raises SluiceError."""
     engine = launcher.get_or_start("shop")
     batch = engine.hand_out(0.3)
     if batch is not None:
@@ -76,7 +78,7 @@ def main(conf: Path, run_conf: Path, lake: Path) -> None:
         except SluiceError as error:
             state = "standby"
             sys.stderr.write(f"{host}: {error.code}: {error}\n")
-        except SparkJobError as error:  # another run is to bring it
+        except SparkJobError as error:  # Another run must deliver this batch.
             sys.stderr.write(f"{host}: {error}\n")
         if state != told:
             told = state

@@ -1,8 +1,8 @@
-"""Two engine hosts with one Dagster: its storage in Postgres, the ledger in the same Postgres or in three ZooKeeper nodes, batches and
-lake in S3, runs on a host of their own.
+"""Starts two engine hosts with one Dagster. Dagster's storage is in Postgres, the ledger is in the same Postgres or in three ZooKeeper
+nodes, batches and lake are in S3, and runs are on their own host.
 
-Each host is a folder with a conf/ of its own; they share servers and no file. Runs and ticks reach the engines over TLS. Each host
-reaches each ZooKeeper node over a line that can be cut.
+Each host is a folder with its own conf/. The hosts share servers, but no file. Runs and ticks reach the engines over TLS. Each host reaches
+each ZooKeeper node over a connection that can be interrupted.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Reached:
 
 
 class Production:
-    """The processes and what all of them reach. A test kills and stops each of them."""
+    """The processes, and the servers that all of them reach. A test kills and stops each of them."""
 
     def __init__(self, root: Path, captured: Captured, reached: Reached) -> None:
         self.root, self.captured, self.reached, self.postgres = root, captured, reached, reached.postgres
@@ -122,7 +122,7 @@ class Production:
         return {"kind": "zookeeper", "hosts": ",".join(f"127.0.0.1:{line.port}" for line in self._lines[name])}
 
     def dagster_settings(self) -> dict[str, Any]:
-        """The package's dagster.yaml with a storage and a launcher as production has them."""
+        """Returns the package's dagster.yaml with a storage and a launcher as in production."""
         shipped: dict[str, Any] = yaml.safe_load(package_file("conf/dagster.yaml").read_text())
         launcher = {
             "module": "tests.ha.run_launcher",
@@ -194,11 +194,11 @@ class Production:
         """Starts what has ended, as the manager of services or containers does."""
         for name, process in list(self.processes.items()):
             if not process.running:
-                process.kill()  # it has ended: this ends its watcher
+                process.kill()  # The process has ended already. This ends the process that watches it.
                 self.start_part(name)
 
     def active(self) -> str:
-        """The engine host that has the lease."""
+        """Returns the engine host that has the lease."""
 
         def found() -> str:
             with contextlib.suppress(SluiceError):  # Postgres is away
@@ -242,7 +242,7 @@ class Production:
         return wait_for("a run is at work", found, 120)
 
     def wait_for_attached_run(self) -> dg.DagsterRun:
-        """Waits for a run that drains and has asked for a batch after its first."""
+        """Waits for a draining run that has requested a batch after its first one."""
 
         def found() -> dg.DagsterRun | None:
             self.revive()
@@ -308,7 +308,7 @@ class Production:
             gate.unlink()
 
     def cut_off(self, host: str) -> None:
-        """The host reaches no node of ZooKeeper any more."""
+        """Interrupts the host's connections to all ZooKeeper nodes."""
         for line in self._lines[host]:
             line.turn_to(free_port())
             line.cut()

@@ -1,4 +1,4 @@
-"""The transform of a table of `test_production_ha`, as an operator writes one, with a gate at which a test holds it."""
+"""Defines the transform of a table of `test_production_ha`, as an operator writes one, with a gate at which a test can stop it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A run launcher that starts each run as another host would: with another folder, HOME, conf/ and DAGSTER_HOME, and no file of the engine.
+"""Defines a run launcher that starts each run as on another host: with another folder, HOME, conf/ and DAGSTER_HOME, and no file of the
+engine.
 
-dagster.yaml names it as it names the launchers of Docker and Kubernetes. Their containers are processes here. Each one is a fork of a
-process that has imported the modules of a run, because a test starts dozens of runs and each import takes seconds of processor time.
+dagster.yaml names it as it names the launchers for Docker and Kubernetes. Instead of containers, it starts processes. Each one is a fork of
+a process that has imported the modules of a run, because a test starts dozens of runs and each import takes seconds of processor time.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _run(host: Path, words: str) -> None:
 
 
 class OtherHostLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
-    """`host`: the folder of the host that runs are started on."""
+    """`host`: the folder of the host on which runs start."""
 
     def __init__(self, host: str, inst_data: ConfigurableClassData | None = None) -> None:
         self._host, self._data = Path(host), inst_data

@@ -1,6 +1,8 @@
-"""Cluster clients of Canal, in Java and in Go, follow two engine hosts with three ZooKeeper nodes, whatever is killed or stands still.
+"""Tests cluster clients of Canal in Java and in Go: they follow two engine hosts with three ZooKeeper nodes, whatever is killed or
+suspended.
 
-canal-python, the third client of the protocol's tests, connects to one address and has no mode for a cluster."""
+canal-python, the third client in the tests of the protocol, connects to one address and has no cluster mode.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.servers, pytest.mark.seeds]
 
 SESSION_SECONDS = 4
-JAVA, GO = "orders_java", "orders_go"  # a client of the cluster for each: Canal's clients all have the id 1001
+# Each client has its own destination, because Canal's clients all have the id 1001.
+JAVA, GO = "orders_java", "orders_go"
 JAVA_PROGRAM = ROOT / "tests" / "server" / "protocol" / "ClusterClient.java"
 GO_MODULE = Path(__file__).with_name("go_client")
 SECRETS = {
@@ -47,7 +50,7 @@ SECRETS = {
 
 
 class Host:
-    """An engine host with a folder of its own, which reaches each ZooKeeper node over a line that can be cut."""
+    """An engine host with its own folder, which reaches each ZooKeeper node over a connection that can be interrupted."""
 
     def __init__(
         self, name: str, root: Path, captured: Captured, zookeeper: ZooKeeperEnsemble, store: S3Server
@@ -100,7 +103,7 @@ class Host:
             self.process.kill()
 
     def cut_off(self) -> None:
-        """No node of ZooKeeper is reached any more."""
+        """Interrupts the connections to all ZooKeeper nodes."""
         for line in self.lines:
             line.turn_to(free_port())
             line.cut()
@@ -111,7 +114,7 @@ class Host:
 
 
 class Client:
-    """A cluster client in a process of its own, and the numbers that it printed."""
+    """Runs a cluster client in a process of its own, and collects the numbers that it prints."""
 
     def __init__(self, name: str, command: list[str], root: Path) -> None:
         self.name, self._log = name, root / f"{name}.log"
@@ -178,7 +181,7 @@ def go_client(root: Path) -> str:
 
 @contextmanager
 def looking(zookeeper: ZooKeeperEnsemble) -> Iterator[Callable[[], set[int]]]:
-    """Yields a function that returns the ports of the servers that the running nodes name; 0 for a destination that has none."""
+    """Yields a function that returns the ports of the servers that the `running` nodes name, 0 for a destination without one."""
     client = KazooClient(hosts=zookeeper.hosts)
     client.start()
 

@@ -1,4 +1,4 @@
-"""The drain lock and the lock of who waits for the run lock, for runs on several hosts, on real servers."""
+"""Tests the drain lock, and the lock of a process that waits for the run lock, for runs on several hosts, on real servers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ with drain_lock(DestinationDir.of(location)) as why_not:
 
 
 def other_host(location: LedgerLocation, root: Path) -> DestinationDir:
-    """The directory of the destination on another host, which shares the ledger and no file."""
+    """Returns the directory of the destination on another host, which shares the ledger and no file."""
     folder = root / "other" / location.destination
     return DestinationDir.of(
         dataclasses.replace(location, directory=folder if location.is_shared else location.directory)
@@ -50,7 +50,7 @@ def test_ha_one_run_drains_at_a_time_over_all_hosts(location: LedgerLocation, tm
 
 @pytest.mark.servers
 def test_ha_a_run_that_drains_and_was_killed_is_replaced_by_the_next_run(shared: LedgerLocation) -> None:
-    """Each run is a new process, which has not seen for how long the killed one is silent."""
+    """Each run is a new process, which has not seen how long the killed run has been silent."""
     with holding_process(shared, DRAINING) as (process, said):
         assert said() == "True"
         process.kill()

@@ -1,5 +1,5 @@
-"""Two engine hosts that share no folder, one destination, traffic without end: whatever becomes of the active one, no row is lost and none
-comes twice.
+"""Tests two engine hosts that share no folder, with one destination and continuous traffic: whatever happens to the active host, no row is
+lost and none arrives twice.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.servers
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 6  # of a session
-# conf of docs/deployment.md → what it says of hosts and ports, and what that is here
+SECONDS = 6  # The length of a session.
+# conf of docs/deployment.md → its hosts and ports on the page, and their values in this test
 PAGES = {
     "zookeeper": (
         CONFS[1],
@@ -56,7 +56,7 @@ SECRETS = {
 
 
 def of_the_page(text: str, here: Mapping[str, str]) -> str:
-    """A conf of the page with this machine's places in place of its own."""
+    """Returns a conf of the page with the addresses of this machine."""
     for old, new in here.items():
         assert old in text, f"the conf of the page does not say {old}"
         text = text.replace(old, new)
@@ -65,7 +65,9 @@ def of_the_page(text: str, here: Mapping[str, str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """What the hosts reach. `ports`: where each finds what keeps the leases. `store`: where each finds the S3 server."""
+    """What the hosts reach. `ports`: where each host finds the server that stores the leases. `store`: where each
+    host finds the S3 server.
+    """
 
     kind: str
     ports: tuple[int, int]
@@ -73,7 +75,7 @@ class Places:
     stores: tuple[int, int]
 
     def of(self, number: int) -> dict[str, str]:
-        """For the conf of the page: of one host."""
+        """Returns the values for the conf of one host."""
         return {
             "http://store:9000": f"http://127.0.0.1:{self.stores[number]}",
             "eu-central-1": self.store.options["aws_region"],
@@ -82,7 +84,7 @@ class Places:
 
 
 class Host:
-    """One engine host. No other, and no run, sees its folder."""
+    """Runs one engine host. No other host and no run sees its folder."""
 
     def __init__(self, name: str, root: Path, captured: Captured, places: Places, number: int) -> None:
         self.name, self._root = name, root
@@ -128,7 +130,7 @@ class Host:
             )
 
     def stand_still(self, lake: Lake) -> None:
-        """Not amid a write of the lake, which is one file here and would be locked for everybody."""
+        """Suspends the host, but not during a write of the lake. The lake is one file here, which would stay locked for all."""
         self.process.send_signal(signal.SIGSTOP)
         while lake.is_locked():
             self.process.send_signal(signal.SIGCONT)
@@ -142,7 +144,7 @@ class Host:
             self._process.wait()
 
     def lose_disk(self) -> None:
-        """Of a host that was killed: nobody will see its folder again."""
+        """Removes the disk of a killed host, so that nobody sees its folder again."""
         self.data.rename(self.data.with_name(f"lost-{uuid.uuid4().hex[:6]}"))
 
 
@@ -156,7 +158,7 @@ class Lake:
         with sqlite3.connect(self._path, timeout=30) as connection:
             try:
                 return connection.execute(query).fetchall()
-            except sqlite3.OperationalError:  # no table yet
+            except sqlite3.OperationalError:  # The table does not exist yet.
                 return []
 
     def is_locked(self) -> bool:
@@ -179,7 +181,7 @@ class Lake:
 
 @contextmanager
 def traffic(captured: Captured) -> Iterator[Callable[[], int]]:
-    """Transactions without end, until it is asked how many there were."""
+    """Runs transactions continuously, until it is asked how many there were."""
     stopping, numbers = threading.Event(), itertools.count()
     written: list[int] = []
 
@@ -218,7 +220,7 @@ def hosts(root: Path, captured: Captured, places: Places) -> Iterator[tuple[Host
 
 
 def require_each_once(lake: Lake, count: int, beside: Iterable[int] = ()) -> None:
-    """Every row that was written once, and no place acked twice. `beside`: rows of the other table."""
+    """Requires that every row was written exactly once, and no position was acked twice. `beside`: rows of the other table."""
     expected = Counter([*range(count), *beside])
     wait_for("all rows are in the lake", lambda: lake.count() >= expected.total(), 120)
     found = Counter(n for (n,) in lake.ask("SELECT n FROM rows"))
@@ -228,7 +230,7 @@ def require_each_once(lake: Lake, count: int, beside: Iterable[int] = ()) -> Non
 
 
 def active_of(pair: tuple[Host, Host], lake: Lake) -> tuple[Host, Host]:
-    """The host that writes, and the other."""
+    """Returns the host that writes, and the other host."""
     before = [lake.count(host.name) for host in pair]
     wait_for("a host writes", lambda: [lake.count(host.name) for host in pair] != before, 120)
     is_first = lake.count(pair[0].name) > before[0]
@@ -236,7 +238,7 @@ def active_of(pair: tuple[Host, Host], lake: Lake) -> tuple[Host, Host]:
 
 
 class Late:
-    """The table `late` of the same database, whose rows come by XA transactions and in a schema that changes amid a takeover."""
+    """The table `late` of the same database. Its rows come by XA transactions, and its schema changes during a takeover."""
 
     def __init__(self, captured: Captured) -> None:
         self._captured, self._table = captured, f"{captured.database}.late"
@@ -251,7 +253,7 @@ class Late:
         return self.rows[-1]
 
     def prepare(self, lake: Lake) -> str:
-        """A transaction whose rows come when it is committed; what was read of it is acked when this returns."""
+        """Prepares a transaction whose rows come when it is committed. Everything that was read of it is acked when this returns."""
         name = f"'{self._captured.database}-{len(self.rows)}'"
         insert = f"INSERT INTO {self._table}_xa (n) VALUES ({self._new()}), ({self._new()})"
         self._captured.run(f"XA START {name}", insert, f"XA END {name}", f"XA PREPARE {name}")
@@ -259,13 +261,15 @@ class Late:
         return name
 
     def insert(self, lake: Lake) -> None:
-        """A row, which is in the lake when this returns."""
+        """Inserts a row, and returns when the lake has it."""
         new = self._new()
         self._captured.run(f"INSERT INTO {self._table} (n) VALUES ({new})")
         wait_for("the row is in the lake", lambda: bool(lake.ask(f"SELECT 1 FROM rows WHERE n = {new}")), 120)
 
     def change(self) -> None:
-        """A row in the schema from before, and then another schema: who asks the server for it now is told the wrong one."""
+        """Inserts a row with the earlier schema, and then changes the schema. A host that now reads the schema from the server gets the
+        wrong one.
+        """
         self._captured.run(
             f"INSERT INTO {self._table} (n) VALUES ({self._new()})",
             f"ALTER TABLE {self._table} ADD b{len(self.rows)} VARCHAR(9) DEFAULT 'x' FIRST",
@@ -276,7 +280,7 @@ class Late:
 
 
 def takes_over_without_the_folder(late: Late, lake: Lake, pair: tuple[Host, Host]) -> None:
-    """The active host is killed and its disk is gone: between XA PREPARE and XA COMMIT, and amid changes of a table."""
+    """The active host is killed and its disk is removed, between XA PREPARE and XA COMMIT, and during changes of a table."""
     name = late.prepare(lake)
     active, standby = active_of(pair, lake)
     late.change()
@@ -302,7 +306,9 @@ def test_ha_one_machine_by_the_conf_of_the_page(mysql80: DatabaseServer, tmp_pat
 def test_failover_ha_s3_of_two_engine_hosts_under_load(
     mysql80: DatabaseServer, s3_store: S3Server, tmp_path: Path
 ) -> None:
-    """Standing still for longer than the session, a cut network, ZooKeeper restarted, no store, an engine killed whose disk is gone."""
+    """A host is suspended for longer than the session, the network is interrupted, ZooKeeper is restarted, the store is missing, and an
+    engine is killed and loses its disk.
+    """
     captured, lake = Captured(tmp_path / "source", mysql80), Lake(tmp_path / "lake.db")
     keeper, late = ZooKeeperServer(tmp_path / "zookeeper").start(), Late(captured)
     lines, store_line = (Proxy(keeper.port), Proxy(keeper.port)), Proxy(s3_store.port)
@@ -312,7 +318,8 @@ def test_failover_ha_s3_of_two_engine_hosts_under_load(
             hosts(tmp_path, captured, places) as pair,
             traffic(captured) as stop_traffic,
         ):
-            # who is active is asked before each step: on a busy machine a host may be silent for a session, and the other takes over
+            # The active host is determined before each step, because on a busy machine a host may be silent for a session, and the other
+            # takes over.
             active, standby = active_of(pair, lake)
             active.stand_still(lake)
             lake.wait_until_written_by(standby)
@@ -346,7 +353,7 @@ def test_failover_ha_s3_of_two_engine_hosts_under_load(
 def test_failover_ha_s3_with_the_lease_in_postgres(
     mysql80: DatabaseServer, s3_store: S3Server, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The same without ZooKeeper: standing still, Postgres away for both, then killed and without its disk."""
+    """The same without ZooKeeper: a host is suspended, Postgres is away for both, then a host is killed and loses its disk."""
     port = request.getfixturevalue("postgres16").port
     captured, lake, line = Captured(tmp_path / "source", mysql80), Lake(tmp_path / "lake.db"), Proxy(port)
     places, late = Places("sql", (line.port, line.port), s3_store, (s3_store.port, s3_store.port)), Late(captured)

@@ -1,4 +1,4 @@
-"""Three ZooKeeper nodes: their leader may die, and the holder takes the lease again; without a majority nobody has it."""
+"""Tests three ZooKeeper nodes: if their leader dies, the holder renews the lease. Without a majority, nobody has the lease."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.servers
 
-SECONDS = 6.0  # of a session: an election takes one or two
+SECONDS = 6.0  # The length of a session. An election takes one or two seconds.
 
 
 @pytest.fixture
@@ -74,17 +74,19 @@ def test_ha_failover_of_three_zookeeper_nodes(ensemble: ZooKeeperEnsemble, tmp_p
 
 
 def _the_leader_dies(ensemble: ZooKeeperEnsemble, holder: Lease, standby: Lease) -> None:
-    """Two of three agree on another one within the session: the holder takes the lease again, by a higher token, and nobody else can."""
+    """Two of three nodes elect another leader within the session. The holder renews the lease with a higher token, and nobody else can take
+    it.
+    """
     leader, before = ensemble.leader, holder.token
     leader.kill()
-    # until its connection breaks the holder rightly has the lease by the token from before
+    # Until its connection breaks, the holder has the lease with the earlier token, which is right.
     wait_for("the holder has it again", lambda: succeeds(lambda: _acquired(holder)) and holder.token > before, 60)
     assert not succeeds(lambda: _acquired(standby))
     leader.start()
 
 
 def _no_majority(ensemble: ZooKeeperEnsemble, meta: MetaManager, holder: Lease, standby: Lease) -> None:
-    """Who cannot ask holds nothing, long before anybody else may."""
+    """A host that gets no answer holds nothing, long before another host may take the lease."""
     before = holder.token
     gone = [node for node in ensemble.nodes if node.mode() != "leader"]
     for node in gone:
@@ -96,7 +98,7 @@ def _no_majority(ensemble: ZooKeeperEnsemble, meta: MetaManager, holder: Lease, 
     for node in gone:
         node.start()
     with pytest.raises(LeaseLostError):
-        holder.check()  # it is not given back by itself: who had it asks for it as everybody does
+        holder.check()  # The lease is not returned automatically. The former holder requests it like every other host.
     wait_for("the holder has it again", lambda: succeeds(lambda: _acquired(holder)), 60)
     again = holder.token
     holder.release()

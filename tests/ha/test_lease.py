@@ -1,4 +1,4 @@
-"""The lease: one holder, seen by others; a killed holder's place is taken over with a higher token."""
+"""Tests the lease: it has one holder, which others can see. If the holder is killed, the next holder has a higher token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ sys.stdin.read()
 
 @contextmanager
 def holding_process(directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
-    """A process that tries to acquire the lease, says how that went, and lives until its input ends."""
+    """Starts a process that tries to take the lease, prints the result, and runs until its input ends."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(directory)],
         stdin=subprocess.PIPE,
@@ -92,7 +92,7 @@ def test_the_holder_is_seen_without_disturbing_it(tmp_path: Path) -> None:
 
 
 def test_a_removed_lock_file_ends_the_lease(tmp_path: Path) -> None:
-    """Another process would lock the new file: the old holder must notice before it writes."""
+    """Another process would lock the new file, so the old holder must notice the removal before it writes."""
     lease, other = FileLease(tmp_path), FileLease(tmp_path)
     lease.try_acquire()
     (tmp_path / "lease.lock").unlink()
@@ -150,7 +150,7 @@ def test_a_child_that_outlives_the_holder_does_not_keep_the_lease(tmp_path: Path
     assert parent.stdin is not None
     assert parent.stdout is not None
     try:
-        assert parent.stdout.readline() == b"up\n"  # said by the child
+        assert parent.stdout.readline() == b"up\n"  # The child prints this.
         assert not FileLease(tmp_path).try_acquire()
         parent.kill()
         parent.wait()
@@ -159,4 +159,4 @@ def test_a_child_that_outlives_the_holder_does_not_keep_the_lease(tmp_path: Path
         lease.release()
     finally:
         parent.kill()
-        parent.communicate()  # ends the child's input, and so the child
+        parent.communicate()  # This ends the child's input, and so the child.

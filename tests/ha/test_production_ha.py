@@ -1,5 +1,6 @@
-"""Two engine hosts with one Dagster, and each of their parts killed and stopped under load: nothing is lost, no batch is applied twice,
-and the lake equals the source."""
+"""Tests two engine hosts with one Dagster. Each of their parts is killed and stopped under load: nothing is lost, no batch is applied
+twice, and the lake equals the source.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ def production(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Iterator[Production]:
-    """`request.param`: the setting `runs`, and where the ledger is."""
+    """`request.param`: the setting `runs`, and the location of the ledger."""
     runs, ledger = request.param
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
@@ -106,13 +107,13 @@ def production(
             keeper.start()
         reached = Reached(postgres=postgres.start(), store=s3_store, spark=spark_server, zookeeper=keeper)
         made = Production(tmp_path, captured, reached)
-        stack.callback(spark_server.start)  # if the test ended between its end and its new start
+        stack.callback(spark_server.start)  # This is for a test that fails between the end of Spark and its restart.
         stack.callback(made.stop)
         yield made
 
 
 @pytest.mark.seeds
-@pytest.mark.timeout(1500)  # some twenty starts of a Python with Dagster
+@pytest.mark.timeout(1500)  # The test starts Python with Dagster some twenty times.
 @pytest.mark.parametrize("production", [("batch", "zookeeper")], indirect=True)
 def test_ha_each_process_of_two_hosts_is_killed_and_stopped_with_zookeeper(production: Production) -> None:
     production.start()
@@ -131,7 +132,7 @@ def test_ha_each_process_of_two_hosts_is_killed_and_stopped_with_zookeeper(produ
 
 
 def _engine_stands_still_in_a_transform(production: Production) -> None:
-    """The webserver stands still too, which nothing waits for."""
+    """The webserver is suspended too, and nothing waits for it."""
     with production.gate(IN_TRANSFORM) as reached:
         stopped = production.active()
         assert reached() == production.processes[stopped].pid
@@ -170,7 +171,7 @@ def _daemon_stands_still(production: Production) -> None:
 
 
 def _run_stands_still(production: Production) -> None:
-    """Between two of its tables. It is ended and replaced, and writes no further table when it continues."""
+    """The run is suspended between two of its tables. It is ended and replaced. When it continues, it writes no further table."""
     with production.gate(BETWEEN_TABLES) as reached:
         stopped = reached()
         os.kill(stopped, signal.SIGSTOP)
@@ -188,7 +189,7 @@ def _run_stands_still(production: Production) -> None:
 
 
 def _spark_stands_still_while_a_run_dies(production: Production) -> None:
-    """The next run has the same batch and waits for Spark, in which a statement of the first one may be left."""
+    """The next run has the same batch, and waits for Spark, in which a statement of the first run may be left."""
     with production.gate(BETWEEN_TABLES) as reached:
         killed = reached()
         run = production.run_of(killed)
@@ -212,7 +213,7 @@ def _spark_dies(production: Production) -> None:
 
 
 def _zookeeper_is_cut_off(production: Production) -> None:
-    """From the engine host that reads, then from the runs, then its leader dies."""
+    """The connections of the active engine host are interrupted, then those of the runs. Then the leader dies."""
     host = production.active()
     production.cut_off(host)
     production.wait_for_takeover_from(host)
@@ -240,14 +241,14 @@ def test_ha_a_run_on_another_host_drains_whatever_is_killed(production: Producti
         production.wait_until_merged("a run was attached")
         assert len(production.instance.get_runs()) == known, "it settles its batches itself"
 
-        # the engine host that it calls: it continues with the other one, or ends and is replaced
+        # This is the engine host that the run calls. The run continues with the other host, or it ends and is replaced.
         active = production.active()
         production.kill(active)
         file, offset = production.cursor()
         production.wait_until_merged("an engine host was killed", (file, offset + 1))
         assert production.wait_for_attached_run()
 
-        # its own host: nobody gives its drain lock back
+        # This is the run's own host, so nobody releases its drain lock.
         run = production.wait_for_attached_run()
         os.kill(production.pid_of(run), signal.SIGKILL)
         assert production.wait_until_ended(run).status is S.FAILURE
@@ -265,7 +266,7 @@ def test_ha_a_run_on_another_host_drains_whatever_is_killed(production: Producti
 
 
 def require_equal(production: Production) -> None:
-    """Each table equals the source, the transformed one by its function, and has each batch once."""
+    """Requires that each table equals the source, the transformed table by its function, and that each has each batch once."""
     config, database = production.config("runs"), production.captured.database
     shop = config.destinations["shop"]
     options = resolved(config.storage_options)

@@ -1,4 +1,6 @@
-"""One suite for every lease that several hosts share, on real servers: one holder, tokens that rise, and who was away too long knows it."""
+"""Tests every lease that several hosts share with one suite, on real servers: it has one holder, its tokens rise, and a host that was away
+too long knows that it lost the lease.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ from tests.waiting import wait_for
 
 SHARED = tuple(pytest.param(kind, marks=pytest.mark.servers) for kind in ("postgres16", "zookeeper39"))
 KINDS = ("file", *SHARED)
-SECONDS = 2.0  # of a session
+SECONDS = 2.0  # The length of a session.
 
 
 def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
@@ -73,7 +75,7 @@ Opener = Callable[[LedgerLocation], Lease]
 
 @pytest.fixture
 def opened() -> Iterator[Opener]:
-    """Opens leases; all are given back when the test ends."""
+    """Opens leases, and returns all of them when the test ends."""
     made: list[Lease] = []
 
     def open_one(location: LedgerLocation) -> Lease:
@@ -152,7 +154,7 @@ for line in sys.stdin:
 def holding_process(
     location: LedgerLocation, script: str = HOLDER
 ) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
-    """A process that holds the lease; the second gives its next line."""
+    """Starts a process that holds the lease. The second value returns its next line."""
     process = subprocess.Popen(
         [sys.executable, "-c", script, pickle.dumps(location).hex()],
         stdin=subprocess.PIPE,
@@ -213,7 +215,7 @@ def test_ha_a_holder_goes_on_for_many_sessions(shared: LedgerLocation, opened: O
 def test_ha_clocks_that_jump_change_nothing(
     shared: LedgerLocation, opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time of day is for people: neither a holder nor who watches it goes by it."""
+    """The time of day is only for people. Neither a holder nor a watcher uses it."""
     lease, other = opened(shared), opened(shared)
     assert lease.try_acquire()
     for day in (1e9, 4e9):
@@ -227,7 +229,7 @@ def test_ha_clocks_that_jump_change_nothing(
 
 @pytest.mark.servers
 def test_ha_an_old_holder_cannot_write_the_ledger_however_late(shared: LedgerLocation, opened: Opener) -> None:
-    """Its check passes, then it stands still, then it writes: the version that it follows is not there any more."""
+    """Its check passes, then it is suspended, then it writes. The version that its write would replace does not exist any more."""
     old, new = opened(shared), opened(shared)
     assert old.try_acquire()
     ledger = open_meta(shared, old)
@@ -323,7 +325,7 @@ def test_ha_a_run_that_stood_still_writes_no_further_table(shared: LedgerLocatio
             process.stdin.flush()
             process.send_signal(signal.SIGCONT)
             assert said() == "RunLockLostError"
-            assert head_of_line(directory) is None  # ours
+            assert head_of_line(directory) is None  # This is the batch of this ledger.
 
 
 @pytest.mark.servers
@@ -381,7 +383,7 @@ def test_ha_where_nobody_answers_it_is_said_and_nothing_is_held(
 
 
 def through(location: LedgerLocation, line: Proxy) -> LedgerLocation:
-    """The same place, reached by a line of its own."""
+    """Returns the same location, reached over a separate connection."""
     if location.kind == "zookeeper":
         return dataclasses.replace(location, zookeeper=ZooKeeperServers(hosts=f"127.0.0.1:{line.port}"))
     return dataclasses.replace(location, url=location.url.replace(f":{_port_of(location)}/", f":{line.port}/"))
@@ -396,7 +398,7 @@ def _port_of(location: LedgerLocation) -> int:
 def test_ha_a_line_that_breaks_every_two_seconds_gives_nobody_else_the_lease(
     shared: LedgerLocation, opened: Opener
 ) -> None:
-    """Its holder goes on, or says that it does not hold it; never are there two."""
+    """The holder continues, or reports that it does not hold the lease. There are never two holders."""
     shared = dataclasses.replace(shared, session_seconds=6.0)
     with Proxy(_port_of(shared)) as line:
         lease, other = opened(through(shared, line)), opened(shared)
@@ -416,7 +418,7 @@ def test_ha_a_line_that_breaks_every_two_seconds_gives_nobody_else_the_lease(
 
 
 def succeeds(act: Callable[[], bool]) -> bool:
-    """False also where nobody answers."""
+    """Returns False also if nobody answers."""
     try:
         return act()
     except SluiceError:
@@ -450,7 +452,7 @@ def test_ha_a_database_that_takes_seconds_to_answer_is_no_lost_lease_until_it_ta
 
 
 def take_away(location: LedgerLocation, name: str) -> None:
-    """As a session that ends does; a lock among shared texts is free by itself once nobody writes it."""
+    """Removes the lock, as the end of a session does. A lock in a record store is free by itself when nobody renews it."""
     if location.kind == "zookeeper":
         shared_client(location.zookeeper, SECONDS).delete(leases._nodes(location, name).held)
 
@@ -459,10 +461,10 @@ def take_away(location: LedgerLocation, name: str) -> None:
 def test_ha_the_fence_asks_where_the_lock_is_kept_whatever_the_clock_says(
     shared: LedgerLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 5: a run believed its own clock about the run lock. That of a virtual machine which is paused stands still with it."""
+    """Number 5: a run trusted its own clock about the run lock. The clock of a virtual machine stops while the machine is paused."""
     for room in (beat_lock, zookeeper_lock):
-        monkeypatch.setattr(room, "CONFIRM_PART", 1e6)  # it says nothing meanwhile
-    monkeypatch.setattr(session, "TRUSTED_PART", 1e6)  # and no time passes for it
+        monkeypatch.setattr(room, "CONFIRM_PART", 1e6)  # No renewal arrives meanwhile.
+    monkeypatch.setattr(session, "TRUSTED_PART", 1e6)  # For the run, no time passes.
     directory, other = DestinationDir.of(shared), open_lock(shared, RUN_LOCK)
     with pytest.raises(RunLockLostError), run_lock(directory) as fence:  # noqa: PT012  it tells at its end too
         assert [fence() for _ in range(3)] == [""] * 3, "it is confirmed as often as it is asked for"
@@ -478,7 +480,7 @@ def test_ha_the_fence_asks_where_the_lock_is_kept_whatever_the_clock_says(
 
 @pytest.mark.found
 def test_ha_a_fence_that_nobody_answers_refuses(shared: LedgerLocation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Number 5: where the lock cannot be asked for, nobody knows whether a run may write."""
+    """Number 5: if the lock cannot be checked, nobody knows whether a run may write."""
     with run_lock(DestinationDir.of(shared)) as fence:
         with monkeypatch.context() as patch:
             for kind in (BeatLock, ZooKeeperLock):

@@ -1,5 +1,5 @@
-"""The lock of a Delta table that several destinations write, on every place that a ledger may be at: one run over all destinations and
-hosts, free when its holder dies, with what that one left to know.
+"""Tests the lock of a Delta table that several destinations write, at every location of a ledger: one run over all destinations and hosts
+holds it. When the holder dies, the lock is free and has the holder's notes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def east(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
 
 
 def other(location: LedgerLocation) -> LedgerLocation:
-    """Of another destination of the same conf/."""
+    """Returns the lock for another destination of the same conf/."""
     name = f"{location.destination}_west"
     return dataclasses.replace(location, destination=name, directory=location.directory.with_name(name))
 
@@ -50,7 +50,7 @@ def test_one_run_of_all_destinations_has_a_table_in_a_group(east: LedgerLocation
     ours.write("of east")
     assert theirs.writer() == "of east"
     assert theirs.register_waiting()
-    assert not StoredTableLock(east, TABLE).register_waiting()  # another one waits already
+    assert not StoredTableLock(east, TABLE).register_waiting()  # Another run waits already.
     ours.release()
     assert theirs.try_take()
     assert theirs.held

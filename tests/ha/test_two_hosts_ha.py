@@ -1,4 +1,6 @@
-"""Engine hosts that share a ledger and no folder, one after the other: what was noted and ordered on one holds on the next."""
+"""Tests engine hosts that share a ledger and no folder, one after the other: what was recorded and requested on one host is valid on the
+next.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ pytestmark = pytest.mark.servers
 
 
 class Hosts:
-    """Of one destination: each a folder, and a conf/ that names the same ledger. `staging`: lines of conf/ that say where batches are."""
+    """The hosts of one destination. Each has a folder, and a conf/ that names the same ledger. `staging`: lines of conf/ with the location
+    of batches.
+    """
 
     def __init__(self, root: Path, captured: Captured, staging: str) -> None:
         self._root, self._captured, self._staging = root, captured, staging
@@ -64,7 +68,7 @@ def hosts(mysql80: DatabaseServer, s3_store: S3Server, tmp_path: Path, monkeypat
 
 @pytest.fixture
 def apart(mysql80: DatabaseServer, tmp_path: Path) -> Hosts:
-    """Without a store: what is in a folder is for who has it."""
+    """Sets up hosts without a store. Files in a folder are only for the host of this folder."""
     return Hosts(tmp_path, Captured(tmp_path / "source", mysql80), "")
 
 
@@ -89,7 +93,7 @@ def test_ha_s3_a_host_with_another_include_stops_what_is_new_to_it(hosts: Hosts)
 def test_ha_s3_a_host_that_comes_back_reads_again_what_another_began_to_read(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its stored events are after transactions that the other, which began further back, knows to come again."""
+    """Its stored events follow transactions that will arrive again, as the other host knows, because the other host began further back."""
     one, two = hosts.host("one", "store: {kind: file}"), hosts.host("two", "store: {kind: file}")
     table, name = f"{one.database}.numbers", f"'{one.database}'"
     with running(one) as engine:

@@ -1,4 +1,4 @@
-"""A handler that records its calls, and a distribution as pip installs it: a module, and a .dist-info with its entry points."""
+"""Provides a handler that records its calls, and a distribution as pip installs it: a module, and a .dist-info with its entry points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""When handlers are called, and that a crash between two writes has none left out: what was written says it to the next process."""
+"""Tests when handlers are called, and that a crash between two writes omits no call: the next process finds in the files which calls are
+missing.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ from tests.handlers.fix_handlers import Remembering, batch, line
 @pytest.mark.parametrize(
     ("kind", "now", "wanted"),
     [
-        ("after", line(batch(7)), Due.NOT_YET),  # killed before the ledger had it
+        ("after", line(batch(7)), Due.NOT_YET),  # The process was killed before the ledger was written.
         ("after", line(cursor=200), Due.NOW),
         ("after", line(batch(8), cursor=200), Due.NOW),
-        ("after", line(batch(8)), Due.NEVER),  # the position was set back
+        ("after", line(batch(8)), Due.NEVER),  # The position was set back.
         ("after", line(cursor=200, ledger="000000000000"), Due.NEVER),
         ("retry", line(batch(7)), Due.NOT_YET),
         ("retry", line(batch(8)), Due.NOW),
@@ -122,7 +124,7 @@ def test_a_damaged_file_of_handlers_is_named(tmp_path: Path) -> None:
 
 
 def test_a_table_less_batch_is_told_too(tmp_path: Path) -> None:
-    """Whose tables all stopped since."""
+    """All of its tables have stopped since."""
     audit = Remembering()
     calls = Calls("shop", tmp_path, [("audit", audit)])
     calls.will_be("after", dataclasses.replace(batch(), tables=()), line(batch()))

@@ -1,4 +1,4 @@
-"""docs/handlers.md on a real engine: its package is installed, called around a batch, and named where it fails."""
+"""Tests the example of docs/handlers.md on a real engine: its package is installed, called around a batch, and named in an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "handlers.md").read_text()
 
 
 def block(language: str) -> str:
-    """The first of the page in that language."""
+    """Returns the first code block of the page in this language."""
     found = re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
     assert found
     return found[1]
@@ -28,7 +28,7 @@ def block(language: str) -> str:
 
 @pytest.fixture
 def captured(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Captured:
-    """With the page's handler."""
+    """Starts an engine with the handler of the page."""
     entries = tomllib.loads(block("toml"))["project"]["entry-points"]["sluice.handlers"]
     places = {name: place.removeprefix("sluice_audit:") for name, place in entries.items()}
     install(tmp_path, monkeypatch, "sluice-audit", block("python"), **places)
@@ -53,7 +53,7 @@ def test_a_handler_that_is_installed_is_called_by_the_engine_and_named_where_it_
         assert "the handler audit failed" in status.reason
         assert (captured.directory / FILE).exists()
     (tmp_path / "audit").mkdir()
-    with running(captured) as engine:  # another process tells what this one could not
+    with running(captured) as engine:  # Another process makes the call that this one could not make.
         assert captured.take(engine, 1) == [2]
         wait_for("the state is well", lambda: engine.hand_out(0.2) is None and engine.status().state == "RUNNING")
     table = f"{captured.database}.numbers"

@@ -1,4 +1,4 @@
-"""Handlers of a distribution that is installed as pip does it; what is wrong with one is said with its name."""
+"""Tests handlers of a distribution that is installed as pip does it. An error about a handler has its name."""
 
 from __future__ import annotations
 

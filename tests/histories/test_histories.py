@@ -1,4 +1,6 @@
-"""Some hundred histories by seed keep the promise; the simulator itself is deterministic, and finds a rule that is broken on purpose."""
+"""Tests that some hundred random histories keep the promise. The simulator itself is deterministic, and finds a rule that is broken on
+purpose.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ CHUNKS = 6
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_histories_keep_the_promise(stage: Stage, chunk: int) -> None:
-    """At rest the lake equals the source, or production says that something is wrong."""
+    """When everything has settled, the lake equals the source, or production reports that something is wrong."""
     for seed in range(chunk * SEEDS // CHUNKS, (chunk + 1) * SEEDS // CHUNKS):
         history = generate(seed)
         found = stage.play(history)

@@ -1,4 +1,4 @@
-"""A history for each gap in the identities of stream, ledger and table. Each one broke a promise before it was fixed."""
+"""Plays a history for each gap in the identities of stream, ledger and table. Each one broke a promise before it was fixed."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ NAMED = {
     "A5": "POSITION_LOST",
     "A6 RESTORE": "TABLE_RESTORED",
     "A6 a folder": "TABLE_MISSING",
-    "A7": "",  # it is read again by itself
+    "A7": "",  # It is read again automatically.
 }
 
 

@@ -1,4 +1,4 @@
-"""The one case that production cannot notice is known to the simulator as it is stated, and nothing beside it."""
+"""Tests that the simulator knows exactly the one case that production cannot notice, as it is documented."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def test_histories_notice_what_is_not_stated(stage: Stage, steps: tuple[Step, ..
 def test_histories_take_any_other_difference_for_a_broken_promise(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row that neither of the two transactions touched is missing too."""
+    """A row that neither of the two transactions changed is missing too."""
     monkeypatch.setattr("benchmarks.histories.judging.stated_limits.rows_of", lambda _: [])
     assert not stage.play(History(Scenario(), (*TWICE, FAIL_OVER))).kept

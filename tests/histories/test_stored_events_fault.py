@@ -10,7 +10,7 @@ from benchmarks.histories.judging.bench import Stage
 from benchmarks.histories.steps import History, Scenario, Step, generate
 
 SEEDS = 40
-# All is merged; two transactions follow, each in a binlog file of its own, and are read and not handed out.
+# Everything is merged. Two transactions follow, each in its own binlog file. They are read and not handed out.
 READ = (
     Step("commit", deeds=(("put", 1), ("put", 2))),
     Step("flow"),
@@ -26,7 +26,7 @@ KILLED = (Step("die"), Step("purge"), Step("flow"))
 def test_fault_a_killed_engine_goes_on_from_its_stored_events_where_the_source_purged_them(
     stage: Stage, gtids: bool
 ) -> None:
-    """The same history with the store in memory loses its position, and says so."""
+    """The same history with the store in memory loses its position, and reports that."""
     found = {
         kind: stage.play(History(Scenario(gtids=gtids, store=kind), (*READ, *KILLED))) for kind in ("memory", "file")
     }

@@ -1,1 +1,1 @@
-"""Generated schemas, rows and damage, judged by real servers."""
+"""Compares generated schemas, rows and damaged bytes with real servers."""

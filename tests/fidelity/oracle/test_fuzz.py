@@ -1,4 +1,4 @@
-"""Damaged binlogs of real servers, read in processes of their own: no crash, no loop without end, bounded memory, always a named error."""
+"""Reads damaged binlogs of real servers in separate processes: no crash, no endless loop, bounded memory, and always a named error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Corner cases that need their own table or session, compared with SELECT on every server."""
+"""Compares corner cases that need their own table or session with SELECT on every server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def server(request: pytest.FixtureRequest) -> DatabaseServer:
 
 
 def captured(server: DatabaseServer, folder: Path, create: str, *writes: str, **policy: Any) -> Any:
-    """The staged images of table `t` after the writes, which have a relaxed sql_mode."""
+    """Returns the staged images of table `t` after the writes, which use a relaxed sql_mode."""
     run(server, create, database=DATABASE)
     pipeline = Pipeline.of(server, DATABASE, folder)
     run(server, "SET sql_mode = 'ALLOW_INVALID_DATES'", *writes, database=DATABASE)
@@ -73,7 +73,7 @@ def test_zero_dates_as_text_are_what_select_prints_oracle(server: DatabaseServer
 
 
 def test_a_timestamp_is_one_instant_whatever_the_zone_oracle(server: DatabaseServer, tmp_path: Path) -> None:
-    """Written in three zones of sessions, while the server itself has a fourth."""
+    """The values are written in sessions with three time zones, while the server itself has a fourth one."""
     run(server, "SET GLOBAL time_zone = '-03:30'")
     try:
         found = captured(
@@ -137,10 +137,10 @@ def _decodes(octet: bytes, codec: str) -> bool:
 
 @pytest.mark.parametrize("metadata", ["MINIMAL", "FULL"])
 def test_text_and_labels_of_every_charset_oracle(server: DatabaseServer, tmp_path: Path, metadata: str) -> None:
-    """A text and an enum of each character set of the server, each read by its column's own."""
+    """There is a text and an enum of each character set of the server. Each column is decoded by its own character set."""
     names = [str(row[0]) for row in shown(server, "SHOW CHARACTER SET") if row[0] != "binary"]
     texts = [alphabet(charset_of_name(name) or BINARY) for name in names]
-    # each with its number: MySQL 5.7 mixes up enums of one table that have the same labels in different charsets
+    # Each label has its number, because MySQL 5.7 mixes up enums of one table that have the same labels in different charsets.
     labels = [f"{index}{''.join(each for each in text if each.isalnum())[-8:]}" for index, text in enumerate(texts)]
     columns = ", ".join(
         f"c{index} text CHARACTER SET {name}, e{index} enum('a', '{labels[index]}') CHARACTER SET {name}"

@@ -1,6 +1,4 @@
-"""Oracle: generated schemas and generated changes of generated rows, written to every server; what the staged images make of them is what
-SELECT returns in the end.
-"""
+"""Writes generated schemas and generated changes of rows to every server. The staged images must give what SELECT returns in the end."""
 
 from __future__ import annotations
 
@@ -27,13 +25,13 @@ from tests.fidelity.pipeline import SERVERS, Pipeline, images, run
 
 DATABASE = "oracle_schemas"
 TABLES, COLUMNS_MAX, ROWS_MAX = 8, 25, 25
-MERGED = 2  # of them
+MERGED = 2  # The number of tables that are merged.
 Row = tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A generated table: rows by id, then changes of them in their order; a change without values deletes."""
+    """A generated table: rows by id, then changes of the rows in order. A change without values deletes."""
 
     cases: tuple[Case, ...]
     keyed: bool
@@ -55,7 +53,7 @@ def generated_tables(draw: st.DrawFn) -> Table:
 
 
 def tables() -> list[Table]:
-    """The same in every run."""
+    """Returns the tables, which are the same in every run."""
     found: list[Table] = []
 
     @settings(
@@ -122,7 +120,7 @@ def test_generated_tables_are_what_select_returns_oracle(
     staged = pipeline.staged()
     for table_name, table in made.items():
         ours, theirs = left_by_images(images(staged, table_name), table), selected(server, table_name, table)
-        if name == "mysql57":  # prints a whole double in a document without its `.0`
+        if name == "mysql57":  # MySQL 5.7 prints a whole double in a document without its `.0`.
             ours, theirs = _parsed(ours, table), _parsed(theirs, table)
         assert ours == theirs, [case.declared for case in table.cases]
 
@@ -133,7 +131,7 @@ def test_generated_tables_are_what_select_returns_oracle(
 def test_merged_tables_are_what_select_returns_oracle(
     name: str, tmp_path: Path, spark_server: SparkConnectServer, request: pytest.FixtureRequest
 ) -> None:
-    """Only tables with a key: the others are appended to."""
+    """Only tables with a key are merged. Other tables only get appended rows."""
     server: DatabaseServer = request.getfixturevalue(name)
     made = {f"t{index}": dataclasses.replace(table, keyed=True) for index, table in enumerate(tables()[-MERGED:])}
     run(server, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")

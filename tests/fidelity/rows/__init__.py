@@ -1,1 +1,1 @@
-"""Row images and transactions of every kind."""
+"""Tests row images and transactions of every kind."""

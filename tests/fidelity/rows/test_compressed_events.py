@@ -1,4 +1,4 @@
-"""Compressed transactions (MySQL) and compressed events (MariaDB) give what plain ones give, in the same order."""
+"""Tests that compressed transactions (MySQL) and compressed events (MariaDB) give the same rows as plain ones, in the same order."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_compressed_transactions_are_what_select_returns_fidelity(mysql80: Datab
 def test_a_transaction_larger_than_a_buffer_is_read_in_pieces_fidelity(
     mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the smallest buffers the images and their order keys are the same."""
+    """With the smallest buffers, the images and their order keys are the same."""
     pipeline = pipeline_with(mysql80, tmp_path, "pieces", ORDERS, PAIRS)
     run(mysql80, "USE pieces", "SET SESSION binlog_transaction_compression = ON", *CHANGES)
     whole = assert_replayed(pipeline, "orders", "pairs")
@@ -71,7 +71,7 @@ def test_compressed_events_of_mariadb_are_what_select_returns_fidelity(
     try:
         added = "ALTER TABLE orders ADD added VARCHAR(200) COMMENT 'a statement that is long enough to be compressed as well'"
         run(server, "USE compressed", *CHANGES, LARGE, added, "UPDATE orders SET added = 'here'")
-        pipeline.staged()  # the history takes the ALTER
+        pipeline.staged()  # The history processes the ALTER here.
         found = assert_replayed(pipeline, "pairs")
         assert found["pairs"].num_rows == 2 * 32768 + 10923
     finally:

@@ -1,5 +1,5 @@
-"""On real servers, all images of a transaction have one order key, with any division into batches, connection and filter. No key is too
-large.
+"""Tests on real servers that all images of a transaction have one order key, with any division into batches, connection and filter. No key
+is too large.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Keys = dict[str, list[int]]
 
 
 def numbers(count_digits: int) -> str:
-    """A query of 10 to the power of `count_digits` numbers."""
+    """Returns a query that gives 10 to the power of `count_digits` numbers."""
     names = "abcdef"[:count_digits]
     sum_of = " + ".join(f"{name}.d * {10**index}" for index, name in enumerate(names))
     return f"SELECT {sum_of} FROM {', '.join(f'{DIGITS} {name}' for name in names)}"
@@ -50,7 +50,9 @@ def first_half(database: str) -> list[str]:
 
 
 def second_half(server: DatabaseServer, database: str) -> list[str]:
-    """What a server makes of CREATE TABLE … SELECT is a transaction, or two; 5.7 with GTIDs refuses it."""
+    """Returns the second half of the rows. CREATE TABLE … SELECT is one transaction or two, depending on the server. 5.7 with GTIDs refuses
+    it.
+    """
     selects = (
         [] if "mysql-5" in server.version else ["CREATE TABLE made (PRIMARY KEY (id)) SELECT id, note FROM orders"]
     )
@@ -69,7 +71,7 @@ def second_half(server: DatabaseServer, database: str) -> list[str]:
 
 
 def keys_of(staged: StagingResult) -> Keys:
-    """By table the order keys of its images."""
+    """Returns table → the order keys of its images."""
     assert not staged.stopped
     found: Keys = {}
     for table in staged.manifest.tables:
@@ -138,7 +140,7 @@ def test_a_million_rows_in_one_xa_transaction_have_its_place_identity(mysql80: D
 
 
 def test_equal_rows_of_a_compressed_transaction_are_all_there_identity(mysql80: DatabaseServer, tmp_path: Path) -> None:
-    """100 MB of rows that are all alike, of a table without a key: some ten kilobytes in the file."""
+    """The table has no key, and 100 MB of equal rows, which are some ten kilobytes in the file."""
     pipeline = pipeline_with(mysql80, tmp_path, "alike", "CREATE TABLE alike (x VARCHAR(1000)) ENGINE=InnoDB")
     before = binlog_bytes(mysql80)
     run(

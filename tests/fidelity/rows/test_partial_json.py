@@ -1,4 +1,6 @@
-"""JSON changed with binlog_row_value_options=PARTIAL_JSON, where an update logs differences of documents: staged as SELECT returns it."""
+"""Tests JSON that is changed with binlog_row_value_options=PARTIAL_JSON, with which updates log differences of documents: the staged rows
+equal SELECT.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,11 @@ from tests.fidelity.rows.test_row_images import changes
 
 pytestmark = pytest.mark.servers
 
-PAD = "p" * 300  # an update is logged as differences where they are shorter than the document
+PAD = "p" * 300  # An update is logged as differences only if these are shorter than the document.
 COLUMNS = "a JSON, s VARCHAR(20), g JSON AS (JSON_OBJECT('s', s)) STORED, b JSON, n INT"
 DOCS = f"CREATE TABLE docs (id INT PRIMARY KEY, {COLUMNS})"
 KEYLESS = f"CREATE TABLE keyless (id INT, {COLUMNS})"
-# one value of each kind that a document holds
+# One value of each kind that a document can contain.
 SCALARS = (
     "NULL", "CAST('true' AS JSON)", "CAST('false' AS JSON)", "0", "-32768", "65535", "2147483648", "-9223372036854775808",
     "18446744073709551615", "1.5e0", "1e300", "3e0", "12345678901234567890.123456789", "-0.50", "'text'", "'ü\"'", "REPEAT('long', 100)",
@@ -123,7 +125,7 @@ def test_documents_logged_as_differences_are_what_select_returns_fidelity(
 
 
 def left_over(rows: pa.Table) -> Counter[tuple[Any, ...]]:
-    """The rows of a table without a key; an image that takes one away must be of a row that is there."""
+    """Returns the remaining rows of a table without a key. An image that removes a row must match an existing row."""
     left: Counter[tuple[Any, ...]] = Counter()
     for row in rows.to_pylist():
         values = tuple(value for name, value in row.items() if not name.startswith("_sluice_"))
@@ -141,7 +143,7 @@ def selected_as_they_are(server: DatabaseServer, table: str) -> list[tuple[Any, 
 def test_differences_from_documents_that_minimal_images_leave_out_stop_their_table_fidelity(
     mysql80: DatabaseServer, tmp_path: Path
 ) -> None:
-    """A document that is logged whole is taken; the server logs differences though it leaves the document before out."""
+    """A document that is logged as a whole is accepted. But the server logs differences although it leaves the previous document out."""
     pipeline = pipeline_with(mysql80, tmp_path, "partial_minimal", DOCS, DOCS.replace("docs", "fine"))
     fine = ROWS.replace("docs", "fine")
     minimal = "SET binlog_row_image = MINIMAL"

@@ -1,7 +1,7 @@
-"""Row images of every kind from real servers: rows whose images leave columns out are, once merged, what SELECT returns.
+"""Tests row images of every kind from real servers: after the merge, rows whose images leave columns out equal SELECT.
 
-A history of statements runs with each `binlog_row_image`, and once with another one for each statement. The staged images are replayed in
-plain Python for every server, and some merged by Spark.
+A history of statements runs with each `binlog_row_image`, and once with a different one for each statement. The staged images are replayed
+in plain Python for every server, and Spark merges some of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ HISTORY = (
     "INSERT INTO {t} (id) VALUES (6), (7)",
     "DELETE FROM {t} WHERE id = 7",
 )
-# on MySQL also these: MariaDB logs them like updates that they are not
+# On MySQL, these statements run too. MariaDB logs them like updates, although they are none.
 MYSQL_HISTORY = (
     "REPLACE INTO {t} (id, n) VALUES (5, 50)",
     "INSERT INTO {t} (id, n) VALUES (6, 1), (8, 1) ON DUPLICATE KEY UPDATE s = 'twice'",
@@ -69,14 +69,14 @@ def kinds_of(server: str) -> tuple[str, ...]:
 
 @dataclasses.dataclass
 class Captured:
-    """What was staged, and by table what SELECT returned at the end."""
+    """What was staged, and for each table what SELECT returned at the end."""
 
     staged: StagingResult
     selected: dict[str, list[tuple[Any, ...]]]
 
 
 def capture(server: DatabaseServer, name: str, folder: Path) -> Captured:
-    """One table a kind of images, `mixed` with another kind for each statement; `mixed` is made after the beginning, by DDL."""
+    """Captures one table per kind of images. `mixed` uses another kind for each statement, and is created by DDL after the beginning."""
     kinds, history = kinds_of(name), HISTORY + (MYSQL_HISTORY if name.startswith("mysql") else ())
     virtual = ", extra int AS (n + 1) VIRTUAL" if name.startswith("mysql") else ""
     run(server, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
@@ -101,7 +101,7 @@ def capture(server: DatabaseServer, name: str, folder: Path) -> Captured:
 
 
 def replayed(staged: StagingResult, table: str) -> list[tuple[Any, ...]]:
-    """The rows that the staged images of a table leave, by key."""
+    """Returns the rows that result from the staged images of a table, by key."""
     rows: dict[Any, Row] = {}
     before: Row = {}
     for segment in changes(staged, table):
@@ -146,7 +146,7 @@ def _comparable(value: Any) -> Any:
 
 
 class Captures(dict[str, Captured]):
-    """By server, each captured when it is first asked for."""
+    """The captures by server. Each is made when it is first used."""
 
     def __init__(self, request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ def test_staged_images_of_every_kind_tell_the_rows_fidelity(server: str, capture
 def test_images_merge_to_what_select_returns_fidelity(
     server: str, table: str, captured: Captures, spark_server: SparkConnectServer, tmp_path: Path
 ) -> None:
-    """Of one table each, for time: each segment is a commit."""
+    """To save time, each kind has one table, because each segment is a commit."""
     capture = captured[server]
     alone = tmp_path / "alone"
     shutil.copytree(capture.staged.path, alone)

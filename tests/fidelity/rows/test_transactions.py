@@ -1,4 +1,6 @@
-"""What transactions are made of on real servers: XA, rollbacks, savepoints, engines without transactions, bulk loads, temporary tables."""
+"""Tests the contents of transactions on real servers: XA, rollbacks, savepoints, engines without transactions, bulk loads, temporary
+tables.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,7 @@ def test_bulk_loads_temporary_tables_and_written_out_statements_fidelity(
 
 
 def test_events_larger_than_a_packet_fidelity(server: DatabaseServer, tmp_path: Path) -> None:
-    """16 MiB is where an event begins to come in several packets."""
+    """From 16 MiB on, an event arrives in several packets."""
     pipeline = pipeline_with(server, tmp_path, "vast", ORDERS)
     sizes = (16_777_180, 17_000_000)
     with server.connect(max_allowed_packet=1 << 26) as connection, connection.cursor() as cursor:

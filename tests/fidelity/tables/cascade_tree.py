@@ -1,4 +1,4 @@
-"""A tree of foreign keys, and random statements on it: what the server does to child rows is then in no row event."""
+"""Provides a tree of foreign keys, and random statements on it. No row event shows what the server then does to child rows."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ TABLES = (
     """CREATE TABLE s2 (id int PRIMARY KEY, up int, s_id int, FOREIGN KEY (up) REFERENCES s2 (id) ON DELETE SET NULL,
        FOREIGN KEY (s_id) REFERENCES s (id) ON DELETE CASCADE ON UPDATE CASCADE)""",
 )
-# What images without all columns (MINIMAL) do not tell: the value of another unique key than the primary one, when its row goes; and the
-# columns of a child whose own key a statement changes.
+# Images without all columns (MINIMAL) lack two things: the value of a unique key other than the primary key when its row is deleted, and
+# the columns of a child whose own key a statement changes.
 TABLES_OF_PRIMARY_KEYS = tuple(
     text.replace(
         """ON DELETE SET NULL ON UPDATE CASCADE,
@@ -42,7 +42,7 @@ NAMES = ("g", "p", "c", "e", "l", "k", "kk", "kn", "s", "s2")
 
 
 def statements(seed: int, count: int) -> Iterator[str]:
-    """Random statements; the server refuses some of them."""
+    """Returns random statements, of which the server refuses some."""
     chance = random.Random(seed)  # noqa: S311  not a secret
     for _ in range(count):
         yield from _some(chance)

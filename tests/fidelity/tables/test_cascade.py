@@ -1,4 +1,4 @@
-"""Foreign keys that act below the binlog, from real servers to the lake: the lake's tables are what SELECT answers."""
+"""Tests foreign keys that act below the binlog, from real servers to the lake: the lake's tables equal SELECT."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def begun(server: DatabaseServer, folder: Path, image: str = "FULL") -> Pipeline
 
 
 def play(server: DatabaseServer, seed: int, count: int, names: tuple[str, ...] = NAMES, image: str = "FULL") -> int:
-    """How many of the statements the server took, of those about tables with these names, and whose images (MINIMAL) tell all."""
+    """Executes statements about the named tables for which the images (MINIMAL) contain everything. Returns how many of them the server
+    accepted.
+    """
     taken = 0
     with server.connect(database=DATABASE, autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute(f"SET time_zone = '+00:00', binlog_row_image = {image}")
@@ -78,7 +80,7 @@ def selected(server: DatabaseServer, table: str) -> Rows:
 
 
 def folded(table: StagedTable, key: tuple[str, ...]) -> Rows:
-    """What the images of a batch leave where nothing was before, as the merge does it."""
+    """Returns what the images of a batch give for an empty table, as the merge does."""
     rows: dict[Any, dict[str, Any]] = {}
     log: Rows = Counter()
     for segment in table.segments:
@@ -123,7 +125,7 @@ def plain(value: Any) -> Any:
 def test_random_cascades_are_in_the_staged_images(
     server: str, image: str, seeds: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Without Spark, so that many can be played: the lake is empty at the beginning."""
+    """The test uses no Spark, so it can execute many statements. The lake is empty at the beginning."""
     source: DatabaseServer = request.getfixturevalue(server)
     derived = 0
     for seed in range(seeds):
@@ -165,7 +167,7 @@ MERGED = ("p", "c", "e", "l")
 
 @dataclasses.dataclass
 class Lake:
-    """What Spark made of the batches so far."""
+    """The tables that Spark made from the batches so far."""
 
     pipeline: Pipeline
     settings: SparkSettings
@@ -175,7 +177,7 @@ class Lake:
     way: Literal["spark", "small"] = "spark"
 
     def stage(self, **options: Any) -> StagingResult:
-        """Everything since the last batch."""
+        """Stages everything since the last batch."""
         staged = self.pipeline.staged(**options)
         assert not staged.stopped, [(each.table, each.reason) for each in staged.stopped]
         self.pipeline.begin = type(self.pipeline.begin).from_json(dict(staged.manifest.end))
@@ -213,7 +215,9 @@ PLAYED: tuple[tuple[str, str, Way], ...] = (
 def test_random_cascades_over_several_batches_are_in_the_lake(
     played: tuple[str, str, Way], spark_server: SparkConnectServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The second batch is merged twice, again from what was derived; then all is read and merged again from the beginning."""
+    """The second batch is merged twice, the second time from the stored derived changes. Then everything is read and merged again from the
+    beginning.
+    """
     server, image, way = played
     source: DatabaseServer = request.getfixturevalue(server)
     pipeline = begun(source, tmp_path, image)
@@ -233,7 +237,7 @@ def test_random_cascades_over_several_batches_are_in_the_lake(
         lake.require_equal()
 
 
-# Types of keys, each with values that SQL gives: one that goes, one that is changed, what it is changed to, one that stays.
+# Types of keys, each with values that SQL gives: one that is deleted, one that is changed, its new value, and one that stays.
 KEY_TYPES = {
     "binary(16)": ("x'00010203040506070809000000000000'", "x'FF'", "x'01'", "x'00'"),
     "varbinary(20)": ("x'0001'", "x'FF'", "''", "x'41'"),
@@ -268,7 +272,7 @@ KEY_TYPES = {
 def test_cascades_of_keys_of_every_type_find_their_rows_in_the_lake_fidelity(
     server: str, way: Way, spark_server: SparkConnectServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """One child with a foreign key of each type; its parents are not merged."""
+    """One child has a foreign key of each type. Its parents are not merged."""
     source: DatabaseServer = request.getfixturevalue(server)
     names = [f"p{number}" for number in range(len(KEY_TYPES))]
     parents = [
@@ -314,7 +318,7 @@ def test_a_cascade_over_too_many_rows_stops_its_table_and_the_tables_below(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The rows are loaded at once, or each after the one before it. Other tables of the batch are merged."""
+    """The rows are loaded at once, or level by level. Other tables of the batch are merged."""
     key = "FOREIGN KEY ({}) REFERENCES {} (id) ON DELETE CASCADE"
     keys = f"{key.format('up', 'p')}, {key.format('boss', 'c')}"
     tables = (
@@ -343,11 +347,11 @@ def test_a_cascade_over_too_many_rows_stops_its_table_and_the_tables_below(
 
 
 class CutOffError(Exception):
-    """The process is gone."""
+    """The simulated end of the process."""
 
 
-# Of each batch the cuts one after the other, each by the tables that it keeps from being merged: none, where nothing that was derived is
-# kept yet. Children come before their parents in the first batch, parents before their children in the second.
+# For each batch, the interruptions one after the other. Each names the tables that it prevents from being merged, or none if no derived
+# change is stored yet. Children come before their parents in the first batch, parents before their children in the second.
 CUTS: tuple[tuple[tuple[str, ...], ...], ...] = (((), MERGED, ("p",)), (("c", "e", "l"), ("e",)))
 
 
@@ -359,7 +363,7 @@ def test_fault_a_run_cut_off_between_what_cascades_change_is_finished_by_the_nex
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a batch that was cut off twice the third run goes on where the second was. After staging all servers are alike."""
+    """The batch is interrupted twice. The third run continues where the second one ended. After staging, all servers behave alike."""
     lake = Lake(begun(mysql80, tmp_path), SparkSettings(remote=spark_server.url), tmp_path / "lake")
     play(mysql80, 201, 150, MERGED)
     lake.merge(lake.stage())
@@ -383,7 +387,7 @@ def test_fault_a_run_cut_off_between_what_cascades_change_is_finished_by_the_nex
 
 
 def _require_a_stop_where_the_files_of_a_batch_are_lost(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child is merged, what is below it is not, and what was derived of the way through the child is gone."""
+    """A child is merged, the tables below it are not, and the derived changes on the path through the child are lost."""
     source = lake.pipeline.server
     rows = (
         "INSERT INTO p VALUES (90, NULL, 'w90')",
@@ -417,7 +421,7 @@ def cut_off(*_: Any) -> None:
 
 
 def without(names: tuple[str, ...], merge: Callable[..., TableReport]) -> Callable[..., TableReport]:
-    """A merge of a table that does not come to these."""
+    """Returns a merge that does not reach these tables."""
 
     def merged(lane: Any, batch: Any, table: StagedTable, *args: Any, **options: Any) -> TableReport:
         if table.table in names:

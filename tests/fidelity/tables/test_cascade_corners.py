@@ -1,6 +1,6 @@
-"""Foreign keys in odd company, on real servers: what is staged and carried out are the rows of SELECT, or the table stops by name.
+"""Tests foreign keys in unusual combinations, on real servers: the staged and derived rows equal SELECT, or the table stops by name.
 
-Without Spark: the lake is empty at the beginning.
+The tests use no Spark. The lake is empty at the beginning.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BELOW_ROWS = "INSERT INTO e VALUES (100, 10), (101, 11), (102, 12), (103, 13), (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Corner:
-    """`tables` are there before the stream. `stops`: by table a part of the reason."""
+    """`tables` exist before the stream. `stops`: for each table, a part of the reason."""
 
     servers: tuple[str, ...] = ("mysql80", "mariadb114")
     tables: tuple[str, ...]
@@ -424,7 +424,7 @@ def rows_of(server: DatabaseServer, table: str) -> Counter[Any]:
 
 
 def carried(pipeline: Pipeline, folder: Path, **options: Any) -> tuple[dict[str, StagedTable], dict[str, str]]:
-    """The tables of the batch with what foreign keys changed, and by table why it stops."""
+    """Returns the tables of the batch with the changes by foreign keys, and for each stopped table its reason."""
     staged = pipeline.staged(**options)
     batch = read_staged_batch(staged.path)
     lane: Any = None
@@ -453,7 +453,7 @@ def test_cascades_in_odd_company_are_followed_or_stop_by_name(
     for table in tables.keys() - stops.keys():
         key = next((each.key for each in tables[table].changes), ())
         found, expected = folded(tables[table], key), rows_of(source, table)
-        if corner.policies:  # dates may be texts
+        if corner.policies:  # Dates may be text in the lake.
             found, expected = (
                 Counter({tuple(map(str, row)): n for row, n in each.items()}) for each in (found, expected)
             )

@@ -27,7 +27,7 @@ from tests.fidelity.pipeline import Pipeline, run
 from tests.spark.staged import Records
 
 DATABASE = "renaming"
-# as conf/ has it where nobody says anything
+# The policies that conf/ has by default.
 DEFAULT = SchemaDecisions(policy=lambda *_: dict.fromkeys(PLANS, "apply") | {"drop": "keep", "drop_table": "ignore"})
 TABLES = (
     "CREATE TABLE a (id int PRIMARY KEY, v varchar(20))",
@@ -47,11 +47,11 @@ def begun(server: DatabaseServer, folder: Path, *more: str) -> Pipeline:
 
 
 class Play:
-    """Random statements; knows which table has which name."""
+    """Executes random statements, and knows which table has which name."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)  # noqa: S311  a play, no secret
-        self.names = {name: name for name in ("a", "b", "l")}  # name now → what it was at the beginning
+        self.names = {name: name for name in ("a", "b", "l")}  # name now → its name at the beginning
         self.columns = 0
 
     def statements(self, count: int) -> Iterator[str]:
@@ -85,7 +85,8 @@ class Play:
             yield f"ALTER TABLE {names[0]} {also}RENAME TO {free}"
             self.names[free] = self.names.pop(names[0])
             return
-        last = self.chance.choice(("t", free)) if len(names) > 1 else free  # around in a circle, or on to a free name
+        # The names rotate in a circle, or a table gets a free name.
+        last = self.chance.choice(("t", free)) if len(names) > 1 else free
         pairs = [(names[0], "t"), *((name, before) for before, name in itertools.pairwise(names))]
         pairs.append(("t", names[-1] if last == "t" else last))
         tables = [self.names.pop(name) for name in names]
@@ -106,7 +107,7 @@ def plain(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 class Replayed:
-    """What batches make of a lake, by the words of docs/architecture.md: rows by the key, or as often as they are there."""
+    """What batches make of a lake, as docs/architecture.md describes it: rows by key, or each row as often as it exists."""
 
     def __init__(self) -> None:
         self.tables: dict[str, dict[Any, tuple[dict[str, Any], int]]] = {}
@@ -152,7 +153,7 @@ class Replayed:
 def test_ddl_random_renames_are_in_the_staged_batches(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Without Spark, so that many can be played."""
+    """The test uses no Spark, so it can execute many statements."""
     source: DatabaseServer = request.getfixturevalue(server)
     alone = 0
     for seed in range(8):
@@ -170,7 +171,7 @@ def test_ddl_random_renames_are_in_the_staged_batches(
 
 
 def lake_rows(path: Path, columns: list[str], *, log: bool) -> Rows:
-    """Of the columns that the source has: the lake keeps those that it dropped."""
+    """Returns the columns that the source has. The lake also keeps dropped columns."""
     delta = deltalake.DeltaTable(str(path))
     found = deltalake.QueryBuilder().register("t", delta).execute("SELECT * FROM t").read_all()
     rows: Rows = Counter()
@@ -193,7 +194,7 @@ FIRST = (
     "INSERT INTO a VALUES ('two')",
     "DELETE FROM a WHERE word = 'one' LIMIT 1",
     "INSERT INTO c VALUES ('m', 3)",
-    "DELETE FROM p WHERE id = 1",  # takes a row of the child, which is called l by now
+    "DELETE FROM p WHERE id = 1",  # This deletes a row of the child, whose name is now l.
 )
 SECOND = (
     "ALTER TABLE b ADD more int NOT NULL DEFAULT 7, RENAME TO x",
@@ -215,7 +216,7 @@ def test_ddl_identity_renamed_tables_are_in_the_lake(
     spark_server: SparkConnectServer,
     tmp_path: Path,
 ) -> None:
-    """Each batch comes twice; then all is read and merged again from the beginning, over what is there already."""
+    """Each batch is delivered twice. Then everything is read and merged again from the beginning, into the existing tables."""
     source: DatabaseServer = request.getfixturevalue(server)
     parent = "CREATE TABLE p (id int PRIMARY KEY)"
     child = "CREATE TABLE c (id int PRIMARY KEY, p_id int, FOREIGN KEY (p_id) REFERENCES p (id) ON DELETE CASCADE)"

@@ -1,4 +1,4 @@
-"""Tables whose rows come as files, on a real MySQL 8.0: IMPORT TABLESPACE, and IMPORT TABLE, of which no event tells."""
+"""Tests tables whose rows come as files, on a real MySQL 8.0: no event shows the rows of IMPORT TABLESPACE and IMPORT TABLE."""
 
 from __future__ import annotations
 

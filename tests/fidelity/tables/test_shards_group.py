@@ -1,6 +1,7 @@
-"""Shards of a real server become one Delta table: whatever is done to each, the lake has of each what SELECT returns, and equality says so.
+"""Tests that shards of a real server become one Delta table. Whatever is done to each shard, its rows in the lake equal SELECT, and the
+equality check agrees.
 
-With a key and without one, with images that lack columns, by both ways of a merge.
+The tables have a key or none, images lack columns, and both ways of merging are used.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ CHANGED = (
 
 @dataclasses.dataclass
 class Merged:
-    """The lake after some batches of one way. `config`: with the rules that make shards of the tables."""
+    """The lake after some batches of one way of merging. `config`: with the rules that make the tables shards."""
 
     pipeline: Pipeline
     config: SluiceConfig
@@ -83,7 +84,9 @@ class Merged:
     taken: set[int] = dataclasses.field(default_factory=set)
 
     def merge(self) -> StagingResult:
-        """All since the beginning, staged anew under another delivery: what is merged already is left out."""
+        """Stages everything since the beginning under another delivery number, and merges it. Changes that are merged
+        already are left out.
+        """
         settings = self.config.destinations[DESTINATION]
         staged = self.pipeline.staged(policies=policies_of(settings), keys=keys_of(settings))
         names = [table.name for table in staged.manifest.tables]
@@ -153,7 +156,7 @@ def test_shards_of_a_server_are_one_table_with_the_rows_of_each(merged: Merged) 
     wanted = {"orders_1": (*shown, "note"), "orders_2": ("id", "name", "note"), "items_1": shown, "items_2": shown}
     for table, columns in wanted.items():
         assert merged.rows(table, *columns) == merged.selected(table, *columns)
-    # the column that one dropped stays with the other
+    # The column that one shard dropped stays for the other.
     assert {row[0] for row in merged.rows("orders_2", "n")} == {8, None}
     assert merged.verdicts() == dict.fromkeys(TABLES, Verdict.EQUAL)
     run(server, "SET sql_log_bin = 0", "UPDATE orders_2 SET name = 'unseen' WHERE id = 1", database=DATABASE)
@@ -161,7 +164,7 @@ def test_shards_of_a_server_are_one_table_with_the_rows_of_each(merged: Merged) 
 
 
 def test_a_shard_that_gets_another_name_stops_in_a_group(merged: Merged) -> None:
-    """Its rows are among those of others: they are not moved."""
+    """Its rows are among the rows of other shards, and are not moved."""
     run(merged.pipeline.server, "RENAME TABLE orders_1 TO old, orders_2 TO orders_3", database=DATABASE)
     stopped = merged.pipeline.staged(policies=policies_of(merged.config.destinations[DESTINATION])).stopped
     assert [(each.table, each.state) for each in stopped] == [

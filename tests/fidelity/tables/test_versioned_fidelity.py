@@ -1,4 +1,4 @@
-"""System-versioned tables of MariaDB: their current rows are staged, however tables and changes were made."""
+"""Tests system-versioned tables of MariaDB: their current rows are staged, however tables and changes were made."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ REPLACES = (
 
 
 def there(staged: StagingResult, table: str) -> Counter[tuple[Any, ...]]:
-    """The rows that the images leave, of nothing before."""
+    """Returns the rows that the images give for an empty table."""
     rows: dict[Any, dict[str, Any]] = {}
     log: Counter[tuple[Any, ...]] = Counter()
     moving: dict[str, Any] = {}
@@ -70,7 +70,7 @@ def there(staged: StagingResult, table: str) -> Counter[tuple[Any, ...]]:
 
 
 def told_by(staged: StagingResult, table: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """The images of a table, each with the columns that it has."""
+    """Returns the images of a table, each with the columns that it has."""
     assert not staged.stopped, [f"{each.table} {each.state}: {each.reason}" for each in staged.stopped]
     segments = [segment for each in staged.manifest.tables if each.table == table for segment in each.segments]
     for segment in segments:
@@ -102,7 +102,8 @@ def test_rows_that_the_server_keeps_as_history_are_left_out_fidelity(
         tables = [f"{table}_{when}" for table in TABLES for when in ("before", "since")]
         changes = [f"SET SESSION binlog_row_image = {image}"]
         for table in tables:
-            later = () if image != "FULL" else REPLACES  # an update that leaves out columns may be a REPLACE on MariaDB
+            # On MariaDB, an update that leaves out columns may be a REPLACE.
+            later = () if image != "FULL" else REPLACES
             own = [each for each in (*CHANGES, *later) if "HISTORY" not in each or "plain" not in table]
             changes += [each.format(table) for each in own]
         changes += [
@@ -134,7 +135,7 @@ def test_rows_that_the_server_keeps_as_history_are_left_out_fidelity(
 def test_a_versioned_table_of_which_nothing_is_known_is_not_taken_for_a_plain_one_fidelity(
     mariadb114: DatabaseServer, tmp_path: Path
 ) -> None:
-    """Full metadata names the columns, and not which of them are the times of rows: without a schema the table stops."""
+    """Full metadata names the columns, but not which of them are the times of rows. So without a schema, the table stops."""
     run(mariadb114, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
     run(mariadb114, *(text.format(table) for table, text in TABLES.items()), database=DATABASE)
     with row_metadata(mariadb114, "FULL"):
@@ -150,7 +151,7 @@ def test_a_versioned_table_of_which_nothing_is_known_is_not_taken_for_a_plain_on
 def test_values_of_rows_that_are_history_are_neither_quarantined_nor_stop_a_table_fidelity(
     image: str, mariadb114: DatabaseServer, tmp_path: Path
 ) -> None:
-    """The value that cannot be decoded was there before the stream, and a statement puts it right: what it was is history now."""
+    """The value that cannot be decoded existed before the stream. A statement corrects it, so the former value is now history."""
     run(mariadb114, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
     columns = "id int PRIMARY KEY, v varchar(9) CHARACTER SET latin1, w int"
     wrong = "VALUES (1, x'FFFE', 1), (2, x'FFFE', 1)"

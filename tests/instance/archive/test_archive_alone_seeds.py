@@ -1,6 +1,8 @@
-"""An archive of a real server's binlog files is read without the server: the same rows as over the network, and what is refused by name.
+"""Tests an archive of a real server's binlog files that is read without the server: it gives the same rows as the server, and refuses
+unsuitable files by name.
 
-A stream and a backfill whose files the server has purged get them with the command of conf/."""
+A stream and a backfill get purged files with the command of conf/.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ VALUES = "{0}, 7.25, REPEAT('n', 20), 'b', '2026-01-01 10:00:00.125'"
 
 
 class Recorded(Captured):
-    """A source with several binlog files, whose lake has everything; its tables `numbers` and `prices` changed after `began_us`."""
+    """A source with several binlog files, whose lake has everything. Its tables `numbers` and `prices` changed after `began_us`."""
 
     began_us = 0
     gtids = ""  # Two transactions that are not neighbours: the inserts of 2 into `prices`, and of 4 into `numbers`.
@@ -71,7 +73,7 @@ class Recorded(Captured):
             assert self.take(engine, 5) == [1, 2, 3, 4, 5]
 
     def _now_on_offer(self) -> int:
-        """µs since 1970, once the newest file's first second is over; until then 0."""
+        """Returns the current time in µs once the first second of the newest file is over, and 0 before."""
         now_us = time.time_ns() // 1000
         files = binlog_files(self.config.destinations["shop"])
         return now_us if (files.created(files.facts.file) + 1) * 10**6 <= now_us else 0
@@ -188,7 +190,7 @@ def test_an_archive_alone_has_the_same_rows_and_names_what_it_lacks(
 
 
 def _refused(captured: Recorded, archive: Path, names: list[str], over_network: dict[str, pa.Table]) -> None:
-    """Each file that does not fit is named; afterwards the archive is whole again."""
+    """Each file that does not fit is named. Afterwards the archive is whole again."""
     newest, middle = archive / names[-1], archive / names[-3]
 
     def spoilt(file: Path, spoil: Callable[[], object], sentence: str, error: type[Exception]) -> None:
@@ -214,7 +216,8 @@ def _refused(captured: Recorded, archive: Path, names: list[str], over_network: 
     assert cursor is not None
     assert cursor.file == newest.name
     _refused_without_the_cursor_s_file(captured, archive, names)
-    newest.write_bytes(short[: cursor.offset - 7])  # within an event, as a copy of a file that is being written
+    # The file ends within an event, like a copy of a file that is being written.
+    newest.write_bytes(short[: cursor.offset - 7])
     with pytest.raises(
         ActRefusedError, match=f"the archive {archive} ends at {newest.name}:.* put the later binlog files there"
     ):
@@ -229,7 +232,7 @@ def _refused(captured: Recorded, archive: Path, names: list[str], over_network: 
 
 
 def _refused_without_the_cursor_s_file(captured: Recorded, archive: Path, names: list[str]) -> None:
-    """A past state needs only older files, and they must be this server's."""
+    """A past state needs only older files, and these must be from this server."""
     newest, before = archive / names[-1], archive / names[-2]
     content, older = newest.read_bytes(), before.read_bytes()
     newest.unlink()
@@ -261,7 +264,7 @@ def _older_dump(captured: Recorded, archive: Path, dump: Path) -> None:
 
 
 def _proven_by_gtids(captured: Recorded, archive: Path) -> None:
-    """A cursor that does not know when its file was created fits every archive of these names, unless GTIDs are compared."""
+    """A cursor without the creation time of its file fits every archive with these names, unless GTIDs are compared."""
     cursor = read_ledger(captured.directory).cursor
     assert cursor is not None
     own = dataclasses.replace(cursor, file_created=0)
@@ -272,7 +275,7 @@ def _proven_by_gtids(captured: Recorded, archive: Path) -> None:
 
 
 def _grows(captured: Recorded, newest: Path) -> None:
-    """The server writes on into the newest file after its end was found. What was not staged does not count as read."""
+    """The server continues to write the newest file after its end was determined. Changes that were not staged do not count as read."""
     config, ledger, content = captured.config.destinations["shop"], read_ledger(captured.directory), newest.read_bytes()
     wanted = RequestedInterval(from_us=captured.began_us, archive=str(newest.parent), past=True)
     whole = locate_interval(config, ledger, wanted)
@@ -291,7 +294,7 @@ def _grows(captured: Recorded, newest: Path) -> None:
 
 
 def _begins_another_file(captured: Recorded, archive: Path, of_gtids: dict[str, pa.Table]) -> None:
-    """The newest file has no transaction yet, and is no reason to search the others less."""
+    """The newest file has no transaction yet. The other files are searched nevertheless."""
     captured.run("FLUSH BINARY LOGS")
     closed, begun = (str(row[0]) for row in asked(captured.server, "SHOW BINARY LOGS")[-2:])
     for name in (closed, begun):
@@ -301,7 +304,7 @@ def _begins_another_file(captured: Recorded, archive: Path, of_gtids: dict[str, 
 
 
 def _fetched_by_command(captured: Recorded, backup: Path, names: list[str], over_network: dict[str, pa.Table]) -> None:
-    """The stream, a backfill and a position get purged files with the command of conf/, and keep them in the archive."""
+    """The stream, a backfill and a position get purged files with the command of conf/, and store them in the archive."""
     with running(captured) as engine:
         captured.insert([6])
         captured.take(engine, 1)
@@ -343,6 +346,6 @@ def _fetched_by_command(captured: Recorded, backup: Path, names: list[str], over
 
 
 def _purged(captured: Recorded, file: str) -> bool:
-    """A file that a dump thread has open is kept until the thread is gone."""
+    """The server keeps a file as long as a dump thread has it open."""
     captured.run(f"PURGE BINARY LOGS TO '{file}'")
     return str(asked(captured.server, "SHOW BINARY LOGS")[0][0]) == file

@@ -1,4 +1,4 @@
-"""The command that gets a binlog file: what it is given, what of its result is kept, its limits, and that nothing shows its arguments."""
+"""Tests the command that fetches a binlog file: its arguments, which results are kept, its limits, and that nothing shows its arguments."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_fetched_file_is_kept_under_its_name_and_no_shell_reads_the_arguments(
     assert names_in(tmp_path / "archive") == sorted([FETCH_LOCK, FILE, *others])
     with found.open(FILE) as stream:
         assert stream.read().startswith(FILE.encode())
-    archive(tmp_path / "archive", "/no/such/program").fetch(FILE, accepted, never)  # it is there
+    archive(tmp_path / "archive", "/no/such/program").fetch(FILE, accepted, never)  # The file is there.
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_command_ends_with_its_children_when_its_file_is_no_longer_needed(tmp_
 
 
 class NoConnection:
-    """A connection of which nothing is asked."""
+    """A connection that must not be used."""
 
     def __init__(self, _source: object) -> None:
         """Connects to nothing."""

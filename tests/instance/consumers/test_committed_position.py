@@ -1,4 +1,4 @@
-"""Which committed positions a consumer continues at: those that are its own, comparable, and after its cursor."""
+"""Tests at which committed positions a consumer continues: positions that are its own, comparable, and after its cursor."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_consumer_compares_positions_of_two_servers_by_their_epochs() -> None:
 
 @pytest.mark.seeds
 def test_consumer_that_was_moved_on_after_a_failover_continues_at_a_committed_position_of_the_former_server() -> None:
-    """Transactions without messages are passed before the first batch, when the broker is asked."""
+    """Before the first batch, the broker is queried. Transactions without messages are then skipped."""
     both = Counting(epoch=2, tables=COUNTING.tables)
 
     def after(number: int, **changed: object) -> StreamPosition:

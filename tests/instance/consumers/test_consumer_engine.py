@@ -67,7 +67,9 @@ def test_consumers_beside_the_lake_go_on_when_it_has_no_room_and_over_a_restart(
 
 
 def test_a_consumer_that_is_ahead_of_a_lake_without_room_knows_what_is_in_between(captured: Captured) -> None:
-    """The live stream has not come to it: a stream that begins after a statement, or between XA PREPARE and XA COMMIT, must learn it."""
+    """The live stream has not reached the consumer's position. A stream that begins after a statement, or between XA PREPARE and XA COMMIT,
+    must learn what lies in between.
+    """
     pairs = f"{captured.database}.pairs"
     captured.run(f"CREATE TABLE {pairs} (id INT PRIMARY KEY, k INT, n INT)")
     with running(captured) as engine:
@@ -91,7 +93,7 @@ def test_a_consumer_that_is_ahead_of_a_lake_without_room_knows_what_is_in_betwee
         assert alone(one)
     captured.run("XA COMMIT 'last'", f"INSERT INTO {pairs} (id, n) VALUES (6, 35)")
     captured.insert(range(40, 60), filler_bytes=1 << 19)
-    with running(captured) as engine:  # and now the lake has read it all
+    with running(captured) as engine:  # Now the lake has read everything.
         assert set(captured.take(engine, 59)) == {*range(36), *range(40, 60), 100, 101, 102}
         assert taken(engine.consumers.service(1001), 22) == [102, 35, *range(40, 60)]
 
@@ -109,13 +111,13 @@ def _next(captured: Captured, service: Service, numbers: list[int]) -> tuple[int
 
 
 def _reads_in_step(engine: Engine) -> bool:
-    """Having asked once more: a consumer that reads alone goes over to the others when it gets."""
+    """Requests once more first, because a consumer that reads alone joins the live stream at a get."""
     nothing = engine.consumers.service(1001).get(1, 0.1)[0] == -1
     return nothing and [each.state for each in engine.status().consumers] == [IN_STEP]
 
 
 def _goes_on_after_a_restart(captured: Captured) -> None:
-    """What was not acked comes again; one that was unsubscribed is forgotten."""
+    """Changes that were not acked are delivered again. A consumer that was unsubscribed is forgotten."""
     engine = Engine(captured.config, "shop")
     engine.start()
     try:

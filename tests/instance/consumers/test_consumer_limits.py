@@ -1,4 +1,6 @@
-"""What clients may not do to the process that serves them: slow filters, many consumers, gets that wait while theirs is put away."""
+"""Tests what clients cannot do to the process that serves them: slow filters, many consumers, and gets that wait while their consumer is
+removed.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ def test_a_clients_filter_keeps_what_the_servers_would_consumer(text: str, name:
 
 
 def test_a_filter_that_goes_back_and_forth_costs_nothing_consumer() -> None:
-    """Python's own expressions would be at it for longer than the universe is old."""
+    """Python's own regular expressions would practically never end here."""
     assert not client_tables("(.|.|.|.)*!").keeps("d" * 64, "t" * 64)
 
 
@@ -85,7 +87,7 @@ def test_only_so_many_consumers_are_in_the_ledger_consumer(
 
 @pytest.mark.parametrize("served", [True, False])
 def test_an_operator_has_a_consumer_forgotten(consumers: Consumers, tmp_path: Path, *, served: bool) -> None:
-    """One that was removed from conf/ pins nothing, and one whose place is purged may begin anew."""
+    """A consumer that was removed from conf/ no longer retains anything. A consumer whose position is purged may begin again."""
     meta = consumers._meta
     for number in (1, 2):
         consumers.subscribe(number)

@@ -1,7 +1,7 @@
-"""Any order of gets, acks, rollbacks, a slow consumer, a crash and a delayed lake: each consumer gets its whole stream in order.
+"""Tests any order of gets, acks, rollbacks, a slow consumer, a crash and a delayed lake: each consumer gets its whole stream in order.
 
-The real window, feed, line and ledger; a source of numbered events stands for the server, and a list of its blocks for what one reads
-alone.
+The window, streams and ledger are real. A source of numbered events replaces the server, and a list of its blocks replaces a consumer's own
+connection.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tests.fix_ledgers import MemoryLedger
 
 START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
 FILTERS = {1: "", 2: r"shop\.audit", 3: r"shop\.orders"}
-ROWS = 1  # kind of an element
+ROWS = 1  # The kind of an element.
 
 
 class ReadAlone:
-    """What the source has, from the beginning, whatever the live stream is at."""
+    """Reads everything that the source has, from the beginning, whatever position the live stream has."""
 
     def __init__(self, blocks: list[Block], begin: Position) -> None:
         self._window, self._blocks, self._put = Window(begin, bytes_max=1 << 40), blocks, 0
@@ -51,10 +51,10 @@ class ReadAlone:
         return self._window.read(position, bytes_max, entries_max, 0.0 * timeout_seconds, given_up, full=full)
 
     def stream_state(self) -> None:
-        """Nobody asks."""
+        """Does nothing, because nobody reads the status."""
 
     def wake(self) -> None:
-        """Nobody waits."""
+        """Does nothing, because nobody waits."""
 
     def close(self) -> None:
         """Nothing is open."""

@@ -27,14 +27,16 @@ Row = tuple[str, int]  # a member, and the number of a row event
 
 
 class StillClock(MemberClock):
-    """A clock that only the test reads."""
+    """A clock that advances only when the test reads it."""
 
     def begin(self) -> None: ...
 
 
 @dataclasses.dataclass
 class Fake:
-    """A member. `now_us`: the time at its source; `held`: blocks that were written and have not arrived yet. Implements `clock.Asker`."""
+    """Imitates a member. `now_us`: the time at its source. `held`: blocks that were written and have not arrived yet. Implements
+    `clock.Asker`.
+    """
 
     name: str
     window_bytes: int = 1 << 20
@@ -43,7 +45,7 @@ class Fake:
 
     def __post_init__(self) -> None:
         self.source, self.blocks, self.held = Source(), list[Block](), list[Block]()
-        self.read_alone: list[Block] = self.blocks  # the blocks for a consumer whose position is before the window
+        self.read_alone: list[Block] = self.blocks  # The blocks for a consumer whose position is before the window.
         self.transactions: list[tuple[int, list[int]]] = []  # commit time, row numbers
         self.end = START
         self.restart()

@@ -1,4 +1,4 @@
-"""The rule of a group, for any arrivals: one order, whoever comes when; an idle member holds up nobody; nobody goes back."""
+"""Tests the rule of a group for any arrivals: there is one order, an idle member delays nobody, and the order never goes back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Transaction = tuple[str, int]  # a member, and the number of its transaction
 
 @dataclasses.dataclass
 class Member:
-    """`times`: of all that it will ever bring, as its clock said. `arrived`, `taken`: how many of them."""
+    """`times`: the times of all its future transactions, by its clock. `arrived`, `taken`: how many of them have arrived and were taken."""
 
     times: list[int]
     arrived: int = 0
@@ -36,13 +36,13 @@ class Member:
 
 
 def in_order(members: dict[str, Member]) -> list[Transaction]:
-    """By time and name; within a member as in its stream."""
+    """Returns the transactions by time and name. Within a member they keep the order of its stream."""
     keys = [(time, name, index) for name, each in members.items() for index, time in enumerate(each.effective())]
     return [(name, index) for _, name, index in sorted(keys)]
 
 
 def handed_out(members: dict[str, Member]) -> list[Transaction]:
-    """What the rule gives until it waits."""
+    """Returns what the rule hands out until it waits."""
     found: list[Transaction] = []
     while isinstance(turn := decide({name: each.known() for name, each in members.items()}), NextTransactions):
         each = members[turn.member]
@@ -64,7 +64,7 @@ def test_group_any_arrivals_give_one_order_of_its_members_transactions(
         members[data.draw(st.sampled_from(waiting))].arrived += 1
         got += handed_out(members)
         assert got == expected[: len(got)]
-    for each in members.values():  # idle from now on: their clocks go on
+    for each in members.values():  # From now on the members are idle, and their clocks advance.
         each.ended = True
     assert got + handed_out(members) == expected
 
@@ -98,7 +98,7 @@ def test_group_no_transaction_is_parted_by_another_and_who_is_absent_is_passed_b
 
 
 def test_group_nothing_counts_as_older_than_what_was_handed_out() -> None:
-    """Who comes late comes at once, and nobody waits until its clock has made up for it."""
+    """A late transaction is handed out at once. Nobody waits until its clock has caught up."""
     assert decide({"east": known(9), "west": known(clock=2)}, barrier_us=9) == NextTransactions("east", 1)
     assert decide({"east": known(9), "west": known(2, 9, 10)}, barrier_us=8) == NextTransactions("west", 1)
     assert decide({"east": known(10), "west": known(clock=2)}, barrier_us=9) == BarrierWait("west")

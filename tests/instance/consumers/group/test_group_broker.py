@@ -1,4 +1,4 @@
-"""A group's brokers and clients get the rows of each member as that member shows them, in the group's order."""
+"""Tests that a group's brokers and clients get the rows of each member as this member shows them, in the group's order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def broker(**words: Any) -> BrokerConfig:
 
 
 def narrow() -> Forms:
-    """Without the last column of each table."""
+    """Leaves out the last column of each table."""
     return Forms(kept=lambda version: np.arange(max(1, len(version.columns) - 1), dtype=np.int32))
 
 

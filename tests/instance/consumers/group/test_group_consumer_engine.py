@@ -1,4 +1,4 @@
-"""The engine of a group: it serves where all its members run, holds the lease meanwhile, and says what keeps it from that."""
+"""Tests the engine of a group: it serves on the host that runs all its members, holds the lease meanwhile, and reports what prevents it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Host:
-    """A process with engines of some members. Its conf/ and data are those of all hosts."""
+    """A process with engines of some members. All hosts have the same conf/ and data."""
 
     def __init__(self, root: Path, port: int, *members: str) -> None:
         self.members = {name: Fake(name).consumers for name in members}
@@ -52,7 +52,7 @@ class Host:
         return self.members[name]
 
     def status(self) -> dict[str, Any]:
-        """As it was written."""
+        """Returns the status as it was written."""
         told: dict[str, Any] = json.loads((self.group.directory / "status.json").read_text())
         return told
 

@@ -1,6 +1,7 @@
-"""Any interleaving of writes, arrivals, clocks, gets, acks, rollbacks, kills of the group and of its members' engines: one order, all once.
+"""Tests any interleaving of writes, arrivals, clocks, gets, acks, rollbacks, and kills of the group and of its members' engines: one order,
+and each row once.
 
-The real rule, feeds, windows, lines and ledger; sources of numbered events stand for the servers.
+The rule, windows, streams and ledger are real. Sources of numbered events replace the servers.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class OneConsumerOfSeveralSources(RuleBasedStateMachine):
 
     @rule(member=members)
     def asked(self, member: str) -> None:
-        """All clocks agree; what is written after this is no older."""
+        """All clocks agree. What is written after this is not older."""
         fake = self.group.fakes[member]
         fake.now_us = self.now_us
         fake.clock.ask()
@@ -77,7 +78,7 @@ class OneConsumerOfSeveralSources(RuleBasedStateMachine):
 
     @rule(kept=st.booleans())
     def group_is_killed(self, kept: bool) -> None:
-        """Acks up to the cursors that were kept stand; what was acked after it comes again."""
+        """Acks up to the stored cursors stay. Rows that were acked after them are delivered again."""
         if kept:
             self.group.consumers.keep()
         record = self.group.meta.ledger.group_consumer(CLIENT)
@@ -92,7 +93,7 @@ class OneConsumerOfSeveralSources(RuleBasedStateMachine):
         self.group.fakes[member].restart()
 
     def rows_up_to(self, member: str, offset: int) -> int:
-        """How many rows its stream has up to the end of a transaction."""
+        """Returns how many rows its stream has up to the end of a transaction."""
         before, covered = 0, 0
         for block in self.group.fakes[member].blocks:
             ended = int((block.transaction_end <= offset).sum())
@@ -123,7 +124,7 @@ class OneConsumerOfSeveralSources(RuleBasedStateMachine):
         for name in NAMES:
             self.asked(name)
         service = self.group.consumers.service(CLIENT)
-        for _ in range(4):  # whoever read alone goes over to the others with a look that finds nothing
+        for _ in range(4):  # A consumer that read alone joins the others after a get that finds nothing.
             while (delivery := service.get(1 << 20))[1] is not None:
                 self.seen.waiting.append((delivery[0], rows_of(delivery[1])))
         assert self.seen.all() == self.expected()

@@ -1,4 +1,4 @@
-"""What becomes of one consumer of several sources where a member is away, lost, stopped, new, gone, or says wrong times."""
+"""Tests one consumer of several sources if a member is away, lost, stopped, new or removed, or reports wrong times."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def test_group_a_consumer_goes_on_after_wait_seconds_and_what_comes_late_is_coun
 
 
 def test_group_a_member_that_goes_on_with_another_transaction_than_it_was_amid_is_read_from_its_begin() -> None:
-    """Its engine has changed, and another server has something else after the place; the batch that was amid it is acked."""
+    """The member's engine has changed, and another server has another transaction after the position. The batch that ended inside the
+    transaction is acked.
+    """
     group, begins = group_of("east"), list[bool]()
     east, service = group.fakes["east"], group.consumers.service(CLIENT)
     east.window.put(east.source.block([], 3))
@@ -99,7 +101,7 @@ def test_group_a_member_that_goes_on_with_another_transaction_than_it_was_amid_i
 def test_group_a_table_of_a_member_that_cannot_be_read_stops_the_consumer_once_all_older_is_out(
     *, parted: bool
 ) -> None:
-    """The rows may be in one block with readable ones, or come by themselves."""
+    """The rows may be in one block with readable ones, or arrive separately."""
     group = group_of("east", "west")
     east, west = group.fakes["east"], group.fakes["west"]
     unreadable = dataclasses.replace(ORDERS, stopped=True, unreadable="SCHEMA_UNKNOWN: why")
@@ -124,7 +126,7 @@ def test_group_a_table_of_a_member_that_cannot_be_read_stops_the_consumer_once_a
         service.get(1 << 20)
     (status,) = group.consumers.statuses()
     assert status.state == STOPPED
-    other = group.consumers.subscribe(8, r"shop\.audit")  # another consumer's filter leaves the table out
+    other = group.consumers.subscribe(8, r"shop\.audit")  # The filter of another consumer leaves the table out.
     assert other.get(1 << 20)[0] == -1
 
 
@@ -189,7 +191,9 @@ class Refusing(MemoryLedger):
 
 
 def test_group_the_cursors_of_a_consumer_are_kept_for_all_members_or_none() -> None:
-    """A crash between two durable writes cannot part them: there is one. What was not kept comes again, and whole."""
+    """A crash cannot separate the cursors, because there is one durable write. Cursors that were not stored are delivered again, and
+    completely.
+    """
     meta = Refusing()
     group = Group(Fake("east"), Fake("west"), meta=meta)
     group.consumers.subscribe(CLIENT)
@@ -205,7 +209,7 @@ def test_group_the_cursors_of_a_consumer_are_kept_for_all_members_or_none() -> N
     assert meta.ledger is before
     group.fakes["north"] = Fake("north")
     group.begin()
-    with pytest.raises(MetaError):  # where the new member begins is kept before anything is handed out
+    with pytest.raises(MetaError):  # The start position of the new member is stored before anything is handed out.
         group.consumers.service(CLIENT)
     meta.refuses = False
     group.fakes["north"].now_us = 4
@@ -217,7 +221,7 @@ def test_group_the_cursors_of_a_consumer_are_kept_for_all_members_or_none() -> N
 
 
 def test_group_a_consumer_is_not_held_up_by_a_time_that_its_source_does_not_know() -> None:
-    """SET timestamp of MariaDB and MySQL 5.7: a transaction of next year would make all others wait for a year."""
+    """SET timestamp of MariaDB and MySQL 5.7: a transaction with a time of next year would make all others wait for a year."""
     group = group_of("east", "west")
     east, west = group.fakes["east"], group.fakes["west"]
     east.write(1, now_us=10 * FUTURE_US_MAX)
@@ -264,12 +268,12 @@ def test_group_no_transaction_is_parted_for_a_consumer_by_one_that_comes_late() 
 
 
 def test_group_a_consumer_whose_place_is_behind_a_member_s_window_waits_for_what_it_reads_alone() -> None:
-    """The live stream has read up to the source's end; the reader that is behind it has not."""
+    """The live stream has read up to the source's end. The consumer's own reader, which is behind, has not."""
     group = group_of("east", "west")
     east, west = group.fakes["east"], group.fakes["west"]
     east.write(1, now_us=3)
     east.read_alone = []
-    east.restart()  # its window begins after that
+    east.restart()  # Its window begins after that.
     west.write(1, now_us=5)
     east.now_us = west.now_us = 9
     group.clocks()
@@ -287,7 +291,7 @@ def test_group_what_is_ahead_of_a_consumer_is_cut_where_transactions_end_also_am
     reading = window.read(WindowPosition(START), 1 << 20, 100)
     assert reading is not None
     whole = ahead_of(reading)
-    ended = [1, 3, 6, 8, 11]  # rows up to the end of each transaction
+    ended = [1, 3, 6, 8, 11]  # the number of rows up to the end of each transaction
     rows = [*range(11)]
     for count in range(1, len(ended)):
         first, rest = whole.first(count), whole.after(count)

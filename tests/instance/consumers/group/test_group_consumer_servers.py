@@ -1,4 +1,4 @@
-"""One consumer of two real servers, by Canal's protocol: one order over kills of the engines, a server that is away, changes of conf/."""
+"""Tests one consumer of two real servers by Canal's protocol: one order while engines are killed, a server is away, and conf/ changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Got = tuple[str, int]  # server, number of the row
 
 
 class House:
-    """Two sources, a destination each, and the group `all` of both; their engines are in a process of their own."""
+    """Two sources with a destination each, and the group `all` of both. Their engines are in a process of their own."""
 
     def __init__(self, root: Path, servers: dict[str, DatabaseServer]) -> None:
         self.root, self.servers, self.port, self.number = root, servers, free_port(), 0
@@ -65,7 +65,7 @@ class House:
         self.process = self.begun()
 
     def write(self, *names: str) -> None:
-        """A row in a transaction of its own, on each server in turn."""
+        """Writes a row in its own transaction, on each server in turn."""
         for name in names:
             run(self.servers[name], f"INSERT INTO {DATABASE}.numbers VALUES ({self.number}, '{name}')")
             self.written.append((name, self.number))
@@ -77,7 +77,7 @@ class House:
         return found
 
     def ends(self) -> dict[str, tuple[str, int]]:
-        """Where each server's binlog ends: its file and the offset in it."""
+        """Returns where each server's binlog ends: its file and the offset in it."""
         found = {}
         for name, server in self.servers.items():
             with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
@@ -87,13 +87,13 @@ class House:
         return found
 
     def kept(self, ends: dict[str, tuple[str, int]]) -> bool:
-        """Whether the ledger's cursor is past these ends."""
+        """Returns whether the ledger's cursor is past these ends."""
         (consumer,) = read_ledger(self.root / "data" / "engine" / "all").group_consumers
         places = {name: (position.file, position.offset) for name, position in consumer.cursor.members}
         return all(places[name] >= end for name, end in ends.items())
 
     def client(self) -> CanalClient:
-        """As soon as the group is served."""
+        """Connects a client as soon as the group is served."""
 
         def subscribed() -> CanalClient | None:
             client = CanalClient("all", port=self.port)
@@ -117,7 +117,7 @@ def rows_of(batch: Any) -> list[Got]:
 
 
 def taken(client: CanalClient, count: int) -> list[Got]:
-    """So many rows, each batch acked."""
+    """Takes `count` rows, and acks each batch."""
     found: list[Got] = []
 
     def enough() -> bool:
@@ -144,7 +144,7 @@ def test_group_one_consumer_gets_the_rows_of_two_servers_once_and_in_the_order_o
     house.write(*["east", "west", "west"] * 4)
     assert taken(client, 12) == house.written
 
-    house.write("east", "east")  # an idle source holds up nobody
+    house.write("east", "east")  # An idle source delays nobody.
     assert taken(client, 2) == house.written[-2:]
 
     acked = house.ends()
@@ -154,7 +154,7 @@ def test_group_one_consumer_gets_the_rows_of_two_servers_once_and_in_the_order_o
     servers = [{"east": EAST, "west": WEST}[name] for name, _ in got]
     assert servers == _servers(batch), "each entry has its own source in its header"
     wait_for("what was acked before is kept", lambda: house.kept(acked))
-    house.killed_and_begun()  # between get and ack
+    house.killed_and_begun()  # The kill comes between get and ack.
     client = house.client()
     again = taken(client, 3)
     assert again[: len(got)] == got
@@ -165,12 +165,12 @@ def test_group_one_consumer_gets_the_rows_of_two_servers_once_and_in_the_order_o
 
 
 def _servers(batch: Any) -> list[int]:
-    """Of each row's entry, who wrote it."""
+    """Returns which server wrote each row's entry."""
     return [entry.header.serverId for entry in batch.entries if entry.entryType == 2]
 
 
 def _one_member_is_away(house: House, client: CanalClient) -> None:
-    """What is younger than what it may bring waits; `status` says for whom."""
+    """Changes that are newer than what the member may still deliver wait. `status` says for whom."""
     house.servers["west"].kill()
     house.write("east")
     assert not client.get(wait_seconds=1.5)

@@ -1,4 +1,4 @@
-"""The limits of a group's consumers: runs of one batch, and times that are remembered of a member's clock."""
+"""Tests the limits of a group's consumers: the number of runs of one batch, and of times that are stored of a member's clock."""
 
 from __future__ import annotations
 
