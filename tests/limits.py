@@ -1,7 +1,7 @@
-"""pytest plugin: limits the time of a test's fixtures after a failure too, and ends a process that does not react to its limit.
+"""pytest plugin that also limits the time of a test's fixtures after a failure, and ends a process that does not react to its limit.
 
-pytest-timeout stops its timer at the first exception of a test. The fixtures that are torn down afterwards would have no limit. It also
-interrupts a test by a signal, which Python delivers only between two of its instructions: native code may never return to them.
+pytest-timeout stops its timer at the first exception of a test. So the fixtures that are torn down afterwards would have no limit. It also
+interrupts a test by a signal. Python delivers a signal only between two of its instructions, and native code may never return to them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 import pytest
 import pytest_timeout  # type: ignore[import-untyped]
 
-MARGIN_SECONDS = 60.0  # beyond the limit of the test: a signal that is delivered is delivered at once
+MARGIN_SECONDS = 60.0  # The time beyond the limit of the test. A signal that can be delivered is delivered at once.
 
 
 class Limits:
     def __init__(self) -> None:
         self._settings: pytest_timeout.Settings | None = None
-        self._stderr = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)  # a test may replace its own
+        self._stderr = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)  # A test may replace its own stderr.
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Iterator[None]:

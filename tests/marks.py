@@ -1,7 +1,7 @@
-"""pytest plugin: rejects tests that start a server, Spark or a browser without the mark for it.
+"""pytest plugin that rejects tests that start a server, Spark or a browser without the mark for it.
 
-A quick run (`./sluice test --quick`) leaves out tests marked `servers`, `spark` or `browser`. Each test carries its marks itself
-(CONTRIBUTING.md lists them). Every run rejects a test with a fixture of FIXTURES and without its mark; a quick run also rejects starts.
+A quick run (`./sluice test --quick`) leaves out tests marked `servers`, `spark` or `browser`. Each test has its marks itself
+(CONTRIBUTING.md lists them). Every run rejects a test that has a fixture of FIXTURES and lacks its mark. A quick run also rejects starts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from sluice.console.quality import QUICK_VARIABLE
 
-# mark → the functions that start what it denotes
+# mark → the functions that start what it stands for
 STARTS = {
     "servers": (
         "benchmarks.servers.azurite.server.AzuriteServer.start",
@@ -31,7 +31,7 @@ STARTS = {
     "browser": ("playwright.sync_api.BrowserType.launch",),
 }
 
-# fixture → the mark that a test with it needs
+# fixture → the mark that a test with this fixture needs
 FIXTURES = {
     **dict.fromkeys(
         ("mysql80", "mysql9", "mysql57", "mariadb114", "mariadb1011", "s3_store", "azurite", "fake_gcs"), "servers"

@@ -1,4 +1,4 @@
-"""Provides the data folder of the shared servers: in memory if the machine has enough, because nothing in it is kept after the tests.
+"""Provides the data folder of the shared servers. It is in memory if the machine has enough, because nothing in it is kept after the tests.
 
 A DDL statement costs MariaDB 15 ms on a disk and 1 ms in memory, and the tests run some ten thousand of them.
 """
@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 MEMORY = Path("/dev/shm")  # noqa: S108  a file system of Linux, no name that others could guess
-FREE_BYTES_MIN = 8 << 30  # some 200 MB per server, and their growing binlogs
+FREE_BYTES_MIN = 8 << 30  # Each server needs some 200 MB, and space for its binlogs.
 PREFIX = "sluice-tests-"
 
 
@@ -32,7 +32,9 @@ def sweep() -> None:
 
 @pytest.fixture(scope="session")
 def servers_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder for the data of servers, removed after the tests; on disk with the other test files if memory is scarce."""
+    """Returns a folder for the data of servers, which is removed after the tests. It is on disk with the other test files if memory is
+    scarce.
+    """
     if not has_room():
         yield tmp_path_factory.mktemp("servers")
         return

@@ -1,6 +1,6 @@
-"""An engine in a process of its own: `python -m tests.instance.engine_process CONF ROWS` runs until so many rows are staged and acked.
+"""Runs an engine in a process of its own until ROWS rows are staged and acked: `python -m tests.instance.engine_process CONF ROWS`.
 
-Prints a line of JSON: `rows`, `batches`, `bytes`, `seconds`, and `peak_bytes`, the most memory the process ever held (VmHWM).
+Prints a line of JSON: `rows`, `batches`, `bytes`, `seconds`, and `peak_bytes`, the most memory that the process ever used (VmHWM).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def start(conf: Path, rows: int, environment: dict[str, str] | None = None) -> s
 
 
 def finished(process: subprocess.Popen[str], seconds_max: float) -> dict[str, Any]:
-    """What it printed last."""
+    """Returns the last line that the process printed."""
     return answer(output(process, seconds_max))
 
 
 def output(process: subprocess.Popen[str], seconds_max: float) -> str:
-    """All that it printed until its end, which is a good one."""
+    """Returns all output of the process, and requires that it ends with success."""
     try:
         printed, _ = process.communicate(timeout=seconds_max)
     finally:

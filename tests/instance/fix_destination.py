@@ -1,4 +1,4 @@
-"""A separate database on a shared server, a conf/ that captures it, and the staged batches of its engine."""
+"""Provides a separate database on a shared server, a conf/ that captures it, and the staged batches of its engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = (f"engine_{number}" for number in itertools.count(1))
 
 
 class Captured:
-    """The table `numbers` of a new database. Each number is written in its own transaction and read from staged files."""
+    """Captures the table `numbers` of a new database. Each number is written in its own transaction and read from staged files."""
 
     def __init__(self, root: Path, server: DatabaseServer) -> None:
         self.server, self.database = server, next(NAMES)
@@ -65,7 +65,7 @@ class Captured:
     def staged(self, batch: OutstandingBatch) -> list[int]:
         """Returns the numbers in a staged batch, in order."""
         found = sorted((self.directory / batch.path).glob("*.parquet"))
-        files = [file for file in found if "n" in pq.read_schema(file).names]  # a test may have other tables too
+        files = [file for file in found if "n" in pq.read_schema(file).names]  # A test may have other tables too.
         return [int(n) for file in files for n in pq.read_table(file, columns=["n"])["n"].drop_null().to_numpy()]
 
     def take(self, engine: Engine, count: int, seconds_max: float = 60.0) -> list[int]:

@@ -1,6 +1,6 @@
 """Records the binlog and the result of a SELECT that `cdc_engine/instance/rehearsal.py` plays: `python -m tests.instance.record_rehearsal`.
 
-Needed again only when a kind of column or of event gets a kernel of its own that the recording does not reach; a test says so.
+A new recording is needed only if a kind of column or event gets its own kernel that the recording does not reach. A test reports that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ NULLS = "({id}" + ", NULL" * 33 + ")"
 
 
 def statements(database: str) -> list[str]:
-    """A table of every kind of column with and without a key: inserts, updates, a changed key, deletes, a transaction of many events."""
+    """Returns statements for tables with every kind of column, with and without a key: inserts, updates, a changed key, deletes, and a
+    transaction of many events.
+    """
     rows = ", ".join([ROW.format(id=1), ROW.format(id=2), NULLS.format(id=3)])
     return [
         f"CREATE DATABASE {database}",
@@ -78,7 +80,7 @@ def statements(database: str) -> list[str]:
 
 
 def run_all(server: DatabaseServer, lines: list[str]) -> None:
-    """In one session."""
+    """Executes the lines in one session."""
     with server.connect() as connection, connection.cursor() as cursor:
         for line in lines:
             cursor.execute(line)
@@ -93,7 +95,7 @@ def record(folder: Path, write: Callable[[bytes], object]) -> None:
 
 
 def record_result(folder: Path, write: Callable[[bytes], object]) -> None:
-    """What a server sends for a chunk of the table that the statements leave."""
+    """Records what a server sends for a chunk of the table that the statements leave."""
     with DatabaseServer("mysql-8.0.31", folder) as server:
         run_all(server, statements("rehearsal"))
         source = Source(destination="rehearsal", host="127.0.0.1", port=server.port, user="root")

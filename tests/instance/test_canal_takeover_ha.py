@@ -1,4 +1,4 @@
-"""Where a destination begins whose cursor Canal left in ZooKeeper."""
+"""Tests where a destination begins whose cursor Canal left in ZooKeeper."""
 
 from __future__ import annotations
 

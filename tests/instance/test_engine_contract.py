@@ -1,4 +1,4 @@
-"""What the sensor may rely on of any engine: the real one over MySQL, and the fake that orchestration is tested with."""
+"""Tests what the sensor may expect of any engine, with the real engine over MySQL and with the fake that the tests of orchestration use."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.servers
 
 
 class Subject:
-    """An engine and a way to give it changes; `table`: the one that changes."""
+    """An engine and a way to give it changes. `table`: the table that changes."""
 
     def __init__(self, engine: EngineHandle, change: Callable[[], None], table: str) -> None:
         self.engine, self.change, self.table = engine, change, table
 
     def batch(self, *, appendable: bool = False) -> OutstandingBatch:
-        """The batch of one more change."""
+        """Returns the batch of one more change."""
         self.change()
         return self.handed_out(appendable=appendable)
 

@@ -1,4 +1,4 @@
-"""One engine a destination in a process: starts that take long or fail, a lease that is lost, two destinations beside each other."""
+"""Tests that a process has one engine per destination: starts that take long or fail, a lost lease, and two destinations in one process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.waiting import wait_for
 
 
 class Gated:
-    """An engine that starts when its gate opens."""
+    """An engine that starts when the test opens its gate."""
 
     def __init__(self, gate: threading.Event, error: Exception | None = None) -> None:
         self.gate, self.error = gate, error
@@ -31,7 +31,7 @@ class Gated:
 
 
 class Bench:
-    """A place and every engine it made."""
+    """A slot, and every engine that it made."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()

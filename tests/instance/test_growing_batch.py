@@ -1,4 +1,6 @@
-"""A batch can be larger than the ring, because its staged part frees space. After a rollback it is read from the source again."""
+"""Tests a batch that is larger than the ring, which is possible because its staged part frees space. After a rollback it is read from the
+source again.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.servers
 
 ROWS, ROW_BYTES = 24, 1 << 20
-RING_BYTES = READ_BUFFER_BYTES  # the least there is; the backlog is six times as large
+RING_BYTES = READ_BUFFER_BYTES  # This is the smallest ring. The backlog is six times as large.
 
 
 def next_batch(engine: Engine) -> OutstandingBatch:

@@ -1,4 +1,6 @@
-"""A batch that is staged later than its caller waits for is handed out once; a run takes it with what came since it was staged."""
+"""Tests a batch whose staging takes longer than its caller waits: it is handed out once, and a run takes it with the changes that arrived
+since it was staged.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid="u")
 
 
 class Late:
-    """A hand-out whose staging waits until it may end."""
+    """A hand-out whose staging waits until the test lets it end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.may_end = folder, threading.Event()
@@ -55,8 +57,8 @@ class Late:
         self.audit = Remembering()
         self.staged: list[list[int]] = []
         self.trouble: SluiceError | None = None
-        self.stops: tuple[StoppedTable, ...] = ()  # of what is staged in several parts
-        self.stops_at_once = False  # also of one part
+        self.stops: tuple[StoppedTable, ...] = ()  # The stops of a batch that is staged in several parts.
+        self.stops_at_once = False  # Whether they also occur in a batch of one part.
         self.made = functools.partial(
             HandOut, CLIENT, service, self.meta, stage=self.stage, limits=limits, directory=folder
         )
@@ -86,7 +88,7 @@ class Late:
         )
 
     def staged_late(self) -> OutstandingBatch:
-        """The next batch, whose caller has not waited for it."""
+        """Requests the next batch, for which the caller has not waited."""
         self.store.put(self.source.block([1]))
         assert self.hand_out.next(0.0) is None
         assert not self.hand_out.while_idle(lambda: pytest.fail("a batch is being staged"))
@@ -119,7 +121,7 @@ def test_nothing_is_done_beside_a_batch_that_is_out(late: Late) -> None:
 
 @pytest.fixture
 def quick(late: Late) -> Late:
-    """One whose staging does not wait."""
+    """Returns a hand-out whose staging does not wait."""
     late.may_end.set()
     late.store.put(late.source.block([1]))
     return late
@@ -130,7 +132,7 @@ def test_handlers_are_called_around_a_batch_before_the_next(quick: Late) -> None
     assert batch is not None
     assert quick.audit.calls == [("before", 1, "")]
     assert quick.audit.seen[0].folder.is_dir()
-    quick.hand_out.rollback(batch)  # its files are none that could be merged: it is cut anew
+    quick.hand_out.rollback(batch)  # The files of the batch could not be merged, so it is staged again.
     again = quick.hand_out.next(60.0)
     assert again is not None
     quick.hand_out.ack(again)
@@ -196,7 +198,9 @@ def test_the_longer_a_batch_was_staged_the_longer_it_waits_for_more() -> None:
 
 
 class Open(Late):
-    """One without handlers, whose staging does not wait, with an appendable batch of the change 1 out; a run has taken one before."""
+    """A hand-out without handlers, whose staging does not wait. An appendable batch with the change 1 is in flight, and a run has taken one
+    before.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -218,7 +222,7 @@ class Open(Late):
         return wait_for("a batch is staged", lambda: self.hand_out.next(60.0, appendable=True))
 
     def come(self, changes: int) -> None:
-        """So many, a transaction each."""
+        """Adds this many changes, each in its own transaction."""
         self.store.put(self.source.block([1] * changes))
 
     @property
@@ -325,7 +329,7 @@ def test_a_batch_has_a_fixed_end_after_a_run_that_did_not_take_it(shop: Open) ->
 
 
 def test_a_batch_with_handlers_has_a_fixed_end(shop: Open) -> None:
-    """They are told of each hand-out."""
+    """Handlers are called for each hand-out."""
     shop.hand_out.ack(shop.first)
     shop.hand_out.close()
     shop.hand_out = shop.made(handlers=shop.calls())
@@ -364,7 +368,7 @@ def test_what_cannot_be_staged_with_it_is_the_next_batch(shop: Open, hindrance: 
 def test_a_request_whose_ledger_write_is_not_confirmed_has_no_answer_and_may_be_repeated(
     shop: Open, monkeypatch: pytest.MonkeyPatch, error: SluiceError
 ) -> None:
-    """Number 3: a write that nobody answered may be in the ledger, and the run was told that its batch is as it was."""
+    """Number 3: a write without an answer may be in the ledger, and the run was told that its batch is unchanged."""
     shop.come(1)
 
     def fail(_: object) -> Ledger:
@@ -400,7 +404,7 @@ def test_files_that_the_ledger_may_name_stay(shop: Open, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("order", ["rolled back, then staged", "staged, then rolled back"])
 def test_a_rollback_amid_a_late_request_leaves_one_batch_whatever_comes_first(shop: Open, order: str) -> None:
-    """The run got no answer and failed, a tick rolls its batch back, and the engine still carries the request out."""
+    """The run got no answer and failed, a tick rolls its batch back, and the engine still executes the request."""
     shop.come(1)
     stage, late = shop.hand_out._stage, order == "staged, then rolled back"
 
@@ -475,7 +479,7 @@ def test_a_batch_of_several_parts_is_appended_to_while_it_is_little_and_keeps_it
     shop.hand_out = shop.made(limits=limits)
     with pytest.raises(BatchNotFoundError):
         shop.hand_out.take(shop.first)
-    shop.source.time_us = 0  # a backlog: what follows is requested, part after part
+    shop.source.time_us = 0  # There is a backlog: the following changes are requested part by part.
     shop.come(3)
     batch = shop.next()
     assert batch.appendable is (appendable_bytes_max > 20)

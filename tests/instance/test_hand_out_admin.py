@@ -1,4 +1,4 @@
-"""An engine that is stopped while somebody asks it for a batch."""
+"""Tests an engine that is stopped while another thread requests a batch from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_admin_who_asks_an_engine_that_ends_is_told_so(tmp_path: Path, monkeypat
     gate, heard = threading.Event(), list[Exception]()
     monkeypatch.setattr(asked, "_try_next", lambda **_: gate.wait(30) and None)
     assert asked.next(0.01) is None
-    asked._running = None  # another try waits in the line for the one that is at work
+    asked._running = None  # Another attempt waits behind the one that is running.
 
     def wait() -> None:
         with pytest.raises(NotStartedError) as refused:

@@ -1,6 +1,7 @@
-"""On a real server, an engine continues exactly after the position of `sluice position set`, forward, backward and after a restart.
+"""Tests on a real server that an engine continues exactly after the position of `sluice position set`, forward, backward and after a
+restart.
 
-What it recorded of XA transactions goes with it as far as the stream was read without a gap.
+Its records of XA transactions stay valid if the stream was read without a gap.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.servers
 
 
 def executed(captured: Captured) -> str:
-    """The server's GTID set, now."""
+    """Returns the server's current GTID set."""
     with captured.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT @@global.gtid_executed")
         return str((cursor.fetchone() or ("",))[0])
@@ -60,7 +61,7 @@ def test_an_engine_goes_on_behind_the_gtid_set_it_was_given(mysql80: DatabaseSer
 
 
 def prepare(captured: Captured, name: str, number: int) -> None:
-    """An XA transaction that inserts one number and waits for its decision; its session ends."""
+    """Prepares an XA transaction that inserts one number and waits for its commit or rollback. Its session ends."""
     xid = f"'{captured.database}-{name}'"
     insert = f"INSERT INTO {captured.database}.numbers VALUES ({number}, '')"
     captured.run(f"XA START {xid}", insert, f"XA END {xid}", f"XA PREPARE {xid}")
@@ -95,7 +96,8 @@ def test_an_xa_transaction_over_a_restart_is_staged_once_and_one_rolled_back_nev
         captured.insert([4])
         assert captured.take(engine, 1) == [4]
     assert recorded(captured) == 2
-    move(captured, position=position)  # back, but after the prepares: they hold
+    # The position moves back, but stays after the XA PREPAREs, so their records stay valid.
+    move(captured, position=position)
     decide(captured, "COMMIT", "kept")
     decide(captured, "ROLLBACK", "gone")
     captured.insert([5])

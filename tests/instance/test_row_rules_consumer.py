@@ -168,7 +168,7 @@ def test_a_table_that_gets_the_name_of_one_with_other_rules_stops(tmp_path: Path
 @pytest.mark.parametrize("way", ["masks", "columns"])
 @pytest.mark.parametrize("origin", ["orders", "other"])
 def test_a_consumer_is_not_shown_rows_under_a_name_with_other_rules(origin: str, way: str) -> None:
-    """The lake stops there; a client and a broker would go on with the values as they are."""
+    """The lake stops at this point. A client and a broker would otherwise continue with unmasked values."""
     policies = policies_of(destination(orders={"masks": {"note": "hash"}})) if way == "masks" else {}
     kept = ColumnFilter(exclude="shop.orders:note").kept if way == "columns" else None
     renamed_from = f"shop.{origin}"
@@ -261,7 +261,7 @@ def test_rules_that_change_while_a_table_is_stopped_are_looked_at_at_the_start_a
     meta, masked = MemoryLedger(), destination(orders={"masks": {"note": "hash"}}, new={"rows": "id = 1"})
     take_up_new_tables(destination(), tmp_path, [ORDERS], meta, at(5), ["shop.orders"])
     stop = stopped_for_another_reason(meta)
-    for tables in ([ORDERS], []):  # the schema history leaves out what a statement stopped
+    for tables in ([ORDERS], []):  # The schema history leaves out tables that a statement stopped.
         take_up_new_tables(masked, tmp_path, tables, meta, at(9), ["shop.orders"])
         assert meta.ledger.stopped_tables == (stop,)
     assert list(json.loads((tmp_path / "filters.json").read_text())["rules"]) == ["shop.new"], "nothing knows that one"
@@ -340,7 +340,7 @@ def test_equality_leaves_masked_columns_out_and_refuses_what_it_cannot_compare()
 def test_rules_of_conf_hold_on_a_real_source_and_stop_the_table_when_they_change(
     mysql80: DatabaseServer, tmp_path: Path
 ) -> None:
-    """From conf/ to the staged file of a server's own row events, and back to the table that stops when conf/ says otherwise."""
+    """The test goes from conf/ to the staged file of a server's own row events. The table stops when conf/ changes its rules."""
     shop = Captured(tmp_path, mysql80)
     rule = f"tables: {{{shop.database}.numbers: {{rows: n >= 10, masks: {{filler: truncate:2}}}}}}"
     shop.describe(rule, "snapshot: never")

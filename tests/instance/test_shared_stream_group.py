@@ -1,4 +1,4 @@
-"""Two destinations of one server whose conf/ shares the stream: each stages what its own filter lets through."""
+"""Tests two destinations of one server whose conf/ shares the stream: each stages the rows that match its own filter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = ("shop", "audit")
 
 
 def described(captured: Captured) -> SluiceConfig:
-    """`shop` has numbers, `audit` has others."""
+    """Describes two destinations: `shop` captures numbers, `audit` captures others."""
     captured.describe("stream: shared")
     folder = captured.conf / "destinations"
     text = (folder / "shop.yaml").read_text()
@@ -66,7 +66,7 @@ def shared(engines: list[Engine]) -> None:
 
 
 def write(captured: Captured, numbers: range, *, more: bool = False) -> list[int]:
-    """The same numbers into both tables."""
+    """Writes the same numbers into both tables."""
     for number in numbers:
         captured.run(
             f"INSERT INTO {captured.database}.numbers VALUES ({number}, ''{', 1' if more else ''})",

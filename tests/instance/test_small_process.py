@@ -1,4 +1,6 @@
-"""The process of engines: no pandas, though it is installed and pyarrow looks for it; and few arenas, though it has many threads."""
+"""Tests the process of engines: it does not import pandas, although pandas is installed and pyarrow looks for it, and it has few arenas,
+although it has many threads.
+"""
 
 from __future__ import annotations
 

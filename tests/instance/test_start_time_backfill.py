@@ -1,4 +1,6 @@
-"""A destination that begins at a time, on real servers: with what committed then or later, and not at all where the time is gone."""
+"""Tests a destination that begins at a time, on real servers: it gets what committed then or later, and does not start if the binlog of
+that time is gone.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.servers
 
 
 def insert_at(captured: Captured, number: int, seconds: int) -> None:
-    """A row whose transaction committed, by the binlog, at a time in seconds since 1970."""
+    """Inserts a row whose transaction committed, according to the binlog, at a time in seconds since 1970."""
     mariadb = "mariadb" in captured.server.version
     clock = () if mariadb else (f"SET original_commit_timestamp = {seconds * 1_000_000 + 1}",)
     captured.run(f"SET TIMESTAMP = {seconds}", *clock, f"INSERT INTO {captured.database}.numbers VALUES ({number}, '')")
@@ -29,7 +31,7 @@ def test_a_destination_begins_at_the_time_that_conf_names_backfill(
 ) -> None:
     server: DatabaseServer = request.getfixturevalue(kind)
     captured = Captured(tmp_path, server)
-    captured.run("FLUSH BINARY LOGS")  # what other tests wrote into the future lies before
+    captured.run("FLUSH BINARY LOGS")  # Binlog that other tests wrote with future times is before this file.
     base = int(time.time()) + 1000
     for number in range(4):
         insert_at(captured, number, base + 10 * number)

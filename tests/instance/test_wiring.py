@@ -1,4 +1,4 @@
-"""What a start that fails leaves open: nothing."""
+"""Tests that a failed start leaves nothing open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conf/ that is pulled from a real git repository, or as an archive from a real HTTP server."""
+"""Provides a conf/ that is pulled from a real git repository, or as an archive from a real HTTP server."""
 
 from __future__ import annotations
 
@@ -57,11 +57,12 @@ class Repository:
 
 
 class HttpSource:
-    """Serves one archive with its ETag to those who know the token, and records what it was asked."""
+    """Serves one archive with its ETag to clients with the token, and records the requests."""
 
     def __init__(self) -> None:
         self.content, self.etag, self.redirect = b"", '"1"', ""
-        self.sent: int | None = None  # The bytes that are sent before the connection ends; None: all of them.
+        # The number of bytes that are sent before the connection ends. None means all of them.
+        self.sent: int | None = None
         self.answers: list[int] = []
         self.logins: list[str] = []
         self.server = http.server.ThreadingHTTPServer((LOOPBACK, 0), self._handler())
@@ -127,7 +128,7 @@ def zip_of(files: Mapping[str, str]) -> bytes:
 
 @pytest.fixture
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty conf/."""
+    """Returns an empty conf/."""
     monkeypatch.setenv(VARIABLE, "")
     folder = tmp_path / "conf"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""A file that comes to conf/destinations at run time and captures tables whose Delta tables another destination writes."""
+"""Tests a file that appears in conf/destinations at run time and captures tables whose Delta tables another destination writes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.waiting import wait_for
 
 
 class Stack:
-    """conf/ as a process keeps engines by it."""
+    """A conf/ as a process that runs engines uses it."""
 
     def __init__(self, captured: Captured) -> None:
         self.captured, self.watch = captured, ConfWatch(captured.conf, "test")
@@ -37,7 +37,7 @@ class Stack:
         (self.captured.conf / "destinations" / f"{name}.yaml").write_text(text)
 
     def look(self) -> None:
-        """A change of conf/ counts with the second look."""
+        """Looks twice, because a change of conf/ counts with the second look."""
         for _ in range(2):
             self.watch.look()
             self._keeper.look(self.watch.in_use)
@@ -118,7 +118,7 @@ def test_admin_of_two_new_files_for_the_same_tables_one_is_started(stack: Stack)
 @pytest.mark.servers
 @pytest.mark.found
 def test_admin_a_destination_that_runs_is_started_again_whatever_a_new_file_captures(stack: Stack) -> None:
-    """Number 9: the newcomer gives way, over restarts too."""
+    """Number 9: the newcomer does not start, also after restarts."""
     stack.look()
     wait_for("shop runs", lambda: stack.state("shop")[0] == "RUNNING")
     stack.put("aaa")

@@ -1,4 +1,4 @@
-"""Which conf/ is in use while its files change, break, come and go."""
+"""Tests which conf/ is in use while its files change, become invalid, appear and disappear."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WRONG = "source: {host: 192.0.2.1, user: sluice, prot: 3306}\n"
 
 
 class Conf:
-    """A conf/ and who watches it."""
+    """A conf/ and its watcher."""
 
     def __init__(self, root: Path) -> None:
         self.directory = root / "conf"
@@ -49,7 +49,7 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conf:
 
 
 def changes(watch: ConfWatch) -> bool:
-    """Whether something is in use that was not, once the change has settled."""
+    """Returns whether something new is in use, once the change has settled."""
     first, second, third = watch.look(), watch.look(), watch.look()
     assert not first
     assert not third
@@ -194,7 +194,7 @@ def test_admin_without_who_watches_a_wrong_file_counts_as_the_engines_have_it(
     conf: Conf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ConfWatch(conf.directory, "engine")
-    monkeypatch.setenv(VARIABLE, "")  # of a code server that Dagster itself started
+    monkeypatch.setenv(VARIABLE, "")  # This is for a code server that Dagster itself started.
     conf.put("shop", WRONG)
     conf.put("crm", OTHER)
     found = conf_in_use()

@@ -1,4 +1,4 @@
-"""Engines follow conf/ and what operators want; each by itself, and nothing of a destination is lost."""
+"""Tests that engines follow conf/ and operators' requests, each independently, and that nothing of a destination is lost."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class FakeEngines:
 
 
 class House:
-    """conf/, engines and who keeps them."""
+    """A conf/, its engines, and their keeper."""
 
     def __init__(self, root: Path) -> None:
         self.conf = Conf(root)
@@ -75,7 +75,7 @@ class House:
         return Keeper(self.engines, self.held.__contains__, lambda: self.now)
 
     def look(self, *, wait: bool = True) -> list[tuple[str, str]]:
-        """What the next look has done."""
+        """Looks once, and returns what the look has done."""
         before = len(self.engines.acts)
         in_use = choose(read_conf_files(self.conf.directory), None, main_may_change=True)
         self.engines.digests = {name: in_use.files.digest(name) for name in in_use.config.destinations}

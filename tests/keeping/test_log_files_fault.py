@@ -1,4 +1,4 @@
-"""The logs of the processes that `sluice up` starts stay below a size, while their processes write."""
+"""Tests that the logs of the processes of `sluice up` stay below a size while the processes write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINE = "x" * 99 + "\n"
 
 
 class Writer:
-    """A process that appends to a log what it is told."""
+    """A process that appends given text to a log."""
 
     def __init__(self, log: Path) -> None:
         with log.open("ab") as output:

@@ -1,4 +1,6 @@
-"""A conf/ that is pulled counts as a whole, an invalid or absent revision leaves the last good one, and no message has a secret."""
+"""Tests that a pulled conf/ counts as a whole, that an invalid or missing revision leaves the last good one in use, and that no message has
+a secret.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,7 @@ def test_a_crash_before_the_switch_leaves_the_earlier_revision_whole(
     repository.commit(shop=OTHER)
 
     class KilledError(BaseException):
-        """The process ends here."""
+        """The simulated end of the process."""
 
     def killed(path: Path, content: str) -> None:
         path.with_suffix(".tmp").write_text(content[: len(content) // 2])
@@ -237,7 +239,9 @@ def test_one_process_of_a_host_pulls_at_a_time(conf: Path, repository: Repositor
 def test_a_pull_that_must_have_the_newest_revision_waits_for_another_one(
     conf: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
-    """`conf pull` after a commit, and the first start of two processes at once. What the other process fetches may be older."""
+    """This happens with `conf pull` after a commit, and at the first start of two processes at once. The revision that the other process
+    fetches may be older.
+    """
     repository.commit(shop=GOOD)
     if not is_first:
         pulled(conf)

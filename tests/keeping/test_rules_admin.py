@@ -1,4 +1,4 @@
-"""What is done about an engine: the whole table, by all that can be so."""
+"""Tests the rule that decides what is done with an engine, for all combinations of facts."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ ALL = [
     [
         (KeeperFacts(), KeeperAct.LEAVE),
         (KeeperFacts(conf="a"), KeeperAct.START),
-        (KeeperFacts(conf="a", tried="a"), KeeperAct.LEAVE),  # it could not be started, a moment ago
+        (KeeperFacts(conf="a", tried="a"), KeeperAct.LEAVE),  # The engine could not be started a moment ago.
         (KeeperFacts(conf="a", tried="a", due=True), KeeperAct.START),
-        (KeeperFacts(conf="a", tried="a", due=True, elsewhere=True), KeeperAct.LEAVE),  # this process stands by
+        (KeeperFacts(conf="a", tried="a", due=True, elsewhere=True), KeeperAct.LEAVE),  # This process is on standby.
         (KeeperFacts(conf="a", tried="a", due=True, stopped=True), KeeperAct.LEAVE),
-        (KeeperFacts(conf="b", tried="a"), KeeperAct.START),  # its file was mended
+        (KeeperFacts(conf="b", tried="a"), KeeperAct.START),  # Its file was corrected.
         (KeeperFacts(conf="a", running="a"), KeeperAct.LEAVE),
         (KeeperFacts(conf="b", running="a"), KeeperAct.RESTART),
         (KeeperFacts(running="a"), KeeperAct.STOP),
         (KeeperFacts(conf="a", running="a", stopped=True), KeeperAct.STOP),
         (KeeperFacts(conf="b", tried="a", stopped=True), KeeperAct.LEAVE),
         (KeeperFacts(conf="a", running="a", requested="restart"), KeeperAct.RESTART),
-        (KeeperFacts(conf="a", tried="a", requested="restart"), KeeperAct.RESTART),  # it ended by itself
+        (KeeperFacts(conf="a", tried="a", requested="restart"), KeeperAct.RESTART),  # The engine ended by itself.
         (KeeperFacts(conf="a", tried="a", requested="restart", elsewhere=True), KeeperAct.LEAVE),
         (KeeperFacts(conf="a", running="a", requested="release"), KeeperAct.RELEASE),
         (KeeperFacts(conf="a", tried="a", requested="release", elsewhere=True), KeeperAct.LEAVE),
-        (KeeperFacts(conf="a", running="a", tried="a", ended=True), KeeperAct.START),  # whether a tick comes or not
+        (KeeperFacts(conf="a", running="a", tried="a", ended=True), KeeperAct.START),  # This does not depend on a tick.
         (KeeperFacts(conf="a", running="a", stopped=True, ended=True), KeeperAct.STOP),
     ],
 )

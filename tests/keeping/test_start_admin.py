@@ -1,4 +1,4 @@
-"""`instance start` says what it did, and why it changed nothing."""
+"""Tests that `instance start` says what it did, and why it changed nothing."""
 
 from __future__ import annotations
 

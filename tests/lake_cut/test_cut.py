@@ -1,5 +1,5 @@
-"""A consistent snapshot names one version of every table. It is written once per position, also after crashes; deltalake and DuckDB read
-it.
+"""Tests that a consistent snapshot names one version of every table. It is written once per position, also after crashes. deltalake and
+DuckDB can read it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Shop:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
-    """Transaction 1 is in both tables and published; transaction 2 is in one of them only."""
+    """Sets up two transactions. Transaction 1 is in both tables and published. Transaction 2 is in one of them only."""
     made = Shop(tmp_path)
     made.merge("shop.orders", 1)
     made.merge("shop.items", 1)
@@ -127,7 +127,9 @@ def test_cut_a_crash_before_it_leaves_the_cut_before_and_one_after_it_writes_not
 
 
 def test_cut_has_a_table_that_was_published_anew_where_it_is_of_that_position(shop: Shop) -> None:
-    """A snapshot gives a table another version, and no batch may come for long; what has more than the cut waits for the next one."""
+    """A snapshot gives a table another version, and perhaps no batch comes for a long time. A table with more changes than the consistent
+    snapshot waits for the next one.
+    """
     shop.merge("shop.items", 7)
     anew = shop.paths["shop.items"], shop.records["shop.items"]
     path = cuts_path(shop.lake, "shop")
@@ -146,7 +148,7 @@ def test_cut_has_a_table_that_was_published_anew_where_it_is_of_that_position(sh
 
 @pytest.mark.parametrize("stopped", [(), ("shop.items",)], ids=["merged", "stopped"])
 def test_cut_has_no_table_at_an_earlier_version_after_it_was_amended(shop: Shop, stopped: tuple[str, ...]) -> None:
-    """A run adds a published table to the newest cut seconds later; a batch may have come in between."""
+    """A run adds a published table to the newest consistent snapshot seconds later. A batch may have been merged in between."""
     published = shop.paths["shop.items"], shop.records["shop.items"]
     shop.merge("shop.items", 7)
     assert shop.publish(batch(200), *stopped)
@@ -179,7 +181,7 @@ def test_cut_that_was_amended_needs_files_since_it_was_first_published(shop: Sho
 
 def test_cut_of_a_version_that_was_left_before_it_was_published_needs_files_since_then(shop: Shop) -> None:
     path = cuts_path(shop.lake, "shop")
-    shop.merge("shop.items", 7)  # version 1, which no cut came to know
+    shop.merge("shop.items", 7)  # This is version 1, which no consistent snapshot contains.
     for commit in (Path(shop.paths["shop.items"]) / "_delta_log").glob("*1.json"):
         told = commit.read_text()
         stamp = re.search(r'"timestamp":(\d+)', told)

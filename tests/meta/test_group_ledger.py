@@ -1,4 +1,4 @@
-"""The ledger of a group: a position a member in one record; other ledgers are written as they were before there were groups."""
+"""Tests the ledger of a group: one record has a position per member. Other ledgers are written as before there were groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger's transitions, each rule by an example; `tests/property` has them under any order."""
+"""Tests the transitions of the ledger, with an example for each rule. `tests/property` tests them in any order."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def test_identity_a_staged_batch_that_is_given_up_is_remembered_until_it_was_rea
         assert half.ack(half.outstanding[0].batch_id).unfinished
         whole = staged_up_to(given_up, 25)
         assert not whole.ack(whole.outstanding[0].batch_id).unfinished
-        assert not given_up.set_cursor(at(9)).unfinished  # an operator's choice
-    assert not ledger.hand_out(at(20)).rollback().unfinished  # nobody could merge what was not staged
+        assert not given_up.set_cursor(at(9)).unfinished  # An operator chose this position.
+    assert not ledger.hand_out(at(20)).rollback().unfinished  # A batch that was not staged cannot have been merged.
 
 
 def test_identity_what_is_delivered_again_is_the_same_batch_under_another_delivery(ledger: Ledger) -> None:
@@ -208,13 +208,13 @@ def test_a_batch_that_may_be_merged_or_whose_longer_form_does_not_fit_is_not_tak
     out = staged(ledger)
     batch, longer = out.outstanding[0], longer_than(out, 20)
     for wrong, longer_one, start in (
-        (ledger.hand_out(at(10)), longer, at(10)),  # not staged
+        (ledger.hand_out(at(10)), longer, at(10)),  # This batch is not staged.
         (staged(ledger, appendable=False), longer, at(10)),
-        (out.redeliver(1), longer, at(10)),  # handed out again meanwhile
+        (out.redeliver(1), longer, at(10)),  # The batch was handed out again meanwhile.
         (out.ack(1), longer, at(10)),
-        (out.hand_out(at(15)), longer, at(10)),  # another waits behind it
-        (out, longer, at(11)),  # a gap
-        (out, longer_than(out, 10), at(10)),  # nothing more
+        (out.hand_out(at(15)), longer, at(10)),  # Another batch waits behind it.
+        (out, longer, at(11)),  # There is a gap.
+        (out, longer_than(out, 10), at(10)),  # The longer batch has no more changes.
         (out, dataclasses.replace(longer, end=at(20, epoch=2)), at(10)),
         (out, longer_than(out, 20, path=""), at(10)),
     ):

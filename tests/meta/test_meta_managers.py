@@ -1,4 +1,4 @@
-"""One suite for every keeper of a ledger, and what only the file has: format, refusal, durability."""
+"""Tests every manager of a ledger with one suite, and the properties that only the file has: format, refusal, durability."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_file_that_is_not_understood_is_refused_and_left_alone(tmp_path: Path,
 
 
 def test_what_cannot_be_written_is_not_kept(tmp_path: Path) -> None:
-    """The temporary file's place is taken by a directory: as with a full disk, the write fails before the rename."""
+    """A directory has the name of the temporary file. So the write fails before the rename, as with a full disk."""
     meta = FileLedger(tmp_path)
     before = meta.update(lambda ledger: ledger.set_cursor(at(4)))
     (tmp_path / "meta.tmp").mkdir()

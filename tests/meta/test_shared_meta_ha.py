@@ -1,4 +1,4 @@
-"""One suite for every keeper of a ledger that several hosts share: compare-and-set under the lease's token, on real servers."""
+"""Tests every manager of a ledger that several hosts share with one suite: compare-and-set under the lease's token, on real servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.waiting import wait_for
 
 @dataclasses.dataclass
 class Held:
-    """A lease that is held, until it is said to be lost."""
+    """A lease that is held until the test reports it as lost."""
 
     token: int = 1
     lost: bool = False
@@ -83,7 +83,9 @@ def test_ha_a_stale_holder_is_refused_by_name(location: LedgerLocation) -> None:
 
 
 def test_ha_the_holder_of_the_lease_knows_that_the_store_went_back(location: LedgerLocation) -> None:
-    """As a replica of a database does that takes over without the last commits: the ledger is of this holder's own lease, and older."""
+    """A replica of a database that takes over without the last commits has this effect: the ledger is from this holder's own lease, but
+    older.
+    """
     store = record_store(location)
     meta = open_meta(location, Held(token=3))
     meta.update(lambda ledger: ledger.set_cursor(at(4)))
@@ -190,7 +192,7 @@ class Mute(RecordStore):
 def test_ha_after_a_write_that_nobody_answered_the_ledger_goes_on(
     location: LedgerLocation, documents: RecordStore, was_written: bool, is_first: bool
 ) -> None:
-    """The write may have been kept. The caller was told that it failed, so what it says next counts."""
+    """The write may have been stored. The caller was told that it failed, so the next write of the caller counts."""
     mute = Mute(documents)
     meta = StoredLedger(mute, location.destination, token=1)
     if not is_first:
@@ -222,7 +224,7 @@ def test_ha_after_a_write_that_nobody_answered_a_later_holder_still_wins(
 
 @pytest.fixture
 def canal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[LedgerLocation, Callable[[str], Any]]]:
-    """A place in ZooKeeper, and what a client sees of the node of a destination."""
+    """Returns a location in ZooKeeper, and what a client sees of the node of a destination."""
     location = place_of("zookeeper39", request, tmp_path)
     client = KazooClient(hosts=location.zookeeper.hosts)
     client.start()
@@ -312,7 +314,9 @@ def test_ha_what_canal_writes_is_read() -> None:
 def test_ha_a_line_that_breaks_amid_a_commit_leaves_one_truth(
     request: pytest.FixtureRequest, tmp_path: Path, kept: bool
 ) -> None:
-    """The database may have kept the write whose answer is lost on the way, or never heard of it: the next write follows what is so."""
+    """The database may have stored the write whose answer is lost, or may never have received it. The next write continues from the real
+    state.
+    """
     location = place_of("postgres16", request, tmp_path)
     port = request.getfixturevalue("postgres16").port
     with Proxy(port) as line:

@@ -1,4 +1,4 @@
-"""The chosen source with a ledger in files: the file is the record."""
+"""Tests the chosen source with a ledger in files: the file is the record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.cdc_engine.source.in_use import address_chosen, use
 
 
 def test_a_check_of_the_choice_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It wrote back what it had read, and so undid a switch that came in between."""
+    """Before, the check wrote back what it had read, and so undid a switch that happened in between."""
 
     def refuses(*_: object) -> None:
         raise AssertionError("written")

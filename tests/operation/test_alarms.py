@@ -30,7 +30,7 @@ ALARM = Alarm(destination="shop", key="engine", state="LEDGER_LOST", text="gone"
 
 
 class Watched:
-    """A watcher with a clock of its own, and what it told."""
+    """A watcher with its own clock, and what it reported."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -52,7 +52,7 @@ def test_an_alarm_is_told_once_and_its_end_after_a_while_admin() -> None:
     assert (told.state, told.text, told.over) == ("POSITION_LOST", "purged", False)
     assert watched.see(lost) == []
     assert watched.see(WELL) == []
-    assert watched.see(lost) == []  # it came and went
+    assert watched.see(lost) == []  # The problem came and went.
     assert watched.see(WELL) == []
     (over,) = watched.see(WELL, QUIET_SECONDS)
     assert (over.key, over.over) == ("engine", True)
@@ -108,7 +108,7 @@ def webhook() -> Iterator[Any]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Logs nothing."""
 
     server = http.server.HTTPServer(("127.0.0.1", 0), Answer)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -149,7 +149,7 @@ def test_an_alarm_follows_no_redirect_of_a_webhook_admin() -> None:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Logs nothing."""
 
     server = http.server.HTTPServer(("127.0.0.1", 0), Elsewhere)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))

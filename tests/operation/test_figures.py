@@ -1,4 +1,6 @@
-"""The endpoint says what the engines say, by the names that docs/reference/metrics.md and the Grafana dashboard use."""
+"""Tests that the endpoint shows the figures of the engines, under the names that docs/reference/metrics.md and the
+Grafana dashboard use.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alarms by email, to a real SMTP server of the test's own: with a login over TLS, and what stands in the log where it fails."""
+"""Tests alarms by email to a real SMTP server of the test: with a login over TLS, and what is in the log if sending fails."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALARM = Alarm(destination="shop", key="engine", state="LEDGER_LOST", text="the l
 
 
 class Post:
-    """An SMTP server that wants a login once the line is encrypted, and what it took."""
+    """An SMTP server that requires a login once the connection is encrypted, and the mails that it received."""
 
     def __init__(self, folder: Path) -> None:
         self.mails: list[EmailMessage] = []
@@ -63,14 +63,14 @@ def post(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Post:
 
 @pytest.fixture
 def port(post: Post) -> Iterator[int]:
-    """Of one that wants STARTTLS and a login."""
+    """Returns the port of a server that requires STARTTLS and a login."""
     controller = post.listening(
         tls_context=post.tls,
         require_starttls=True,
         auth_required=True,
         authenticator=lambda _server, _session, _envelope, _how, given: AuthResult(
             success=isinstance(given, LoginPassword) and given.password == SECRET.encode(),
-            handled=False,  # the server answers
+            handled=False,  # The server itself answers.
         ),
     )
     controller.start()

@@ -1,4 +1,4 @@
-"""A small conf/ and its definitions with fakes, for the tests of this package."""
+"""Provides a small conf/ and its definitions with fakes, for the tests of this package."""
 
 from __future__ import annotations
 

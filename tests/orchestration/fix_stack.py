@@ -1,4 +1,4 @@
-"""pytest plugin: Dagster's real processes with `kill_location`: a code server (`dagster api grpc`) and the daemon."""
+"""pytest plugin that starts Dagster's real processes with `kill_location`: a code server (`dagster api grpc`) and the daemon."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sluice.orchestration.base.batch_reference import delivery_of
 from tests.orchestration.fix_location import write_tables
 from tests.waiting import wait_for
 
-NUMBER_BYTES = 16  # as in kill_location, which only the code server imports
+NUMBER_BYTES = 16  # The same value as in kill_location, which only the code server imports.
 ROOT = Path(__file__).parents[2]
 LOCATION = "sluice"
 START_SECONDS_MAX = 60.0
@@ -212,7 +212,7 @@ class DagsterStack:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagsterStack]:
-    """One stack for a module's tests, which run in it one after the other."""
+    """Starts one stack for a module's tests, which run in it one after the other."""
     made = DagsterStack(tmp_path_factory.mktemp("dagster"))
     try:
         made.start()

@@ -1,8 +1,8 @@
-"""The code location of the acceptance tests: real definitions, real ledger, real run lock; only the source and Spark are stand-ins.
+"""Defines the code location of the acceptance tests. Definitions, ledger and run lock are real, and only the source and Spark are replaced.
 
-The source is a number in a file, which the test counts up; a batch is the numbers in (cursor, that number]. The lake is a file of
-lines, one commit each, which drops numbers that it has already, as Delta does by transaction version. A merge waits at a gate for as long
-as the gate's file exists, so that a test can kill it before or after its commit. Loaded by `dagster api grpc` and by every run.
+The source is a number in a file, which the test increases. A batch is the numbers in (cursor, that number]. The lake is a file with one
+line per commit. It drops numbers that it has already, as Delta does by the transaction's version. A merge waits as long as the file of its
+gate exists, so a test can kill it before or after its commit. `dagster api grpc` and every run load this module.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sluice.orchestration.rpc.run_caller import caller_of_code_server
 from tests.fix_ledgers import FileLedger
 
 FILE, FIRST = "mysql-bin.000001", 4
-NUMBER_BYTES = 16  # of binlog that a number takes: no two transactions end within fewer
+NUMBER_BYTES = 16  # The bytes of binlog that a number takes. No two transactions end within fewer bytes.
 GATE_SECONDS_MAX = 120.0
 TABLE = "shop.orders"
 
@@ -83,7 +83,7 @@ class NumberEngine:
             return self._meta.update(lambda ledger: ledger.taken(head, longer)).outstanding[0]
 
     def _write(self, delivery: int, taken: int, end: int) -> tuple[str, int]:
-        """The numbers in (taken, end]; their folder, and how many they are."""
+        """Writes the numbers in (taken, end]. Returns their folder, and how many they are."""
         path = f"staging/1-1-{end}-{delivery}"
         (self.directory / path).mkdir(parents=True)
         numbers = list(range(taken + 1, end + 1))
@@ -116,23 +116,23 @@ class NumberEngine:
         self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id, batch.delivery, without=reasons.keys()))
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        """Nobody looks at its status."""
+        """Does nothing, because no test reads the status."""
 
     def tell_tick(self, failed: str = "") -> None:
-        """Nobody looks at its status."""
+        """Does nothing, because no test reads the status."""
 
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:
-        """Nobody looks at its status."""
+        """Does nothing, because no test reads the status."""
 
     def tell_failing(self, reason: str) -> None:
-        """Nobody looks at its status."""
+        """Does nothing, because no test reads the status."""
 
     def tell_waiting(self, reason: str) -> None:
         atomically(self.directory / "waiting", reason)
 
 
 class NumberHost:
-    """The one engine of this process."""
+    """Hosts the one engine of this process."""
 
     def __init__(self) -> None:
         self._engines: dict[str, NumberEngine] = {}
@@ -155,7 +155,7 @@ def pass_gate(directory: Path, gate: str, name: str) -> None:
 
 
 def merge(order: MergeOrder, on_table_done: Callable[[TableReport], None]) -> None:
-    """One guarded commit."""
+    """Merges the batch in one guarded commit."""
     directory = order.batch_dir.parents[1]
     numbers = json.loads((order.batch_dir / "manifest.json").read_text())
     pass_gate(directory, "before", order.batch_dir.name)

@@ -1,4 +1,4 @@
-"""What people who look find at an asset beside its runs: owners, group, freshness, columns with their origin, and its quarantine."""
+"""Tests what people find at an asset besides its runs: owners, group, freshness, columns with their origin, and its quarantine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ORDERS, ITEMS = "shop.orders", "shop.items"
 
 
 def described(root: Path, **given: Any) -> SluiceConfig:
-    """The usual conf/ with more words about the destination."""
+    """Returns the usual conf/ with more settings of the destination."""
     config = make_config(root)
     shop = config.destinations["shop"].model_copy(update=given)
     write_tables(config.destination_dir("shop"))
@@ -172,7 +172,7 @@ def test_the_lineage_of_a_materialization_has_a_limited_number_of_columns(
     assert "dagster/column_lineage" not in told.metadata(ORDERS, columns)
 
 
-TYPED = (("id", "bigint"), *OWN_COLUMNS)  # the columns of a Delta table of `write_tables`
+TYPED = (("id", "bigint"), *OWN_COLUMNS)  # The columns of a Delta table that `write_tables` creates.
 
 
 @pytest.mark.found
@@ -196,7 +196,7 @@ def test_a_definition_shows_the_columns_of_the_lake_and_a_batch_carries_them_onl
 
 
 def test_without_types_in_the_list_each_batch_carries_the_columns(tmp_path: Path) -> None:
-    """As an earlier version wrote the list, and for a table that the lake cannot have."""
+    """This is for a list of tables that an earlier version wrote, and for a table that the lake cannot have."""
     config = described(tmp_path)
     path = config.destination_dir("shop") / tables_file.TABLES_FILE
     content = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""The checks executed by hand come to the results that the sensor publishes, from the engine's files alone."""
+"""Tests that the checks, when executed by hand, give the results that the sensor publishes, from the engine's files alone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def status(**fields: Any) -> EngineStatus:
     ids=lambda fields: " ".join(fields) or "RUNNING",
 )
 def test_fault_the_file_says_what_the_engine_says(tmp_path: Path, fields: dict[str, Any]) -> None:
-    written = status(**fields)  # made here and not while tests are collected: the file says when it was written
+    # This is made here and not while tests are collected, because the file contains the time of its writing.
+    written = status(**fields)
     write_status(tmp_path / STATUS_FILE, written)
     assert read_failures(tmp_path, time.time()) == failures(tmp_path.name, written)
 

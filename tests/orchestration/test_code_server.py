@@ -1,4 +1,4 @@
-"""The warm code server, and what the code location costs to import: every run process pays for it."""
+"""Tests the warm code server, and the cost of importing the code location, which every run process has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dagster's daemon with loops that wake each other: real daemons of a real instance, around replaced iterations."""
+"""Tests Dagster's daemon with loops that wake each other: the daemons and the instance are real, and their iterations are replaced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dagster_shared.error import SerializableErrorInfo
 from sluice.orchestration import daemon
 from sluice.orchestration.daemon import PoliciesOnly, Wake, WokenRunQueue, WokenSensors, wake_each_other
 
-LONG_SECONDS = 600.0  # an interval that no test waits for
+LONG_SECONDS = 600.0  # An interval that no test waits for.
 LIMIT_SECONDS = 20.0
 NOTHING: Any = None
 
@@ -82,7 +82,7 @@ def test_shutdown_ends_a_wait() -> None:
 
 
 def test_the_end_of_a_tick_wakes_the_queue_and_a_launch_wakes_the_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tick ends while its loop waits; the queue is inspected, launches a run, and the next tick begins."""
+    """A tick ends while its loop waits. Then the daemon inspects the queue and launches a run, and the next tick begins."""
     sensors, queue = Wake(), Wake()
     evaluate, requested, inspected = Evaluated(), list[str](), threading.Semaphore(0)
     monkeypatch.setattr(daemon, "execute_sensor_iteration", evaluate)
@@ -100,7 +100,7 @@ def test_the_end_of_a_tick_wakes_the_queue_and_a_launch_wakes_the_sensors(monkey
         _in_thread(WokenSensors({"use_threads": True}, sensors, queue).core_loop(NOTHING, shutdown), shutdown),
     ]
     try:
-        for _ in range(3):  # each needs the one before: nothing else begins a tick
+        for _ in range(3):  # Each iteration needs the one before it, because nothing else begins a tick.
             assert evaluate.evaluated.acquire(timeout=LIMIT_SECONDS)
             assert inspected.acquire(timeout=LIMIT_SECONDS)
             requested.append("run")

@@ -1,4 +1,4 @@
-"""The asset checks that compare each table with its source: bounded by conf/, with what was looked at; on a fake comparison."""
+"""Tests the asset checks that compare each table with its source, with a fake comparison: limited by conf/, with the compared extent."""
 
 from __future__ import annotations
 

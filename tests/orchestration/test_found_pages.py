@@ -1,4 +1,4 @@
-"""What Dagster's pages show of keys, groups, checks, tags and launchpads, by the definitions and by runs in process."""
+"""Tests what Dagster's pages show of keys, groups, checks, tags and launchpads, by the definitions and by runs in process."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_group_of_the_sidebar_lists_each_name_once(tmp_path: Path) -> None:
 
 
 def counts(instance: dg.DagsterInstance, key: dg.AssetKey, check: str) -> bool:
-    """Whether Dagster's pages count the newest result of a check: they do not once its asset was materialized again."""
+    """Returns whether Dagster's pages count the newest result of a check. They do not count it once its asset was materialized again."""
     name = dg.AssetCheckKey(key, check)
     record = instance.event_log_storage.get_latest_asset_check_execution_by_key([name]).get(name)
     return record is not None and asyncio.run(record.targets_latest_materialization(LoadingContextForTest(instance)))
@@ -77,7 +77,7 @@ def test_the_check_of_a_table_counts_after_each_of_its_merges(tmp_path: Path) ->
 
 
 def test_a_run_reports_no_success_of_a_table_that_has_stopped(tmp_path: Path) -> None:
-    """Number 30, its fix: the results that runs give hide no failure that the sensor reported."""
+    """Number 30, its fix: the results that runs report hide no failure that the sensor reported."""
     config = make_config(tmp_path)
     directory = config.destination_dir("shop")
     write_tables(directory)

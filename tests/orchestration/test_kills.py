@@ -71,7 +71,7 @@ def test_a_killed_run_is_rolled_back_and_its_changes_come_again(shop: DagsterSta
 
 
 def _held_at(shop: DagsterStack, point: str) -> tuple[OutstandingBatch, int, Path]:
-    """A run or its engine stands at a point of the request for a batch, with more changes than were staged. Returns the batch as it was
+    """Stops a run or its engine at a point of the request for a batch, with more changes than were staged. Returns the batch as it was
     staged, the number of the last change, and the gate.
     """
     gate = shop.failpoints / point
@@ -79,7 +79,7 @@ def _held_at(shop: DagsterStack, point: str) -> tuple[OutstandingBatch, int, Pat
     gate.touch()
     shop.capture(4)
     staged = wait_for("a batch is staged", shop.head)
-    end = shop.capture(2)  # while its run starts
+    end = shop.capture(2)  # These changes arrive while its run starts.
     wait_for("the run requests its batch", lambda: _written(gate.with_suffix(".reached")))
     return staged, end, gate
 
@@ -109,7 +109,7 @@ def test_a_request_that_is_repeated_after_the_engine_died_has_the_same_answer(sh
     assert taken is not None
     shop.kill_code_server()
     gate.unlink()
-    shop.capture(3)  # belongs to the next batch: the end is fixed
+    shop.capture(3)  # They belong to the next batch, because the end is fixed.
     shop.code_server = shop.start_code_server()
     shop.wait_until_acked(end)
     merged = next(line for line in shop.lake() if line["batch"] == Path(taken.path).name)
@@ -119,7 +119,7 @@ def test_a_request_that_is_repeated_after_the_engine_died_has_the_same_answer(sh
 @pytest.mark.found
 @pytest.mark.parametrize("stopped", [True, False])
 def test_a_run_whose_engine_stalls_amid_its_request_ends_before_it_writes(shop: DagsterStack, stopped: bool) -> None:
-    """Number 3: the run gave up waiting, merged the batch as it was, and the engine replaced it amid the merge."""
+    """Number 3: the run stopped waiting and merged the batch as it was, and the engine replaced the batch during the merge."""
     before = shop.lake()
     shop.shut("take")
     shop.capture(4)
@@ -140,7 +140,7 @@ def test_a_run_whose_engine_stalls_amid_its_request_ends_before_it_writes(shop: 
 
 
 def _process_of_run(shop: DagsterStack) -> int:
-    """The process that has the file of the run lock open; the code server opens it for a moment only."""
+    """Returns the process that has the file of the run lock open. The code server opens the file for a moment only."""
     lock = str(shop.directory / "run.lock")
     (found,) = [
         each.pid
@@ -183,7 +183,7 @@ def test_an_old_run_executed_again_fails_and_touches_nothing(shop: DagsterStack)
 
 
 def _outlived(shop: DagsterStack) -> int:
-    """The delivery that a run merged whose code server was killed before."""
+    """Returns the delivery that a run merged whose code server was killed before."""
     shop.shut("before")
     shop.capture(4)
     assert shop.reached("before")
@@ -204,7 +204,7 @@ def test_a_run_outlives_its_code_server_and_is_acked_by_the_next(shop: DagsterSt
 
 
 def attached(shop: DagsterStack) -> dg.DagsterRun:
-    """The run that drains, having settled all that there was."""
+    """Returns the draining run after it has settled everything."""
 
     def found() -> dg.DagsterRun | None:
         runs = shop.instance.get_runs(dg.RunsFilter(statuses=[S.STARTED], tags={RUNS_TAG: DRAIN}))
@@ -272,7 +272,7 @@ def test_a_code_server_that_is_asked_to_end_sends_its_run_away(shop: DagsterStac
 
 
 def test_code_server_and_run_killed_together_go_on(shop: DagsterStack) -> None:
-    """Nobody is left to say that the run failed: it counts as STARTED until its run lock was seen free for a while."""
+    """No process is left to report that the run failed. It counts as STARTED until its run lock was seen free for a while."""
     attached(shop)
     shop.shut("after")
     shop.capture(4)

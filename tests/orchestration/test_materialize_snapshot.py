@@ -1,4 +1,4 @@
-""" "Materialize" on an asset without a batch requests a re-snapshot of its table, or fails with a sentence."""
+"""Tests "Materialize" on an asset without a batch: it requests a re-snapshot of its table, or fails with a sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.orchestration.fix_location import make_config, make_fake_ports, write
 
 
 def pressed(root: Path, *, begun: bool) -> tuple[dg.ExecuteInProcessResult, Path]:
-    """The run of "Materialize" on one table, and the destination's directory."""
+    """Starts the run of "Materialize" on one table. Returns it with the destination's directory."""
     config = make_config(root)
     directory = config.destination_dir("shop")
     write_tables(directory)

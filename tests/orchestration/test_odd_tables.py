@@ -1,4 +1,4 @@
-"""One table that raises while assets are defined has no asset and is named by the engine's status; the other tables have theirs."""
+"""Tests a table that raises while assets are defined: it has no asset, and the engine's status names it. The other tables have assets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STAGES = [(assets, "_delta_out"), (assets, "owners_of"), (assets, "source_key"),
 
 
 def name_among(given: tuple[Any, ...]) -> str:
-    """The table that a function of STAGES is called for."""
+    """Returns the table for which a function of STAGES is called."""
     for each in given:
         if isinstance(each, TableVersion):
             return each.name
@@ -47,7 +47,7 @@ def raising(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, odd: dict[st
 
 
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[DestinationSensor]:
-    """What the sensors are made with."""
+    """Records the arguments with which the sensors are made."""
     made: list[DestinationSensor] = []
 
     def sensor(line: DestinationSensor, *rest: Any) -> Any:
@@ -90,7 +90,7 @@ def test_a_table_that_raises_while_assets_are_defined_has_none(
 def test_what_concerns_no_single_table_still_keeps_definitions_from_being_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 25: a fault of the code location is not taken for one of its tables."""
+    """Number 25: a fault of the code location is not treated as a fault of one of its tables."""
 
     def broken(*_: object) -> None:
         raise RuntimeError("no schedules")

@@ -1,4 +1,4 @@
-"""A code server that shows another conf/ without ending: its definitions, its id, and the runs that are forked meanwhile."""
+"""Tests a code server that loads another conf/ without ending: its definitions, its id, and the runs that are forked meanwhile."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_admin_tables_that_are_included_or_created_later_get_their_assets(conf: 
 
 
 def test_admin_a_reload_waits_for_the_first_load(conf: Conf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that learns its tables while the server is reading the definitions: whoever imports a module finds it there at the end."""
+    """An engine learns its tables while the server reads the definitions. A module that is being imported must exist at the end."""
     monkeypatch.setattr(reload, "_servers", [])
     write_tables(ConfWatch(conf.directory, "test").in_use.config.destination_dir("shop"))
     reloader, shown = threading.Thread(target=reload.reload_definitions), list[str]()
@@ -174,7 +174,7 @@ def test_admin_runs_have_the_tables_of_the_code_server_whatever_comes_or_goes(co
     write_tables(shop, ("shop.orders", "shop.items"))
     assert in_a_run() == {"shop/orders"}, "as long as the code server shows no other"
     reload.reload_definitions()
-    sys.modules[reload.DEFINITIONS] = before  # that of the process that runs are forks of
+    sys.modules[reload.DEFINITIONS] = before  # This is the module of the process from which runs are forked.
     assert in_a_run() == delta_assets(assets(server)) == {"shop/orders", "shop/items"}
 
     write_tables(shop, ("shop.orders",))
@@ -223,7 +223,7 @@ def delta_assets(names: set[str]) -> set[str]:
 
 
 def in_a_run() -> set[str]:
-    """The tables of the definitions that a process has which is forked now."""
+    """Returns the tables of the definitions in a process that is forked now."""
     reload.forget_outdated()
     module = importlib.import_module(reload.DEFINITIONS)
     return delta_assets({key.to_user_string() for key in module.defs.resolve_all_asset_keys()})

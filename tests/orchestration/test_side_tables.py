@@ -1,4 +1,4 @@
-"""The change log and the history of a table as assets: what they come from, and what the run that writes them reports."""
+"""Tests the change log and the history of a table as assets: their dependencies, and what the run that writes them reports."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def reported(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dict[str, A
 
 
 def written(config: SluiceConfig, *kinds: str) -> None:
-    """What a run leaves in the records of the lake's tables."""
+    """Writes what a run leaves in the records of the lake's tables."""
     tables = LakeTables(config.destination_dir("shop"))
     for kind in kinds:
         tables.keep_side_table(ORDERS, kind, ("id", 3))

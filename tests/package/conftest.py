@@ -49,7 +49,9 @@ class Installed:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    """The wheel without extras; of the versions in uv.lock, which this machine has already. Removed at once: it has 13 000 files."""
+    """Installs the wheel without extras, with the versions in uv.lock, which this machine has already. The environment is removed at once,
+    because it has 13 000 files.
+    """
     folder = tmp_path_factory.mktemp("package")
     uv("build", "-q", "--out-dir", str(folder / "dist"))
     (wheel,) = (folder / "dist").glob("*.whl")

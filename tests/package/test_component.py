@@ -1,4 +1,6 @@
-"""The installed Sluice in a Dagster project that `create-dagster` made: its component with `dg dev`, and a module with `dagster dev`."""
+"""Tests the installed Sluice in a Dagster project that `create-dagster` made: its component with `dg dev`, and a
+module with `dagster dev`.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,12 @@ def order_report() -> None: ...
 
 defs = dg.Definitions.merge(sluice.build_definitions("conf"), dg.Definitions(assets=[order_report]))
 """
-RUN_SECONDS_MAX = 400.0  # the kernels of a new environment are compiled, and Spark starts
+RUN_SECONDS_MAX = 400.0  # The kernels of a new environment are compiled, and Spark starts.
 
 
 @pytest.fixture(scope="module")
 def with_dg(installed: Installed) -> Installed:
-    """The same environment with Dagster's commands for projects."""
+    """Installs Dagster's commands for projects into the same environment."""
     python, constraints = installed.environment / "bin" / "python", installed.environment.parent / "constraints.txt"
     packages = ("dagster-dg-cli", "create-dagster")
     uv("pip", "install", "-q", "--python", str(python), "--constraint", str(constraints), *packages)

@@ -1,4 +1,4 @@
-"""The installed Sluice in an empty folder: from `init` to `down`, and the demo."""
+"""Tests the installed Sluice in an empty folder: from `init` to `down`, and the demo."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALL = "GRANT SELECT, LOCK TABLES, REPLICATION SLAVE, REPLICATION CLIENT ON *.* T
 
 @pytest.fixture
 def source(mysql80: DatabaseServer) -> str:
-    """The URL of a source with one table, and an account for it."""
+    """Returns the URL of a source with one table, and an account for it."""
     with mysql80.connect() as connection, connection.cursor() as cursor:
         cursor.execute("DROP DATABASE IF EXISTS package_shop")
         cursor.execute("CREATE DATABASE package_shop")

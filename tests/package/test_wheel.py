@@ -1,4 +1,4 @@
-"""What is in the wheel, and what it says where something is not."""
+"""Tests the contents of the wheel, and the messages for missing parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fixtures of this folder."""
+"""Provides the fixtures of this folder."""
 
 from tests.parser.fix_shop import server, shop
 

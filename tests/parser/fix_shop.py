@@ -1,4 +1,4 @@
-"""A database `shop` with one table on a server of each kind, and functions that write to it."""
+"""Provides a database `shop` with one table on a server of each kind, and functions that write to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.waiting import wait_for
 
 @pytest.fixture(params=["mysql80", "mysql9", "mariadb114"])
 def server(request: pytest.FixtureRequest) -> DatabaseServer:
-    """Each kind of server in turn, shared by the whole run."""
+    """Returns each kind of server in turn, shared by the whole run."""
     found: DatabaseServer = request.getfixturevalue(request.param)
     return found
 
@@ -47,7 +47,7 @@ def insert(server: DatabaseServer, numbers: Iterable[int]) -> None:
 
 
 def purge_all_but_newest(server: DatabaseServer) -> None:
-    """Purges every binlog file but the newest. A file that a dump thread has open is kept until the thread is gone."""
+    """Purges every binlog file but the newest. The server keeps a file as long as a dump thread has it open."""
 
     def purged() -> bool:
         with server.connect() as connection, connection.cursor() as cursor:

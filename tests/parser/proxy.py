@@ -1,4 +1,4 @@
-"""A real TCP proxy before a server: cuts the line, holds bytes back, or changes them on the way."""
+"""Provides a real TCP proxy before a server, which interrupts connections, withholds bytes, or changes them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ PIECE_BYTES = 65536
 
 
 class Proxy:
-    """Forwards 127.0.0.1:`port` to a server. `tamper` sees every piece that the server sends and returns what is passed on, `asked` every
-    one that it is sent; where either raises an OSError that line is cut, and the piece is lost.
+    """Forwards 127.0.0.1:`port` to a server. `tamper` gets every piece that the server sends, and returns what is passed on. `asked` gets
+    every piece that is sent to the server. If either raises an OSError, this connection is interrupted and the piece is lost.
     """
 
     def __init__(self, server_port: int) -> None:
@@ -28,11 +28,11 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def turn_to(self, server_port: int) -> None:
-        """New lines go to another server; those that are open stay where they are, as after a change of a name or an address."""
+        """Sends new connections to another server. Open connections stay, as after a change of a name or an address."""
         self._server_port = server_port
 
     def cut(self) -> None:
-        """Every line through the proxy is gone at once; new ones are let through."""
+        """Ends every connection through the proxy at once. New ones are accepted."""
         with self._lock:
             lines, self._open = self._open, []
         for line in lines:

@@ -1,4 +1,4 @@
-"""A sink that remembers, a schema history that agrees to everything, and a parser between a real server and them."""
+"""Provides a sink that records, a schema history that accepts everything, and a parser between a real server and them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ LATEST = StartChoice()
 
 
 class AgreeableHistory:
-    """Knows every table by name alone; tells each statement as a change of table `shop.ddl`, and stops the tables it is told to."""
+    """Implements a history that knows every table by its name alone. It reports each statement as a change of table `shop.ddl`, and stops
+    the tables that the test names.
+    """
 
     def __init__(self) -> None:
         self.statements: list[tuple[str, str, Position]] = []
@@ -67,7 +69,7 @@ class AgreeableHistory:
 
 
 class RowEvent(NamedTuple):
-    """One row event as a block tells it; `body` is all of it but the checksum."""
+    """One row event as a block describes it. `body` is the whole event without its checksum."""
 
     file: str
     position: int
@@ -120,7 +122,7 @@ class RecordingSink:
                 self._changed.wait(min(left, 0.2))
 
     def wait_for_rows(self, count: int) -> None:
-        """Until so many row events came in transactions that ended."""
+        """Waits until this many row events have arrived in transactions that ended."""
         self.wait(lambda: len(self.events) >= count, f"{count} row events")
 
     @property
@@ -142,7 +144,7 @@ def row_events(block: Block) -> list[RowEvent]:
 
 
 class States:
-    """Every state a parser told, waited for by name."""
+    """Records every state that a parser reports, and waits for a state by name."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -154,7 +156,7 @@ class States:
             self._changed.notify_all()
 
     def wait(self, state: str, count: int = 1) -> str:
-        """The reason with which a state was told for the `count`-th time."""
+        """Returns the reason with which a state was reported for the `count`-th time."""
         end = time.monotonic() + DEADLINE_SECONDS
         with self._changed:
             while True:
@@ -197,7 +199,7 @@ class Capture:
 
     @contextlib.contextmanager
     def running(self, position: Position | None = None, *, wait: bool = True) -> Iterator[Capture]:
-        """Streaming unless `wait` is False; stopped at the end."""
+        """Yields while the parser streams, unless `wait` is False. Stops it at the end."""
         self.parser.start(position)
         try:
             if wait:
@@ -221,6 +223,6 @@ def capturing(
     *,
     wait: bool = True,
 ) -> Iterator[Capture]:
-    """A running parser; see `Capture.running`."""
+    """Starts a parser. See `Capture.running`."""
     with Capture(source, choice, captured).running(position, wait=wait) as capture:
         yield capture

@@ -1,4 +1,4 @@
-"""Credentials and TLS on real servers, in every mode; and what a refusal says."""
+"""Tests credentials and TLS on real servers, in every mode, and the text of a refusal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLUGINS = ["caching_sha2_password", "mysql_native_password"]
 
 
 def open_and_close(source: Source) -> bool:
-    """Whether the line is encrypted."""
+    """Returns whether the connection is encrypted."""
     connection = SourceConnection(source)
     try:
         assert connection.rows("SELECT 1 AS one") == [{"one": 1}]
@@ -98,7 +98,7 @@ def test_the_certificate_is_verified_by_authority_and_by_identity(fresh_mysql80:
 def test_where_nobody_is_verified_no_authority_is_read(
     mysql80: DatabaseServer, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To read all authorities of the system takes some 30 ms, for each of an engine's sessions."""
+    """Reading all authorities of the system takes some 30 ms, for each of an engine's sessions."""
     monkeypatch.setattr(ssl, "create_default_context", lambda *_a, **_k: pytest.fail("authorities were read"))
     assert open_and_close(source_of(mysql80, tls_mode=mode))
 

@@ -1,4 +1,6 @@
-"""A position too far in its file for COM_BINLOG_DUMP, on real servers: the whole file is requested, and nothing is lost or repeated."""
+"""Tests a position too far in its file for COM_BINLOG_DUMP, on real servers: the whole file is requested, and nothing
+is lost or repeated.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from tests.parser.recording import capturing, source_of
 
 pytestmark = pytest.mark.servers
 
-LARGE_BYTES = 17_000_000  # more than one packet
+LARGE_BYTES = 17_000_000  # Larger than one packet.
 
 
 def test_a_stream_goes_on_behind_a_place_that_the_command_cannot_name(

@@ -1,4 +1,4 @@
-"""The same binlog through mysql-replication and through the parser: the same row events, byte for byte, at the same places."""
+"""Compares the same binlog read by mysql-replication and by the parser: the same row events, byte for byte, at the same positions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def traffic(server: DatabaseServer) -> None:
 
 
 def through_the_library(server: DatabaseServer, file: str, offset: int) -> tuple[list[tuple[Any, ...]], int]:
-    """(file, table, kind, bytes of the body) of each row event, and the number of transactions that ended."""
+    """Returns (file, table, kind, bytes of the body) of each row event, and the number of transactions that ended."""
     stream = BinLogStreamReader(
         connection_settings={"host": "127.0.0.1", "port": server.port, "user": "root"},
         server_id=99,
@@ -110,7 +110,8 @@ def test_the_row_events_are_those_of_mysql_replication(mysql80: DatabaseServer) 
         statements = len(capture.history.statements)
     assert len(expected) > 300
     assert [(e.file, e.table, e.kind, e.body, e.position) for e in found] == expected
-    beginnings = 2 * (len({event.file for event in found}) - 1)  # of files: two places for the cursor each
+    # Each beginning of a file adds two positions for the cursor.
+    beginnings = 2 * (len({event.file for event in found}) - 1)
     assert capture.parser.counters.transactions == transactions + statements + beginnings
 
 
@@ -132,7 +133,9 @@ def lies_in_its_file(event: RowEvent, folder: Path) -> bool:
 
 
 def test_mariadb_row_events_are_those_of_its_files(mariadb114: DatabaseServer) -> None:
-    """The library cannot read MariaDB's stream to its end; the file itself is the judge. Read twice, the places are the same."""
+    """The library cannot read MariaDB's stream to its end, so the test compares with the file itself. If the stream is read twice, the
+    positions are the same.
+    """
     run(mariadb114, "DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop")
     run(mariadb114, "CREATE TABLE shop.orders (id INT PRIMARY KEY, note LONGTEXT)")
     with capturing(source_of(mariadb114)) as capture:

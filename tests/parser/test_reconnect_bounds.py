@@ -1,4 +1,4 @@
-"""How often and after how long the parser connects again, at the bounds of both."""
+"""Tests how often and after how long the parser connects again, at the limits of both."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A server begins its binlog files again: with intended GTIDs the stream continues in a new epoch, and any other position is lost by
-name.
+"""Tests a server that begins its binlog files again: with unchanged GTIDs the stream continues in a new epoch. Any other position is lost
+by name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.servers
 
 
 def read_some(server: DatabaseServer) -> Position:
-    """The position after three rows, which knows its file; the server's clock is past the second in which that was made."""
+    """Returns the position after three rows, which knows its file. The server's clock is past the second in which the file was created."""
     make_shop(server)
     with capturing(source_of(server)) as capture:
         insert(server, range(3))
@@ -59,7 +59,7 @@ def test_identity_a_reset_with_the_gtids_set_again_is_a_new_epoch(fresh_server: 
 def test_identity_numbers_given_again_are_noticed_though_the_file_that_was_read_is_purged(
     fresh_server: ServerFactory,
 ) -> None:
-    """As after a backup that lacks the last transactions, once the server's files are purged past the cursor's."""
+    """This happens after a restored backup that lacks the last transactions, once the server's files are purged past the cursor's file."""
     server = fresh_server("mysql-8.0.31")
     position = read_some(server)
     before, _, last = executed(server).rpartition("-")
@@ -74,7 +74,7 @@ def test_identity_numbers_given_again_are_noticed_though_the_file_that_was_read_
 
 
 def test_identity_numbers_that_the_server_gave_again_are_lost_by_name(fresh_server: ServerFactory) -> None:
-    """RESET, and more transactions than had been read: the set of the cursor is contained in what was executed since."""
+    """RESET, then more transactions than had been read: the cursor's set is contained in the set that was executed since."""
     server = fresh_server("mysql-8.0.31")
     position = read_some(server)
     run(server, "RESET MASTER")

@@ -1,4 +1,4 @@
-"""What a server is asked about itself where servers word it differently: the answer decides, not the version."""
+"""Tests facts of a server that versions report in different forms: the answer decides, not the version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SYNTAX, FORBIDDEN, GONE = 1064, 1227, 2013
 
 
 class FakeSession:
-    """A cursor and its connection. `answers`: statement → its rows, or the number of the error; nothing for the others."""
+    """A cursor and its connection. `answers`: statement → its rows, or the number of the error. Other statements have no rows."""
 
     def __init__(self, answers: dict[str, list[dict[str, Any]] | int]) -> None:
         self._answers = answers
@@ -32,7 +32,7 @@ class FakeSession:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to give back."""
+        """Does nothing, because nothing is open."""
 
     def execute(self, sql: str, arguments: tuple[Any, ...] = ()) -> None:  # noqa: ARG002  of a cursor
         self.asked.append(sql)

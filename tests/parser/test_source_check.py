@@ -1,4 +1,4 @@
-"""What is wrong with a source is said all at once, on values and on real servers."""
+"""Tests that all problems of a source are reported at once, on values and on real servers."""
 
 from __future__ import annotations
 

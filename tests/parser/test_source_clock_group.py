@@ -1,4 +1,6 @@
-"""The clock of a source, and where its binlog ended after that: how each server is asked, and which stream has read all until then."""
+"""Tests the clock of a source and the end of its binlog after that time: how each server is queried, and which stream has read everything
+until then.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ NOW_US = 1_700_000_000_123_456
 
 @dataclasses.dataclass
 class Connection:
-    """What a server answers; `asked`: in which order."""
+    """Returns the answers of a server. `asked`: the queries in their order."""
 
     server_version: str
     may_ask: bool = True

@@ -1,4 +1,6 @@
-"""The decision where a stream starts: saved cursor, configured place, latest, or a lost position with its reason."""
+"""Tests the decision where a stream starts: at the saved cursor, at a configured position, at the latest position, or nowhere, because the
+position is lost.
+"""
 
 from __future__ import annotations
 
@@ -170,17 +172,17 @@ WITH_CREATION = dataclasses.replace(CURSOR, file_created=1_000)
 def test_identity_the_cursor_s_own_file_goes_on() -> None:
     same = dataclasses.replace(MYSQL, created={"binlog.000003": 1_000})
     assert started(WITH_CREATION, same).position == WITH_CREATION
-    assert started(WITH_CREATION, MYSQL).position == WITH_CREATION  # the server could not be asked
+    assert started(WITH_CREATION, MYSQL).position == WITH_CREATION  # The server could not be queried.
 
 
 def test_identity_another_file_of_the_same_name_is_lost_without_gtids() -> None:
     other = dataclasses.replace(WITHOUT_GTID, created=OTHER_FILE)
     assert "was created at" in lost(WITH_CREATION, other)
-    assert started(CURSOR, other)  # a cursor that does not know
+    assert started(CURSOR, other)  # This cursor does not know the time.
 
 
 def test_identity_renumbered_files_are_a_new_epoch_where_all_that_was_read_was_purged() -> None:
-    """RESET BINARY LOGS AND GTIDS, then gtid_purged set to what was executed before."""
+    """RESET BINARY LOGS AND GTIDS runs, and then gtid_purged is set to what was executed before."""
     reset = dataclasses.replace(MYSQL, created=OTHER_FILE, purged=f"{A}:1-60")
     moved = started(WITH_CREATION, reset)
     assert moved.by_gtid
@@ -190,7 +192,7 @@ def test_identity_renumbered_files_are_a_new_epoch_where_all_that_was_read_was_p
 
 
 def test_identity_gtids_that_the_server_wrote_once_more_prove_nothing() -> None:
-    """A backup of GTID 1-40 restored, then 41-100 written anew: the cursor's 41-60 were other transactions."""
+    """A backup of GTID 1-40 is restored, then 41-100 are written again: the cursor's 41-60 were other transactions."""
     assert f"{A}:41-60" in lost(WITH_CREATION, dataclasses.replace(MYSQL, created=OTHER_FILE))
     of_mariadb = dataclasses.replace(WITH_CREATION, gtid_set="0-1-60", server_uuid="mariadb-1")
     assert "0-1-60" in lost(of_mariadb, dataclasses.replace(MARIADB, created=OTHER_FILE))
@@ -199,13 +201,15 @@ def test_identity_gtids_that_the_server_wrote_once_more_prove_nothing() -> None:
 
 
 def test_identity_purged_files_prove_continuity_only_where_all_that_was_read_lies_before_the_rest() -> None:
-    """A backup restored, numbers given again, and the files purged past the cursor's: no file is left to be compared."""
+    """A backup is restored, numbers are given again, and the files are purged past the cursor's file. No file is left that could be
+    compared.
+    """
     gone = dataclasses.replace(CURSOR, file="binlog.000002")
     assert "used these GTIDs again" in lost(gone, MYSQL)
     assert started(gone, dataclasses.replace(MYSQL, purged=f"{A}:1-60")).position == gone
     of_mariadb = dataclasses.replace(gone, gtid_set="0-1-60", server_uuid="mariadb-1")
     assert "used these GTIDs again" in lost(of_mariadb, dataclasses.replace(MARIADB, purged="0-1-40"))
-    for purged in ("0-1-60", ""):  # empty: it did not say
+    for purged in ("0-1-60", ""):  # Empty means that the server did not report it.
         assert started(of_mariadb, dataclasses.replace(MARIADB, purged=purged)).position == of_mariadb
     elsewhere = dataclasses.replace(MYSQL, server_uuid=B, executed=f"{A}:1-100,{B}:1-5")
     assert started(gone, elsewhere).position.epoch == 3
@@ -226,7 +230,8 @@ def test_identity_a_first_position_knows_when_its_file_was_created() -> None:
 def test_identity_a_new_epoch_lies_above_all_that_were_ever_begun() -> None:
     other = dataclasses.replace(MYSQL, server_uuid=B, executed=f"{A}:1-100,{B}:1-5", logs=(), file="mysql-bin.000001")
     assert epoch_of(CURSOR, other, Epochs(highest=2)) == 3
-    assert epoch_of(CURSOR, other, Epochs(highest=3)) == 4  # on B a batch of epoch 3 was merged in part, then on to C
+    # On server B, a batch of epoch 3 was merged in part. Then the failover to C follows.
+    assert epoch_of(CURSOR, other, Epochs(highest=3)) == 4
     assert epoch_of(CURSOR, other, Epochs(highest=7)) == 8
 
 
@@ -234,7 +239,7 @@ def test_identity_back_on_the_first_server_the_first_epoch_is_not_used_again() -
     assert epoch_of(CURSOR, MYSQL, Epochs(highest=2)) == 2
     assert epoch_of(CURSOR, MYSQL, Epochs(highest=3)) == 4
     assert epoch_of(CURSOR, WITHOUT_GTID, Epochs(highest=3)) == 4
-    assert epoch_of(None, MYSQL, Epochs(highest=5)) == 5  # nothing was read in it yet
+    assert epoch_of(None, MYSQL, Epochs(highest=5)) == 5  # Nothing was read in this epoch yet.
 
 
 def test_identity_no_epoch_begins_while_a_batch_cannot_be_finished() -> None:

@@ -1,4 +1,4 @@
-"""The parser on real servers: every transaction once, in order, over lost connections, restarts and killed dumps."""
+"""Tests the parser on real servers: every transaction arrives once and in order, over lost connections, restarts and killed dumps."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_killed_dump_thread_loses_and_doubles_nothing(shop: DatabaseServer) ->
 
 
 def test_a_cut_line_within_a_transaction_loses_and_doubles_nothing(shop: DatabaseServer) -> None:
-    """The line is cut while the sink holds the first part of a transaction that is larger than a read buffer."""
+    """The connection is lost while the sink has the first part of a transaction that is larger than a read buffer."""
     cut = threading.Event()
     with Proxy(shop.port) as proxy, capturing(source_of(shop, port=proxy.port)) as capture:
 

@@ -54,10 +54,12 @@ class ReadAlone:
         """Does nothing, because nobody reads the status."""
 
     def wake(self) -> None:
-        """Does nothing, because nobody waits."""
+        """Does nothing, because nothing is open."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """What the model knows of one consumer: the numbers of row events that it acked for good, and the numbers in each delivery that
+        waits.
+        """
 
 
 def rows_in(content: tuple[Chosen, ...]) -> list[int]:
@@ -71,7 +73,7 @@ def rows_in(content: tuple[Chosen, ...]) -> list[int]:
 
 @dataclasses.dataclass
 class Seen:
-    """What the model knows of one consumer: numbers of row events it has acked for good, and those of each delivery that waits."""
+    """number of an event → its table"""
 
     acked: list[int] = dataclasses.field(default_factory=list)
     waiting: list[tuple[int, list[int]]] = dataclasses.field(default_factory=list)
@@ -82,8 +84,10 @@ class ConsumersOfOneStream(RuleBasedStateMachine):
     def begin(self) -> None:
         self.source = Source()
         self.blocks: list[Block] = []
-        self.tables: dict[int, int] = {}  # number of an event → its table
-        self.held: list[Block] = []  # read by the live stream, and not in the window: the lake has no room
+        # The blocks that the live stream has read and that are not in the window, because the lake's store is full.
+        self.tables: dict[int, int] = {}
+        # Acks up to the stored cursor stay. Row events that were acked after it are delivered again.
+        self.held: list[Block] = []
         self.held_up = False
         self.meta = MemoryLedger()
         self.seen = {client: Seen() for client in FILTERS}
@@ -159,7 +163,9 @@ class ConsumersOfOneStream(RuleBasedStateMachine):
 
     @rule(kept=st.booleans())
     def crash(self, kept: bool) -> None:
-        """Acks up to the cursor that was kept stand; what was acked after it comes again."""
+        """A broker has committed the oldest delivery and its position, and nothing was acked. The consumer continues
+        after this delivery.
+        """
         if kept:
             self.consumers.keep()
         self.held.clear()

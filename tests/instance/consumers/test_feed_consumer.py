@@ -1,4 +1,4 @@
-"""What one consumer gets of a stream that goes on otherwise than it began."""
+"""Tests what one consumer gets from a stream that changes after its beginning."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_consumer_gets_all_whole_transactions_before_rows_that_cannot_be_read(
     feed = DestinationStream(window, none_needed, lambda: False, selection_of(""))
     kinds, position = kinds_of(feed, StreamPosition(WindowPosition(START)))
     assert kinds == [BEGIN, ROWS, ROWS, END, BEGIN, ROWS, END], "rows of a table that only the lake stopped are shown"
-    for _ in range(2):  # it is where it was, whoever asks again
+    for _ in range(2):  # The result is the same, whoever requests it again.
         with pytest.raises(
             ConsumerStoppedError, match=r"rows of shop\.orders cannot be read from mysql.*TYPE_UNSUPPORTED: told"
         ):
@@ -74,7 +74,9 @@ def test_a_consumer_gets_all_whole_transactions_before_rows_that_cannot_be_read(
 @pytest.mark.found
 @pytest.mark.parametrize("way", ["masks", "masks that may be missing", "columns"])
 def test_a_column_that_conf_hides_is_not_shown_under_the_name_that_a_pending_change_gave_it(way: str) -> None:
-    """Number 17: a table that waits for a decision goes on for consumers, also where the change renames what they must not see."""
+    """Number 17: a table that waits for a decision continues for consumers. This also holds if the change renames columns that they must
+    not see.
+    """
     masks = {
         "masks": {"note": "null"},
         "masks that may be missing": {"note": {"kind": "null", "if_missing": "ignore"}},

@@ -1,4 +1,4 @@
-"""With `fetch_unit: entries` a client's batch has at most as many entries as it requests, as in Canal with ITEMSIZE."""
+"""Tests that with `fetch_unit: entries` a client's batch has at most as many entries as it requests, as in Canal with ITEMSIZE."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_no_batch_has_more_entries_and_all_of_them_are_the_stream(parts: list[li
 
 
 def test_transactions_without_rows_count_too() -> None:
-    """Otherwise a batch of a source with many of them would have no limit."""
+    """Otherwise a batch would have no limit if the source has many transactions without rows."""
     window = Window(START, bytes_max=LARGE)
     window.put(Source().block([0] * 100))
     reading = window.read(WindowPosition(START), LARGE, 20)

@@ -1,4 +1,4 @@
-"""With `full_batches` a get with a time-out waits until as many bytes have arrived as it requests, as in Canal."""
+"""Tests that with `full_batches` a get with a time-out waits until as many bytes have arrived as it requests, as in Canal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BEGIN = StreamPosition(WindowPosition(START))
 
 
 class Getting:
-    """One get of a client at a window, in another thread."""
+    """Runs one get of a client at a window in another thread."""
 
     def __init__(self, pool: ThreadPoolExecutor, window: Window, **options: bool) -> None:
         self._pool, self.window, self.given_up = pool, window, False
@@ -103,7 +103,7 @@ def test_a_get_that_requests_more_than_the_window_keeps_returns_what_it_keeps(
 
 @pytest.mark.seeds
 def test_a_get_returns_before_the_window_removes_its_position(pool: ThreadPoolExecutor) -> None:
-    """Many small transactions have few bytes: a get that waited for more would have to read the source over its own connection."""
+    """Many small transactions have few bytes. A get that waited for more bytes would have to read the source over its own connection."""
     client, source = Getting(pool, Window(START, bytes_max=1 << 30)), Source()
     rows = client.get(1 << 20, LONG_SECONDS)
     for _ in range(BLOCKS_MAX // 2):

@@ -1,4 +1,4 @@
-"""The position from which a consumer's own stream uses the schemas of the main stream: the earlier of two positions, on one server or
+"""Tests the position from which a consumer's own stream uses the schemas of the main stream: the earlier of two positions, on one server or
 two.
 """
 

@@ -1,4 +1,6 @@
-"""A consumer's own stream goes over by the clock where the live one may, in that one's epoch: both number the same files the same way."""
+"""Tests that a consumer's own stream fails over by the clock if the live stream may, and in the live stream's epoch: both number the same
+files in the same way.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def test_failover_an_own_stream_without_a_place_says_why() -> None:
 def test_failover_an_own_stream_begins_in_the_epoch_of_the_live_one_and_ends_with_it(
     cursor: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cursor may be in an epoch of its own, from a stream that went over before the live one or after it."""
+    """The cursor may be in another epoch, from a stream that failed over before or after the live stream."""
     begun: list[Position] = []
     monkeypatch.setattr(EventParser, "start", lambda _, position: begun.append(position))
     begin = dataclasses.replace(CURSOR, epoch=cursor, gtid_set=f"{SERVER}:1-4")

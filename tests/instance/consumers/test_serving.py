@@ -1,4 +1,4 @@
-"""A port that somebody else has keeps no destination from running: it is named, tried again, and given back once."""
+"""Tests a port that another process uses: the destination still runs, the port is named and tried again, and it is released once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def test_a_canal_port_that_a_stranger_has_is_said_and_taken_once_it_is_free() ->
 
 
 def test_consumers_of_an_engine_without_its_lease_are_nobodys(tmp_path: Path) -> None:
-    """A host that was paused has not been told yet: who asks for them now would send what another one sends, too."""
+    """A host that was paused does not know yet that it lost the lease. A consumer that is served there would get what another host also
+    sends.
+    """
     (tmp_path / "destinations").mkdir()
     (tmp_path / "sluice.yaml").write_text(f"data_dir: {tmp_path / 'data'}\n")
     (tmp_path / "destinations" / "shop.yaml").write_text("source: {user: u}\n")

@@ -1,4 +1,4 @@
-"""Which statements a consumer of Canal's protocol gets: rules by example."""
+"""Tests which statements a consumer of Canal's protocol gets, with an example for each rule."""
 
 from __future__ import annotations
 

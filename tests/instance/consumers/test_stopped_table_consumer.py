@@ -29,7 +29,9 @@ TOPIC = "rows"
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """Why a table stops. `statements`: on table {t}; {d} is its database. `column`: what its second column is called then."""
+    """Why a table stops. `statements`: statements on the table {t} of the database {d}. `column`: the name of its second column after the
+    statements.
+    """
 
     state: str
     statements: tuple[str, ...]
@@ -49,7 +51,7 @@ CAUSES = [
 
 
 class Everyone:
-    """An engine, a group of it and a broker in memory. `clients`: by name, over Canal's protocol."""
+    """An engine, a group that contains it, and a broker in memory. `clients`: clients of Canal's protocol by name."""
 
     def __init__(self, captured: Captured, cause: Cause, store: str) -> None:
         self.captured, self.table = captured, f"{captured.database}.stopping"
@@ -79,7 +81,7 @@ class Everyone:
             engine.stop()
 
     def write(self, *numbers: int) -> None:
-        """A row in each table, in one transaction."""
+        """Writes a row into each table, in one transaction."""
         for n in numbers:
             rows = (
                 f"INSERT INTO {self.captured.database}.numbers VALUES ({n}, '')",
@@ -120,7 +122,7 @@ class Everyone:
         client.close()
 
     def sent(self) -> list[Any]:
-        """What the broker has, as `take` notes it."""
+        """Returns what the broker has, in the form of `take`."""
         bodies = [json.loads(each) for each in self.broker.messages(TOPIC)]
         return [
             (body["table"], int(row["n"]), body["type"].lower(), {*row} - {"n"})

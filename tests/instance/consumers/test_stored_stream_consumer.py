@@ -1,4 +1,6 @@
-"""A consumer that is behind reads the event files from its position on, also within transactions, and the source where they end."""
+"""Tests that a consumer that is behind reads the event files from its position on, also within transactions, and reads the source where the
+files end.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ READER = StreamReader(1)
 
 
 class TheSource(OwnStream):
-    """What a consumer gets where the files do not have its place."""
+    """Marks that a consumer reads the source, because the files do not contain its position."""
 
     def read(self, position: WindowPosition, *_: object, **__: object) -> WindowReading | None:
         return WindowReading((), position)
@@ -59,7 +61,7 @@ def test_all_that_follows_any_place_comes_once_and_in_order(tmp_path: Path, even
     log.append(source.block([2, 1], open_events=2))
     number, transaction, offset = 3, 2, log.end.offset
     log.append(source.block([], open_events=2))
-    log.drop_open()  # the connection was lost
+    log.drop_open()  # The connection was lost here.
     source.number, source.transaction, source.offset, source.begun = number, transaction, offset, None
     log.append(source.block([5]))
     log.append(source.block([4]))
@@ -97,8 +99,8 @@ def test_files_of_a_stream_that_left_out_other_transactions_are_not_read(tmp_pat
     streams = StoredStreams(log, lambda *_: TheSource())
     assert isinstance(streams.open(READER, WindowPosition(here)), StoredStream)
     for position in (
-        dataclasses.replace(here, gtid_set=gtid_set(5)),  # the files would pass over what it lacks
-        dataclasses.replace(here, offset=here.offset - 1),  # no transaction ends there
+        dataclasses.replace(here, gtid_set=gtid_set(5)),  # The files would skip transactions that the consumer lacks.
+        dataclasses.replace(here, offset=here.offset - 1),  # No transaction ends at this position.
     ):
         assert isinstance(streams.open(READER, WindowPosition(position)), TheSource)
 
@@ -133,7 +135,7 @@ def test_an_open_transaction_at_the_end_of_the_files_is_not_asked_for_again_and_
     assert (numbers(reading.pieces), amid.events) == ([0, 1], 2)
     assert read_all(streams.open(READER, amid), amid, 1000) == []
     assert isinstance(streams.open(READER, amid), TheSource)
-    assert isinstance(streams.open(READER, amid), StoredStream)  # it may have gone on
+    assert isinstance(streams.open(READER, amid), StoredStream)  # The transaction may have continued.
 
 
 def test_a_ddl_statement_comes_alone_where_conf_says_so(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""A running engine and the changes of its tables."""
+"""Tests a running engine while its tables are altered."""

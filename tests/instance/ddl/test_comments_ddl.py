@@ -1,4 +1,4 @@
-"""The comments of the source's tables and columns reach tables.json, from which Dagster's assets are made, also after an ALTER."""
+"""Tests that comments of the source's tables and columns reach tables.json, from which Dagster's assets are made, also after an ALTER."""
 
 from __future__ import annotations
 

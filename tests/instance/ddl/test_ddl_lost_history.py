@@ -1,4 +1,4 @@
-"""A start in the past without schema history, on a real server: no earlier row is decoded with the current columns."""
+"""Tests a start in the past without schema history, on a real server: no earlier row is decoded with the current columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STAYS = "snapshot: never"
 
 
 def place_now(captured: Captured) -> tuple[str, int]:
-    """The end of the server's binlog."""
+    """Returns the end of the server's binlog."""
     with captured.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW MASTER STATUS")
         file, offset, *_ = cursor.fetchone() or ("", 0)
@@ -29,7 +29,7 @@ def place_now(captured: Captured) -> tuple[str, int]:
 
 
 def read_rows(captured: Captured, engine: Engine, table: str, count: int) -> list[dict[str, object]]:
-    """The first `count` staged rows of a table, as an analyst would see them."""
+    """Returns the first `count` staged rows of a table, as an analyst would see them."""
     rows: list[dict[str, object]] = []
 
     def enough() -> bool:
@@ -50,7 +50,9 @@ def stops(captured: Captured) -> dict[str, str]:
 
 @pytest.fixture(params=["mysql80", "mariadb114"])
 def captured(request: pytest.FixtureRequest, tmp_path: Path) -> Captured:
-    """With a table `pairs` that has columns n, a, b. A table that stops is not taken anew: here it stays stopped."""
+    """Captures a table `pairs` that has columns n, a, b. The setting prevents automatic re-snapshots, so a table that
+    stops stays stopped.
+    """
     made = Captured(tmp_path, request.getfixturevalue(request.param))
     made.describe(STAYS)
     made.run(f"CREATE TABLE {made.database}.pairs (n INT PRIMARY KEY, a INT, b INT)")
@@ -88,7 +90,9 @@ def test_ddl_a_table_altered_since_the_start_stops_and_the_others_are_read(captu
 
 
 def test_ddl_a_table_goes_on_from_its_stop_with_the_schema_that_an_operator_gives(captured: Captured) -> None:
-    """While the engine runs: the rows before the ALTER and those after it, each with the columns of its time."""
+    """This happens while the engine runs. The rows before the ALTER and those after it each have the columns that were valid at their
+    position.
+    """
     file, offset = place_now(captured)
     captured.describe(STAYS, f"start: {{file: {file}, offset: {offset}}}")
     captured.run(

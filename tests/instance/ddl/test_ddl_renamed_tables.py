@@ -1,4 +1,6 @@
-"""Tables that change names while one of them has stopped, on a real MySQL, a real engine and a real Spark: equal once it is taken up."""
+"""Tests tables that exchange names while one of them has stopped, on a real MySQL, a real engine and a real Spark: they are equal once the
+stopped table is resumed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def test_ddl_identity_a_stop_goes_along_with_the_name_and_is_lifted_with_it(pipe
         f"CREATE TABLE {b} (id INT PRIMARY KEY, n VARCHAR(9))",
         f"INSERT INTO {a} VALUES (1, 10), (2, 20)",
         f"INSERT INTO {b} VALUES (1, 'x'), (2, 'y')",
-        f"ALTER TABLE {a} RENAME COLUMN v TO w",  # waits for review
+        f"ALTER TABLE {a} RENAME COLUMN v TO w",  # This change waits for approval.
         f"UPDATE {a} SET w = 11 WHERE id = 1",
         f"RENAME TABLE {a} TO {free}, {b} TO {a}, {free} TO {b}",
         f"UPDATE {a} SET n = 'z' WHERE id = 2",

@@ -1,4 +1,4 @@
-"""Stopped tables are resumed: what happens to the ledger and the stream, and the message if that is not possible."""
+"""Tests resumed tables: what happens to the ledger and the stream, and the message if a table cannot be resumed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def never_begun() -> None:
 
 @dataclasses.dataclass
 class Source:
-    """A ledger with stops, what the server says, and where the stream was begun anew."""
+    """A ledger with stops, the answers of the server, and the positions from which the stream was read again."""
 
     meta: MemoryLedger
     facts: ServerFacts
@@ -101,7 +101,7 @@ def test_ddl_what_the_stream_does_not_show_again_waits_until_it_is_asked_for(sou
 
 
 def test_fault_a_stop_after_the_cursor_does_not_take_the_cursor_along(source: Source) -> None:
-    """Its batch was rolled back: what lies between the two has been merged by nobody."""
+    """The batch of the stopped table was rolled back, so no run has merged what lies between the two positions."""
     source.meta.update(lambda ledger: ledger.stop_table(stopped("latest", at(1200))))
     source.take_up("latest")
     assert source.meta.ledger.cursor == at(900)

@@ -125,7 +125,7 @@ def test_ddl_the_schema_that_a_table_goes_on_with(state: TableState, there: Any,
 
 
 class Steps:
-    """The engine's side of a retake, over real files. `crash`: the step at which the process ends, counted from 1."""
+    """Implements the engine's side of a re-snapshot, over real files. `crash`: the step at which the process ends, counted from 1."""
 
     def __init__(self, folder: Path, *stops: StoppedTable) -> None:
         self.meta, self.records = FileLedger(folder), SnapshotRecords(folder)
@@ -276,7 +276,7 @@ def test_fault_ddl_an_engine_that_dies_while_it_takes_a_table_anew_goes_on_with_
 
 @pytest.mark.servers
 def test_ddl_a_view_that_is_renamed_stands_in_nobodys_way(captured: Captured) -> None:
-    """The history knows tables alone, so its new name stops as that of a table that nobody knows; the source knows better."""
+    """The history knows only tables, so the new name of the view stops as an unknown table would. The source knows that it is a view."""
     with running(captured) as engine:
         captured.run(
             f"CREATE VIEW {captured.database}.seen AS SELECT n FROM {captured.database}.numbers",
@@ -291,7 +291,7 @@ def test_ddl_a_view_that_is_renamed_stands_in_nobodys_way(captured: Captured) ->
 
 
 class Lake(Pipeline):
-    """An engine whose batches are merged, and whose snapshots are read and published, by what production's runs call."""
+    """An engine whose batches are merged and whose snapshots are read and published by the code that production runs use."""
 
     def flow_until(self, what: str, condition: Any) -> None:
         """Hands out, merges and acks, and brings snapshots further, until the condition holds and nothing waits."""
@@ -337,7 +337,7 @@ def lake(captured: Captured, spark_server: SparkConnectServer) -> Iterator[Lake]
     made.engine.stop()
 
 
-# a table's columns; what is done to it; the columns it has then
+# a table's columns; the statement on it; the columns that it has afterwards
 RETAKEN = {
     "derived": ("id INT PRIMARY KEY, a INT", ["ALTER TABLE {t} ADD g INT AS (a * 2) STORED"], "id, a, g"),
     "numbered": ("id INT PRIMARY KEY, a INT", ["ALTER TABLE {t} ADD n INT NOT NULL AUTO_INCREMENT UNIQUE"], "id, a, n"),

@@ -1,4 +1,6 @@
-"""All DDL statements of a table, on a real MySQL and a real Spark: followed, pending, approved, and equal in the end."""
+"""Tests all DDL statements of a table, on a real MySQL and a real Spark: they are followed, pending or approved, and the table is equal in
+the end.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 
 class Pipeline:
-    """An engine whose batches are merged as they come."""
+    """An engine whose batches are merged as they arrive."""
 
     def __init__(self, captured: Captured, spark: SparkSettings) -> None:
         self.captured, self.spark = captured, spark
@@ -55,7 +57,7 @@ class Pipeline:
         wait_for(what, flows, 120.0)
 
     def rows(self, table: str, columns: str) -> list[tuple[Any, ...]]:
-        """Of the lake."""
+        """Returns the rows of a table in the lake."""
         path = self.config.table_path("shop", self.captured.database, table)
         query = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(path))
         found = pa.table(query.execute(f"SELECT {columns} FROM t ORDER BY id").read_all())
@@ -117,7 +119,8 @@ def test_ddl_add_widen_drop_rename_and_convert_end_equal(pipeline: Pipeline) -> 
     shown = {table["table"]: table["state"] for table in schema_json(pipeline.config, "shop")}
     assert shown == {name: "DDL_HELD", f"{database}.calm": "FLOWING", f"{database}.numbers": "FLOWING"}
     (orders,) = [table for table in schema_json(pipeline.config, "shop") if table["table"] == name]
-    assert [column["name"] for column in orders["columns"]] == ["id", "a", "bb", "d", "e"]  # followed after the stop
+    # These columns were followed after the stop.
+    assert [column["name"] for column in orders["columns"]] == ["id", "a", "bb", "d", "e"]
     with pytest.raises(ActRefusedError, match="'keep' is not a plan"):
         approve(pipeline.config.destination_dir("shop"), name, "keep")
     approve(pipeline.config.destination_dir("shop"), name, "apply")

@@ -1,6 +1,6 @@
-"""Online schema changes of gh-ost and pt-online-schema-change through a running engine: the table that is swapped is re-snapshotted.
+"""Tests online schema changes of gh-ost and pt-online-schema-change with a running engine: the swapped table is re-snapshotted.
 
-The tools' statements are written out, as their logs show them; the tools themselves are not needed for what the binlog then holds.
+The test executes the tools' statements as their logs show them. The tools are not needed, because the binlog has the same content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ TOOLS = {"gh-ost": ("_numbers_gho", "_numbers_del"), "pt-online-schema-change": 
 
 
 def swap(captured: Captured, tool: str, column: str, rows: Iterator[int]) -> list[int]:
-    """One change as the tool makes it, with rows written before, during and after; those written to the table itself."""
+    """Makes one change as the tool does, with rows that are written before, during and after it. Returns the rows that were written to the
+    table itself.
+    """
     copy, remains = TOOLS[tool]
     before, during, after = next(rows), next(rows), next(rows)
     database = captured.database

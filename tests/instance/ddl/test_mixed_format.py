@@ -1,4 +1,4 @@
-"""A source with binlog_format MIXED: row events are followed, and a statement stops the tables that it changes, by name."""
+"""Tests a source with binlog_format MIXED: row events are followed, and a statement stops the tables that it changes, by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def begun(captured: Captured) -> Iterator[Engine]:
         f"GRANT {GRANTS}, TRIGGER, SHOW VIEW ON *.* TO mixed",
     )
     source = f"{{user: mixed, port: {captured.server.port}}}"
-    captured.describe("snapshot: never", source=source)  # a re-snapshot would buffer the later rows of a stopped table
+    # A re-snapshot would buffer the later rows of a stopped table, so it is switched off.
+    captured.describe("snapshot: never", source=source)
     with running(captured) as engine:
         yield engine
 
@@ -96,7 +97,7 @@ def test_a_statement_in_an_xa_transaction_counts_at_its_commit(fresh_mysql80: Se
 def test_a_start_in_the_past_before_a_trigger_was_dropped_stops_every_table(
     fresh_mysql80: ServerFactory, tmp_path: Path
 ) -> None:
-    """The history does not know what the trigger wrote. The engine was refused at each start, with the advice to start it again."""
+    """The history does not know what the trigger wrote. Before, the engine was refused at each start, with the advice to start it again."""
     captured = Captured(tmp_path, fresh_mysql80({"binlog_format": "MIXED"}))
     database = captured.database
     captured.run(
@@ -115,7 +116,7 @@ def test_a_start_in_the_past_before_a_trigger_was_dropped_stops_every_table(
 
 
 def with_unknown_table(captured: Captured, *settings: str) -> None:
-    """The stream begins before a function wrote to `early`, which a later statement names. Another one creates `late`."""
+    """The stream begins before a function wrote to `early`. A later statement names this table. Another statement creates `late`."""
     database = captured.database
     early = f"CREATE TABLE IF NOT EXISTS {database}.early (n INT PRIMARY KEY)"
     captured.run(
@@ -138,7 +139,7 @@ WRITES = {"binlog_format": "MIXED", "log_bin_trust_function_creators": "1"}
 def test_a_start_in_the_past_stops_tables_whose_schemas_are_not_known_there(
     metadata: str, fresh_mysql80: ServerFactory, tmp_path: Path
 ) -> None:
-    """The later statement, or a row's names of columns, gave `early` a schema, and the difference stayed silent."""
+    """Before, the later statement or a row's column names gave `early` a schema, and the difference stayed silent."""
     captured = Captured(tmp_path, fresh_mysql80({**WRITES, "binlog_row_metadata": metadata}))
     with_unknown_table(captured, "snapshot: never")
     database = captured.database
@@ -178,7 +179,7 @@ NO_TABLES = {
 def test_a_renamed_view_of_a_row_source_does_not_stay_a_stopped_table(
     version: str, what: str, settings: tuple[str, ...], fresh_server: ServerFactory, tmp_path: Path
 ) -> None:
-    """An account without SHOW VIEW cannot know that it is a view, so its new name stops as a table does. A sequence is no table either."""
+    """An account without SHOW VIEW cannot know that it is a view, so its new name stops like a table. A sequence is not a table either."""
     captured = Captured(tmp_path, fresh_server(version))
     database = captured.database
     create, drop = (statement.format(database) for statement in NO_TABLES[what])

@@ -1,4 +1,6 @@
-"""Settings that shape rows are kept with each table, and a change of one is noticed: every setting of conf/ is classified."""
+"""Tests that settings that shape rows are stored with each table, and that a change of one is noticed. Every setting of conf/ is
+classified.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from tests.binlog.rows.event_bytes import ORDERS
 from tests.fix_ledgers import MemoryLedger, at
 
 NAME = "shop.orders"
-# setting → words of conf/ before and after, and what the stop names
+# setting → values in conf/ before and after the change, and what the stop names
 OF_TABLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "key": ({}, {"key": ["amount"]}),
     "deletes": ({"deletes": "soft"}, {}),
@@ -66,7 +68,7 @@ def starts(folder: Path, meta: MemoryLedger, config: DestinationConfig) -> list[
     ("model", "known"), [(TableConfig, OF_TABLE), (DestinationConfig, OF_DESTINATION), (ShardsConfig, OF_SHARDS)]
 )
 def test_every_setting_is_classified_as_shaping_rows_or_not(model: Any, known: dict[str, ShapeEffect]) -> None:
-    """Number 2: a new setting that shapes rows is not kept with its table."""
+    """Number 2: a new setting that shapes rows was not stored with its table."""
     assert set(known) == set(model.model_fields), "say in `row_shape` what a change of the setting means for rows"
 
 

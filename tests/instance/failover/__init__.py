@@ -1,1 +1,1 @@
-"""Several sources of a destination: who takes over, and that no change is lost or comes twice."""
+"""Tests several sources of a destination: which source takes over, and that no change is lost or arrives twice."""

@@ -1,4 +1,4 @@
-"""Two servers, one of which replicates from the other, a destination that names both, and a lake of two tables in memory."""
+"""Provides two servers, one of which replicates from the other, a destination that names both, and a lake of two tables in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.fix_servers import ServerFactory
 from tests.waiting import wait_for
 
 DATABASE, TABLES = "pair", ("numbers", "notes")  # `notes` has no key
-# statements of replication before MySQL 8.4, and what they are called since
+# statements of replication before MySQL 8.4 → their current names
 RENAMED = {
     "RESET MASTER": "RESET BINARY LOGS AND GTIDS",
     "SHOW MASTER STATUS": "SHOW BINARY LOG STATUS",
@@ -32,7 +32,7 @@ RENAMED = {
     "MASTER_": "SOURCE_",
     "SLAVE": "REPLICA",
 }
-TAGS = ("", ":blue", ":a_longer_tag")  # of GTIDs
+TAGS = ("", ":blue", ":a_longer_tag")  # The tags of GTIDs.
 HEARTBEAT = "heartbeat: {seconds: 0.2, retries: 2}"
 
 
@@ -58,7 +58,7 @@ class Lake:
 
 
 class Pair:
-    """The servers: `first` is the master at the beginning, `second` its replica."""
+    """Two servers. `first` is the primary at the beginning, and `second` its replica."""
 
     def __init__(self, version: str, fresh_server: ServerFactory, root: Path, *, gtids: bool = True) -> None:
         without = {} if gtids else {"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"}

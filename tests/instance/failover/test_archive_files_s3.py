@@ -1,4 +1,4 @@
-"""Binlog files in a folder and in an S3 server, packed in every way: which are there, and that their bytes are those that were packed."""
+"""Tests binlog files in a folder and in an S3 server, packed in every way: which files are found, and that their bytes are unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONTENT = b"\xfebin" + bytes(range(256)) * 50
 
 
 def packed(name: str, way: str) -> bytes:
-    """The content under its binlog's name."""
+    """Packs the content under the name of the binlog file."""
     if way == "":
         return CONTENT
     if way == ".gz":
@@ -79,7 +79,7 @@ def test_s3_an_archive_in_a_store_is_read_with_credentials_of_the_environment(
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    # of what is put there; this server knows no other
+    # This is for uploads. This server knows no other checksums.
     monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
     location = uploaded(s3_store, {f"{name}{way}": packed(name, way) for name, way in FILES.items()}, REGION)
     require_all(Archive(archive_location(location, None)))

@@ -1,4 +1,6 @@
-"""A pair of real servers without GTIDs: a standby takes over by the clock where that is allowed, and no keyless table has a row twice."""
+"""Tests a pair of real servers without GTIDs: a standby source takes over by the clock if conf/ permits it, and no table without a key has
+a row twice.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def test_failover_by_time_reads_a_minute_again_and_stops_what_has_no_key(pair: P
     pair.write(first)
     pair.wait_until_read(first)
     batch = pair.next_batch()
-    pair.lake.merge(pair.directory / batch.path, ["numbers"])  # and the run dies
+    pair.lake.merge(pair.directory / batch.path, ["numbers"])  # Then the run dies.
     pair.wait_until_replicated(second)
     first.kill()
     wait_for("the standby is read", lambda: address_in_use(pair.directory) == f"127.0.0.1:{second.port}")
@@ -132,7 +134,7 @@ def test_failover_by_time_stops_what_keeps_each_change_and_what_foreign_keys_cha
 
 
 def test_failover_by_time_stops_the_tables_of_where_the_stream_is() -> None:
-    """The parser is further than the ledger: a table that came in between is one of them."""
+    """The parser is further than the ledger. A table that was created in between is one of the stopped tables."""
     asked: list[Position] = []
     further = dataclasses.replace(READ, offset=9000)
     parser, ledger = SimpleNamespace(position=further), SimpleNamespace(resume_position=READ)

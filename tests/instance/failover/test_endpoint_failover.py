@@ -1,4 +1,4 @@
-"""One address that becomes another server under load: a blue/green switch, an Aurora endpoint, a restored copy, a virtual IP."""
+"""Tests one address that becomes another server under load: a blue/green switchover, an Aurora endpoint, a restored copy, a virtual IP."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pair(request: pytest.FixtureRequest, fresh_server: ServerFactory, tmp_path: 
 
 @pytest.fixture
 def endpoint(pair: Pair) -> Iterator[Proxy]:
-    """The address in conf/. It leads to the first server."""
+    """Returns the address in conf/. At first it leads to the first server."""
     with Proxy(pair.first.port) as proxy:
         pair.end_engine()
         pair.describe_endpoint(proxy.port)
@@ -36,7 +36,7 @@ def endpoint(pair: Pair) -> Iterator[Proxy]:
 
 
 class Through(DatabaseServer):
-    """A server as clients reach it, by the address in conf/."""
+    """A server that clients reach at the address in conf/."""
 
     def __init__(self, server: DatabaseServer, endpoint: Proxy) -> None:
         super().__init__(server.version, server.folder, endpoint.port)
@@ -71,14 +71,14 @@ def state(pair: Pair) -> tuple[str, str]:
 
 
 def test_failover_an_endpoint_that_becomes_a_server_with_the_same_gtids_continues(pair: Pair, endpoint: Proxy) -> None:
-    """The other server has another uuid and other file names, and a batch was merged in part when the switch came."""
+    """The other server has another uuid and other file names. A batch was merged in part when the address switched."""
     run(pair.second, "FLUSH LOGS", "FLUSH LOGS", "FLUSH LOGS")
     wait_for("the engine runs", lambda: state(pair)[0] == "RUNNING")
     pair.write(pair.first)
     pair.settle()
     with under_load(pair, endpoint), pair.first.connect() as connection, connection.cursor() as cursor:
         batch = pair.next_batch()
-        pair.lake.merge(pair.directory / batch.path, ["numbers"])  # and the run dies
+        pair.lake.merge(pair.directory / batch.path, ["numbers"])  # Then the run dies.
         cursor.execute("FLUSH TABLES WITH READ LOCK")
         wait_for("the replica has all", lambda: numbers(pair.second) == numbers(pair.first))
         pair.promote(pair.second)
@@ -97,7 +97,7 @@ def test_failover_an_endpoint_that_becomes_a_server_with_the_same_gtids_continue
 def test_failover_an_endpoint_that_becomes_a_server_with_other_gtids_stops_by_name(
     pair: Pair, endpoint: Proxy, fresh_server: ServerFactory
 ) -> None:
-    """A copy that was restored without the newest changes, and has written its own since."""
+    """The copy was restored without the newest changes, and has written its own changes since."""
     wait_for("the engine runs", lambda: state(pair)[0] == "RUNNING")
     pair.write(pair.first)
     pair.settle()

@@ -1,4 +1,6 @@
-"""A pair of real servers under an engine: the master dies amid a batch that was merged in part, a standby takes over, and back again."""
+"""Tests a pair of real servers with an engine: the primary dies during a batch that was merged in part, a standby source takes over, and
+back again.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.servers
 
-TRANSACTION_BYTES = 100  # one and no more
+TRANSACTION_BYTES = 100  # At this size a batch has exactly one transaction.
 
 
 @pytest.fixture(params=["mysql-8.0.31", "mysql-9", "mariadb-11.4.5"])
@@ -44,7 +46,7 @@ def test_failover_to_the_standby_and_back_loses_nothing_and_brings_nothing_twice
     run(second, "START SLAVE")
     pair.write(first)
     batch = pair.next_batch()
-    pair.lake.merge(pair.directory / batch.path, ["numbers"])  # and the run dies
+    pair.lake.merge(pair.directory / batch.path, ["numbers"])  # Then the run dies.
     pair.wait_until_replicated(second)
     first.kill()
     wait_for("the standby is read", lambda: address_in_use(pair.directory) == f"127.0.0.1:{second.port}")
@@ -69,9 +71,11 @@ def test_failover_to_the_standby_and_back_loses_nothing_and_brings_nothing_twice
 
 
 def test_failover_consumers_ahead_of_the_lake_and_behind_it_get_what_they_lack_and_no_more(pair: Pair) -> None:
-    """Each goes on by a stream that leaves out what it has; the lake's, which they join then, left out what the lake has.
+    """Each consumer continues with a stream that leaves out the transactions that it has. The lake's stream, which they join later, left
+    out what the lake has.
 
-    So it is with the statements: the one has still to come to what the lake knows, the other has had what the lake has still to come to.
+    The same holds for statements. One consumer has still to reach statements that the lake knows. The other has passed statements that the
+    lake has still to reach.
     """
     pair.end_engine()
     pair.describe(f"canal_server: {{port: {free_port()}}}")

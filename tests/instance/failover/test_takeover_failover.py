@@ -1,4 +1,4 @@
-"""Which source may take over from one that does not answer, and the command that shows it. No server is queried."""
+"""Tests which source may take over from one that does not answer, and the command that shows it. No server is queried."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_failover_by_command_goes_to_the_next_that_can_and_says_why_not(config: 
 
 
 class Beat:
-    """A heartbeat that gets an answer from all but those who are silent."""
+    """A heartbeat that all sources except the silent ones answer."""
 
     silent: frozenset[str] = frozenset({"one"})
 
@@ -168,7 +168,7 @@ class Beat:
         return "no answer" if self._host in self.silent else ""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Does nothing, because nothing is open."""
 
 
 def made(config: SluiceConfig, monkeypatch: pytest.MonkeyPatch, ask: Any, gave_way: threading.Event) -> Failover:
@@ -218,7 +218,7 @@ def test_failover_a_choice_by_command_is_noticed_with_the_next_beat(
 def test_failover_takes_nobody_who_would_not_give_the_sign_of_life_either(
     config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A `heartbeat.sql` that fails everywhere would have the engine go round and round, an epoch each time."""
+    """If `heartbeat.sql` fails on every source, the engine would otherwise switch endlessly, with a new epoch each time."""
     watch = made(config, monkeypatch, answering(two=STANDBY, three=STANDBY), threading.Event())
     monkeypatch.setattr(Beat, "silent", frozenset({"one", "two", "three"}))
     assert not any(watch.beat() for _ in range(5))

@@ -1,1 +1,1 @@
-"""What goes wrong around a running engine, and what it says."""
+"""Tests faults around a running engine, and what the engine reports."""

@@ -1,4 +1,6 @@
-"""What the source has purged is read from an archive of its files, and then its own dump goes on: nothing is missing, nothing twice."""
+"""Tests binlog that the source has purged: it is read from an archive of its files, and then the source's own dump continues. Nothing is
+missing, and nothing comes twice.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +49,10 @@ CURSOR = Position(epoch=1, file="binlog.000003", offset=700, server_uuid="one", 
 
 
 class Archived(Captured):
-    """Its source's files are kept in a folder, each packed in another way."""
+    """Copies its source's files into a folder, each packed in another way."""
 
     def keep(self, folder: Path) -> list[str]:
-        """All files but the last; what the source still has after that is the last alone."""
+        """Copies all files except the last one. After the purge, the source has only this last file."""
         base = Path(str(asked(self.server, "SELECT @@log_bin_basename")[0][0]))
         names = [str(row[0]) for row in asked(self.server, "SHOW BINARY LOGS")]
         folder.mkdir()
@@ -60,7 +62,7 @@ class Archived(Captured):
         return names
 
     def _purged(self, file: str) -> bool:
-        """A file that a dump thread has open is kept until the thread is gone."""
+        """The server keeps a file as long as a dump thread has it open."""
         self.run(f"PURGE BINARY LOGS TO '{file}'")
         return str(asked(self.server, "SHOW BINARY LOGS")[0][0]) == file
 
@@ -133,7 +135,9 @@ def test_failover_what_is_purged_comes_from_the_archive_and_then_from_the_server
 
 
 def _set_to_the_archive(captured: Archived, begin: Position, begun_us: int) -> None:
-    """`sluice position set` finds what only the archive has: a place in a file, a file, a time; and refuses what is in none."""
+    """`sluice position set` finds positions that only the archive has: an offset in a file, a file, a time. It refuses positions that no
+    file has.
+    """
 
     def move(location: str = "", moment: str = "") -> Position:
         wanted = request(location, "", latest=False, moment=moment)
@@ -155,14 +159,16 @@ def _set_to_the_archive(captured: Archived, begin: Position, begun_us: int) -> N
 
 
 def _now_on_offer(captured: Archived) -> int:
-    """µs since 1970, once the second is over in which the server's first file began, which is on offer while nothing is purged; else 0."""
+    """Returns a time in µs that is still available while nothing is purged: the second after the one in which the server's first file
+    began. Returns 0 until this second is over.
+    """
     now_us = time.time_ns() // 1000
     earliest_us, _ = earliest_on_offer(binlog_files(captured.config.destinations["shop"]))
     return now_us if earliest_us + 10**6 <= now_us else 0
 
 
 def _backfilled_from_the_archive(captured: Archived, names: list[str], from_us: int) -> None:
-    """The past reaches as far back as the archive does, and no foreign file is taken for it."""
+    """A backfill can begin as far back as the archive reaches, and no file of another server is accepted."""
     config, directory = captured.config.destinations["shop"], captured.directory
     earliest_us, file = earliest_on_offer(binlog_files(config))
     assert file == names[0]

@@ -1,6 +1,6 @@
-"""What an engine says when its disk is full, its source refuses it or its staged files are damaged.
+"""Tests what an engine reports when its disk is full, its source refuses it or its staged files are damaged.
 
-Afterwards nothing is lost or doubled.
+Afterwards nothing is lost or duplicated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MEBIBYTE = 1 << 20
 
 
 class SmallDisk:
-    """A file system of 64 MiB in memory, mounted where a destination has its files; to be filled up and freed."""
+    """A file system of 64 MiB in memory that contains a destination's files. It can be filled and freed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.filler = folder, folder / "filler"

@@ -1,4 +1,4 @@
-"""An engine that cannot start is a state with a reason, for those who ask: `sluice status`, `sluice check`, the asset's check."""
+"""Tests that an engine that cannot start has a state with a reason in `sluice status`, `sluice check` and the asset's check."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def started() -> Engine | None:
 
 
 def failure() -> SluiceError | None:
-    """Why the engine does not start, once it is known."""
+    """Returns why the engine does not start, once the reason is known."""
     try:
         launcher.get_or_start("shop")
     except EngineStartingError:
@@ -66,10 +66,10 @@ def test_fault_a_ledger_that_is_lost_is_shown_after_a_restart_until_its_advice_w
         position = read_ledger(directory).cursor
         assert position is not None
         launcher.put_away("shop")
-        captured.insert(range(3, 6))  # nobody reads
+        captured.insert(range(3, 6))  # No engine reads these rows.
         (directory / "meta.json").unlink()
         assert isinstance(wait_for("the start fails", failure), LedgerLostError)
-        for age_seconds in (0, 3600):  # the newest try; and long after the last one
+        for age_seconds in (0, 3600):  # The first is the newest attempt. The second is long after the last one.
             now = time.time() + age_seconds
             shown = read_destination(directory, "shop", now)
             assert shown.state == "LEDGER_LOST"
@@ -91,7 +91,7 @@ def test_fault_a_ledger_that_is_lost_is_shown_after_a_restart_until_its_advice_w
 
 
 def _start_told(directory: Path) -> str:
-    """What `sluice instance start` says; a tick tries the start meanwhile, as Dagster's do."""
+    """Returns the output of `sluice instance start`, while a tick tries the start, as Dagster's ticks do."""
     ticking = threading.Event()
 
     def tick() -> None:

@@ -1,6 +1,6 @@
-"""An engine that is killed, whose source purges what was read meanwhile: it goes on from its files, and every row comes once.
+"""Tests an engine that is killed, and whose source purges meanwhile what was read: it continues from its files, and every row arrives once.
 
-The engine that is killed is a process of its own that nobody asks for batches, so that all it read lies in the files alone.
+The killed engine is a separate process from which nobody requests batches, so everything that it read is only in the files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Each way in which nothing flows though the engine runs has its sentence; and none while all is well."""
+"""Tests that each reason for which nothing flows although the engine runs has its sentence, and that there is no sentence while all is
+well.
+"""
 
 from __future__ import annotations
 

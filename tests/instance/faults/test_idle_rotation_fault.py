@@ -1,4 +1,4 @@
-"""A cursor follows the binlog's files also where nothing is captured in them: what was read may be purged at any time."""
+"""Tests that a cursor follows the binlog's files even if no captured change is in them, because the source may purge files at any time."""
 
 from __future__ import annotations
 

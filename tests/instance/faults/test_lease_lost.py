@@ -1,4 +1,4 @@
-"""An engine whose lease another process took: it says so, reads and writes no more, and goes on when that process dies."""
+"""Tests an engine whose lease another process took: it reports that, no longer reads or writes, and continues when that process dies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def started() -> Engine | None:
 
 
 def refusal() -> str:
-    """Why there is no engine, once it is known."""
+    """Returns why there is no engine, once the reason is known."""
     try:
         launcher.get_or_start("shop")
     except EngineStartingError:
@@ -51,7 +51,7 @@ def test_a_lost_lease_is_a_state_and_the_engine_takes_over_when_the_holder_dies(
         with holding_process(captured.directory) as (holder, answer):
             assert answer == b"True 2"
             wait_for("the engine knows it", lambda: first.status().state == "LEASE_LOST")
-            # it may look between the two: then nobody holds it yet
+            # The check may run between the two. Then nobody holds the lease yet.
             assert "is not held by this process" in first.status().reason
             with pytest.raises(SluiceError):
                 first.ack(before)

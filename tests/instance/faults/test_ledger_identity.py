@@ -1,4 +1,4 @@
-"""What the loss of a ledger, the failure of a batch and a change of the source mean for an engine, on real servers."""
+"""Tests what an engine does after the loss of a ledger, the failure of a batch, and a change of the source, on real servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_identity_an_engine_whose_ledger_is_gone_does_not_begin_anew(mysql80: Da
         assert captured.take(engine, 3) == [0, 1, 2]
     position = read_ledger(captured.directory).cursor
     assert position is not None
-    captured.insert(range(3, 6))  # nobody reads
+    captured.insert(range(3, 6))  # No engine reads these rows.
     (captured.directory / "meta.json").unlink()
     with pytest.raises(LedgerLostError, match="sluice position set shop"):
         Engine(captured.config, "shop").start()

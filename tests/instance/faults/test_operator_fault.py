@@ -1,4 +1,6 @@
-"""What operators and machines do to a destination: filters changed, two readers of one source, a purge, a process stopped and woken."""
+"""Tests what operators and machines do to a destination: filters change, two readers read one source, the source purges, a process is
+stopped and continued.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def test_fault_a_purge_past_the_cursor_is_a_lost_position(shop: Captured) -> Non
 
 
 def _purged(server: DatabaseServer, file: str) -> bool:
-    """A file that a dump thread has open is kept until the thread is gone."""
+    """The server keeps a file as long as a dump thread has it open."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"PURGE BINARY LOGS TO '{file}'")
         cursor.execute("SHOW BINARY LOGS")
@@ -105,7 +107,9 @@ def test_fault_two_destinations_read_one_source_and_neither_throws_the_other_off
 
 
 def test_fault_a_host_that_was_stopped_for_long_goes_on_and_nobody_took_its_place(shop: Captured) -> None:
-    """SIGSTOP: its dump is ended by the server, another host waits for the lease; SIGCONT: it goes on where it was."""
+    """During SIGSTOP the server ends the host's dump, and another host waits for the lease. After SIGCONT the host continues at its
+    position.
+    """
     process = engine_process.start(shop.conf, 6)
     try:
         shop.wait_until_running()

@@ -1,4 +1,6 @@
-"""Two installations, or two copies of one, that read one server under the same destination name: who may dump its binlog, and who waits."""
+"""Tests two installations, or two copies of one, that read one server under the same destination name: which of them may dump its binlog,
+and which waits.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def production(request: pytest.FixtureRequest, tmp_path: Path) -> Captured:
 
 
 def installation(captured: Captured, root: Path, source: str = "") -> Captured:
-    """Another installation that captures the same tables under the same destination name."""
+    """Returns another installation that captures the same tables under the same destination name."""
     made = copy.copy(captured)
     made.conf, made.directory = root / "conf", root / "data" / "engine" / "shop"
     (made.conf / "destinations").mkdir(parents=True, exist_ok=True)
@@ -51,7 +53,7 @@ def test_two_installations_with_the_same_destination_name_read_one_server_side_b
 
 
 def copied(captured: Captured, root: Path, source: str = "") -> Captured:
-    """An installation that was copied from another one, with its id."""
+    """Returns an installation that was copied from another one, with its id."""
     shutil.copytree(captured.directory.parent / "_sluice_tables", root / "data" / "engine" / "_sluice_tables")
     return installation(captured, root, source)
 

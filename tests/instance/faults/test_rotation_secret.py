@@ -1,4 +1,4 @@
-"""A password of a real MySQL is rotated while the stream continues, without a restart and without a lost change."""
+"""Rotates a password of a real MySQL while the stream continues: there is no restart, and no change is lost."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _is_told(engine: Engine, setting: str, file: Path) -> bool:
 
 
 class Aws:
-    """boto3 with one service, whose tokens are the account's password of the moment."""
+    """Imitates boto3 with one service, whose tokens are the current password of the account."""
 
     def __init__(self) -> None:
         self.password, self.asked = FIRST, list[object]()

@@ -1,4 +1,6 @@
-"""A lost position heals by a snapshot alone: the stream begins where the source is, and the rows of every table are wanted."""
+"""Tests that a snapshot alone resolves a lost position: the stream begins at the current position of the source, and a snapshot of every
+table is requested.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture
 def lost(mysql80: DatabaseServer, tmp_path: Path) -> Captured:
-    """A destination whose binlog was purged past its cursor."""
+    """Returns a destination whose binlog was purged past its cursor."""
     shop = Captured(tmp_path, mysql80)
     with running(shop) as engine:
         shop.insert([1])
@@ -44,7 +46,7 @@ def lost(mysql80: DatabaseServer, tmp_path: Path) -> Captured:
 
 
 def _healed(shop: Captured, engine: Engine) -> None:
-    """It reads again, in a new epoch, with nothing that was held, and every table's rows wanted."""
+    """Requires that the engine reads again in a new epoch, with nothing buffered, and that a snapshot of every table is requested."""
     before = read_ledger(shop.directory).epoch
     wait_for("it reads again", lambda: engine.hand_out(0.2) is None and engine.status().state == "RUNNING")
     ledger = read_ledger(shop.directory)

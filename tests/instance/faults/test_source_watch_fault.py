@@ -1,4 +1,4 @@
-"""The stream is silent while its source is reset, replaced or cannot be queried: the engine notices at its next check."""
+"""Tests a stream that is silent while its source is reset, replaced or cannot be queried: the engine notices at its next check."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_fault_a_source_that_cannot_be_asked_is_said_after_some_looks() -> None:
 
 @pytest.mark.parametrize("gtid_enabled", [False, True])
 def test_fault_a_source_that_may_no_longer_say_its_end_is_one_that_cannot_be_asked(*, gtid_enabled: bool) -> None:
-    """REPLICATION CLIENT was revoked: the stream goes on, and nobody knows whether all of it is read."""
+    """REPLICATION CLIENT was revoked. The stream continues, and nobody knows whether all of it is read."""
     now, parser = [0.0], SilentParser()
     silent = ServerFacts(version="8.0.31", mariadb=False, server_uuid="u", gtid_enabled=gtid_enabled)
     watch = SourceWatch(parser, lambda *_: silent, 60.0, lambda: now[0])
@@ -125,7 +125,7 @@ def test_fault_a_look_that_breaks_is_not_the_last_one() -> None:
 
 
 def test_failover_the_watch_tells_how_long_the_saved_position_is_kept() -> None:
-    """The second look asks when the file after the saved one, and the oldest one, were created."""
+    """The second look reads when the file after the saved one, and the oldest one, were created."""
     asked: list[tuple[str, ...]] = []
     created = int(time.time()) - 20 * 3600
 
@@ -184,7 +184,7 @@ def test_fault_the_lag_grows_while_the_source_is_ahead_of_a_silent_stream() -> N
 def test_fault_the_status_tells_what_amazon_promises_and_what_was_observed(
     fresh_server: ServerFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`binlog_expire_logs_seconds` is 30 days on this server. Then the retention is set, and the server purges all the same."""
+    """`binlog_expire_logs_seconds` is 30 days on this server. Then the retention is set, and the server purges nevertheless."""
     server = fresh_server("mysql-8.0.31")
     shop = Captured(tmp_path, server)
     with amazon(server, monkeypatch, RDS_MARKS), watching(shop) as engine:

@@ -1,6 +1,8 @@
-"""An engine with a store in files that is killed while it takes a stopped table up: between two of its writes, the files gone by then.
+"""Tests an engine with a file store that is killed while it resumes a stopped table, between two of its writes, when the files are gone
+already.
 
-The stored events lack the rows of the stopped table, so they go first; a process that comes after the kill reads them from the source.
+The stored events lack the rows of the stopped table, so they are removed first. A process that starts after the kill reads the rows from
+the source.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ HOLDS, ADDS = "schema_changes: {add: hold}", "schema_changes: {add: apply}"
 
 @pytest.fixture
 def shop(mysql80: DatabaseServer, tmp_path: Path) -> Captured:
-    """Whose table `late` has stopped at a change that conf/ would apply by now; all that was before is acked."""
+    """Sets up a destination whose table `late` has stopped at a change that conf/ would apply by now. Everything before it is acked."""
     captured = Captured(tmp_path, mysql80)
     captured.run(f"CREATE TABLE {captured.database}.late (n INT PRIMARY KEY)")
     captured.describe("store: {kind: file}", HOLDS)
@@ -73,7 +75,7 @@ def rows_of_late(shop: Captured, first: int, end: int) -> list[str]:
 
 
 def killed_at(shop: Captured, location: str) -> None:
-    """An engine of its own process looks for batches, and dies there."""
+    """Runs an engine in a process of its own, which looks for batches and is killed at this location."""
     process = subprocess.Popen(
         [sys.executable, "-c", DIES, str(shop.conf), location], env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
@@ -85,7 +87,7 @@ def killed_at(shop: Captured, location: str) -> None:
 
 
 def taken(shop: Captured, engine: Engine, *last: int) -> list[int]:
-    """All that is handed out until these numbers were."""
+    """Returns everything that is handed out until these numbers were handed out."""
     found: list[int] = []
 
     def done() -> bool:
@@ -140,7 +142,7 @@ def test_fault_a_kill_while_a_table_is_taken_anew_from_a_file_store_loses_and_do
 def test_fault_a_table_waits_while_the_file_store_has_the_only_copy_of_what_follows_for_the_others(
     shop: Captured,
 ) -> None:
-    """The source has purged it: to read the stream again for one table would lose the changes of all."""
+    """The source has purged these events. Reading the stream again for one table would lose the changes of all tables."""
     name = f"{shop.database}.late"
     with reading(shop):
         shop.insert(range(6, 30))

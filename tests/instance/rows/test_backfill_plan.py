@@ -1,4 +1,4 @@
-"""The plan of a backfill, on real servers beside a running engine: what it would read, what it expects, and what it refuses."""
+"""Tests the plan of a backfill, on real servers with a running engine: what it would read, what it expects, and what it refuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECOND_US = 1_000_000
 def captured(request: pytest.FixtureRequest, tmp_path: Path) -> Captured:
     server: DatabaseServer = request.getfixturevalue(request.param)
     made = Captured(tmp_path, server)
-    # what other tests wrote into the future lies before
+    # Binlog that other tests wrote with future times is before this file.
     made.run(f"CREATE TABLE {made.database}.loose (n INT)", "FLUSH BINARY LOGS")
     return made
 
@@ -64,7 +64,7 @@ def test_a_plan_names_statements_and_what_the_history_knows_backfill(captured: C
     base, numbers = int(time.time()) + 1000, f"{captured.database}.numbers"
     insert_at(captured, 0, base)
     with running(captured) as engine:
-        # after the first the history begins, wherever a server notes something of its own between two transactions (MariaDB's checkpoints)
+        # The interval begins after the first row, even if a server writes its own events between two transactions (MariaDB's checkpoints).
         insert_at(captured, 3, base + 2)
         insert_at(captured, 1, base + 10)
         assert captured.take(engine, 2) == [3, 1]

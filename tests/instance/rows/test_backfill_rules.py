@@ -1,4 +1,4 @@
-"""What of a backfill may be done: each refusal by its condition, with what to do instead; and what a plan reckons with."""
+"""Tests what a backfill may do: each refusal by its condition, with what to do instead, and the figures of a plan."""
 
 from __future__ import annotations
 

@@ -87,14 +87,15 @@ def test_what_the_history_still_knows_is_told_backfill() -> None:
         ("CREATE TEMPORARY TABLE x SELECT id FROM orders", set()),
         ("ALTER DATABASE shop CHARACTER SET latin1", set()),
         ("CREATE OR REPLACE DATABASE shop", {"shop.orders", "shop.items"}),
-        ("DELETE FROM orders", {"shop.orders", "shop.items"}),  # in statement form: nobody knows which rows
-        # the function may write any table
+        # The change is in statement form, so nobody knows which rows it changed.
+        ("DELETE FROM orders", {"shop.orders", "shop.items"}),
+        # The function may write any table.
         ("INSERT INTO elsewhere.t VALUES (elsewhere.f(1))", {"shop.orders", "shop.items"}),
         ("ALTER gibberish orders", {"shop.orders"}),
         ("ALTER TABLE orders ADD INDEX (note)", set()),
         ("CREATE INDEX i ON orders (note)", set()),
         ("ANALYZE TABLE orders", set()),
-        ("CREATE TABLE orders (id INT PRIMARY KEY)", set()),  # no row of it lies before
+        ("CREATE TABLE orders (id INT PRIMARY KEY)", set()),  # No row of the table lies before the statement.
         ("CREATE TABLE IF NOT EXISTS orders (id INT PRIMARY KEY)", set()),
         ("GRANT SELECT ON shop.orders TO u", set()),
     ],
@@ -107,7 +108,9 @@ def test_a_statement_that_may_change_rows_or_columns_is_written_down_backfill(st
 
 
 def test_what_a_dump_does_not_tell_of_its_server_refuses_too_many_tables(tmp_path: Path) -> None:
-    """The dump of a server that folds names, or of one in MIXED format, decodes no row from before an ALTER or without a trigger's rows."""
+    """The dump may be from a server that folds names, or from one in MIXED format. Then no row from before an ALTER is decoded, and no row
+    of a table that a trigger may write.
+    """
     dump = tmp_path / "dump.sql"
     dump.write_text("USE `shop`;\nCREATE TABLE `orders` (`id` int);\nCREATE TABLE `items` (`id` int);\n")
 
@@ -134,7 +137,7 @@ def test_a_long_statement_is_cut_where_it_is_shown_backfill() -> None:
     [
         ("INSERT INTO elsewhere.log VALUES (1)", {"shop.orders", "shop.items"}),
         ("INSERT INTO mysql.rds_heartbeat2(id, value) values (1, 2)", set()),
-        # a view that they read may call a function that writes
+        # A view that the statement reads may call a function that writes.
         ("CREATE TABLE elsewhere.copy AS SELECT * FROM elsewhere.view_that_calls", {"shop.orders", "shop.items"}),
         ("CREATE TEMPORARY TABLE copy SELECT * FROM view_that_calls", {"shop.orders", "shop.items"}),
         ("CREATE TABLE elsewhere.copy (id INT)", set()),

@@ -1,4 +1,4 @@
-"""The reading of a backfill: alone in its folder, further where the lake is further, and refused where it would mean nothing."""
+"""Tests the reading of a backfill: it is alone in its folder, reads further if the lake is further, and is refused if it would be wrong."""
 
 from __future__ import annotations
 
@@ -78,5 +78,5 @@ def test_a_backfill_reads_on_to_where_the_lake_is_and_refuses_what_became_anothe
 
 
 def insert_like(captured: Captured, number: int) -> None:
-    """A row of the table as it is now."""
+    """Inserts a row with the current columns of the table."""
     captured.run(f"INSERT INTO {captured.database}.numbers (n) VALUES ({number})")

@@ -1,4 +1,4 @@
-"""A folder of modules for each test of transforms."""
+"""Provides a folder of modules for each test of transforms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.instance.transforms.fix_modules import UPPER, write
 
 @pytest.fixture(autouse=True)
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder from which functions are imported. It begins with `shop_rows`."""
+    """Returns a folder from which functions are imported. At first it contains `shop_rows`."""
     folder = tmp_path / "modules"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)

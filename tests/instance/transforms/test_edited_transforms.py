@@ -62,7 +62,7 @@ def test_an_edited_function_is_imported_again_and_its_table_is_read_again(tmp_pa
 
 @pytest.mark.parametrize("is_package", [False, True], ids=["folder", "package"])
 def test_a_new_version_applies_a_module_that_the_function_uses(tmp_path: Path, modules: Path, is_package: bool) -> None:
-    """An engine restarts for the new `version` in its own process, which has imported that module before."""
+    """An engine restarts for the new `version` in its own process, which has imported the module before."""
     folder, dot = (modules / "shop_package", ".") if is_package else (modules, "")
     folder.mkdir(exist_ok=True)
     (folder / "__init__.py").touch()
@@ -106,7 +106,7 @@ def test_a_module_that_is_broken_now_delays_no_snapshot_of_another_table(tmp_pat
 def test_rows_are_not_read_with_a_salt_that_the_engine_does_not_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run may be on a host where the variable has another value. Nothing else would notice its digests."""
+    """A run may be on a host on which the variable has another value. Nothing else would notice its different digests."""
     monkeypatch.setenv("NOTE_SALT", "one")
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     (tmp_path / "conf" / "sluice.yaml").write_text(f"data_dir: {tmp_path}/data\nlake: {tmp_path}/lake\n")
@@ -132,7 +132,7 @@ def test_rows_are_not_read_with_a_salt_that_the_engine_does_not_have(
 def test_a_re_snapshot_does_not_hide_that_the_function_was_edited(
     mysql80: DatabaseServer, tmp_path: Path, modules: Path
 ) -> None:
-    """The running engine buffers changes by the function that it has imported, whatever the file contains by then."""
+    """The running engine buffers changes with the function that it has imported, whatever the file contains by then."""
     shop = Captured(tmp_path, mysql80)
     write(modules, UPPER.replace("note", "filler"))
     settings = {**SETTINGS, "reads": ["filler"], "writes": ["filler", "size"]}

@@ -38,7 +38,7 @@ def orders(rows):
 
 @pytest.fixture(autouse=True)
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file of the module `shop_notes`, which is not imported yet."""
+    """Returns the file of the module `shop_notes`, which is not imported yet."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(transform_functions, "_FUNCTIONS", {})
     monkeypatch.setattr(transform_modules, "_MODULES", {})

@@ -73,7 +73,7 @@ def staged(folder: Path, config: DestinationConfig, given: Batch, delivery: int 
 
 
 def rows_of(result: StagingResult, name: str = "orders") -> list[tuple[Any, ...]]:
-    """(operation, id, note, size) of each staged image of a table."""
+    """Returns (operation, id, note, size) of each staged image of a table."""
     found: list[tuple[Any, ...]] = []
     for segment in changes(result.path):
         if f".{name}." in str(segment.file):
@@ -119,7 +119,7 @@ def test_what_is_staged_is_transformed_in_the_order_of_the_transactions(tmp_path
 
 
 def test_a_function_that_raises_stops_its_table_and_nothing_is_lost_or_doubled(tmp_path: Path, modules: Path) -> None:
-    """The table stops where the batch begins, without any of its rows, so the same rows come again; others go on."""
+    """The table stops where the batch begins, without any of its rows, so the same rows arrive again. Other tables continue."""
     write(modules, RAISES_AT_POISON)
     result = staged(tmp_path / "1", destination(version="1"), POISONED)
     (stop,) = result.stopped
@@ -234,7 +234,7 @@ def test_a_corrected_function_is_applied_to_all_rows_of_the_table_that_it_stoppe
 
 
 def test_rows_are_not_read_by_a_function_that_the_engine_does_not_have(tmp_path: Path, modules: Path) -> None:
-    """A run imports the function itself, so it may have a newer one than the engine."""
+    """A run imports the function itself, so it may have a newer function than the engine."""
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     (tmp_path / "conf" / "sluice.yaml").write_text(f"data_dir: {tmp_path}/data\nlake: {tmp_path}/lake\n")
     text = f"source: {{user: u}}\ntables:\n  shop.orders: {{transform: {json.dumps(SETTINGS)}}}\n"
@@ -289,7 +289,7 @@ def test_check_says_why_a_function_cannot_be_imported(
 
 
 def test_the_page_for_operators_works(tmp_path: Path, modules: Path) -> None:
-    """docs/guides/transform.md: its function, its tests and its settings."""
+    """Tests docs/guides/transform.md: its function, its tests and its settings."""
     function, tests = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (modules / "shop_rows.py").write_text(function)
     defined: dict[str, Any] = {}
@@ -367,7 +367,7 @@ def test_an_equality_check_leaves_written_columns_out_and_refuses_dropped_rows()
 
 
 def read(shop: Captured, folder: Path) -> BackfillReading:
-    """What a backfill or a repair does before it reads the interval."""
+    """Does what a backfill or a repair does before it reads the interval."""
     now_us = time.time_ns() // 1000
     wanted = RequestedInterval(from_us=now_us - 1_000_000, tables=(f"{shop.database}.numbers",))
     return BackfillReading(shop.config.destinations["shop"], shop.directory, wanted, folder, now_us=now_us)
@@ -377,7 +377,7 @@ def read(shop: Captured, folder: Path) -> BackfillReading:
 def test_an_engine_transforms_rows_of_a_real_source_and_notices_an_edited_function(
     mysql80: DatabaseServer, tmp_path: Path, modules: Path
 ) -> None:
-    """Another process that imports the edited file reads no rows meanwhile; the next start of the engine stops the table."""
+    """Another process that imports the edited file reads no rows meanwhile. The next start of the engine stops the table."""
     shop = Captured(tmp_path, mysql80)
     write(modules, UPPER.replace("note", "filler"))
     settings = {**SETTINGS, "reads": ["filler"], "writes": ["filler", "size"]}

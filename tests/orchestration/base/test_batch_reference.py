@@ -1,4 +1,4 @@
-"""A batch's name survives every way it travels, and nothing else passes for one."""
+"""Tests that a batch's name survives every way in which it is passed, and that nothing else is accepted as one."""
 
 from __future__ import annotations
 

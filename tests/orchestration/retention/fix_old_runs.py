@@ -1,6 +1,6 @@
 """Makes a Dagster storage that has run for days: thousands of runs, copied from one real run with other ids and times."""
 
-# no `from __future__ import annotations`: Dagster inspects the type of `context` at runtime
+# There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
 
 import datetime as dt
 import os
@@ -21,7 +21,7 @@ from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
 ORDERS, ITEMS, ENGINE = (dg.AssetKey(["shop", name]) for name in ("orders", "items", "engine"))
 CHECK = dg.AssetCheckKey(ITEMS, "flows")
 RUNS, FEW_RUNS, DAYS = 2000, 200, 10.0
-FAILED_EVERY = 10  # every tenth run failed
+FAILED_EVERY = 10  # Every tenth run failed.
 DAY = 86_400.0
 
 

@@ -1,4 +1,4 @@
-"""Old runs and events leave Dagster's storage; what its pages show and what the ticks read stays."""
+"""Tests that old runs and events are removed from Dagster's storage, and that everything that its pages show and the ticks read stays."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def home(few_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 class Once(NamedTuple):
-    """A storage with thousands of runs that was pruned once. `before`: the bytes of its index of events, and the oldest run's id."""
+    """A storage with thousands of runs that was pruned once. `before`: the size of its index of events in bytes, and the id of the oldest
+    run.
+    """
 
     home: Path
     made: Pruned
@@ -81,7 +83,7 @@ def pruned(instance: dg.DagsterInstance) -> Pruned:
 
 
 def content(instance: dg.DagsterInstance) -> dict[str, Any]:
-    """What the storage has: runs by status, events and results by their number."""
+    """Returns the content of the storage: runs by status, and the numbers of events and results."""
     _, events = storages(instance)
     with events.index_connection() as connection:
         rows = connection.execute(SqlEventLogStorageTable.select()).fetchall()
@@ -149,7 +151,7 @@ def test_the_file_shrinks(once: Once) -> None:
 
 
 def test_a_table_that_did_not_change_for_long_keeps_its_newest_events(home: Path) -> None:
-    """Their run is gone, and what is asked of an asset is still answered."""
+    """The run of the events is gone, but queries of the asset are still answered."""
     later = time.time() + 30 * DAY
     with open_instance(home) as instance:
         for _ in range(FEW_KEPT):
@@ -203,7 +205,7 @@ STEPS = [
     (stored_events, "_newest_events"),
     (prune_module, "give_back"),
 ]
-CALLED_OFTEN = {"remove", "_newest_events", "give_back"}  # the second call fails
+CALLED_OFTEN = {"remove", "_newest_events", "give_back"}  # The second call fails.
 
 
 @pytest.mark.parametrize(("owner", "name"), STEPS)

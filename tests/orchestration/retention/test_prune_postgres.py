@@ -1,4 +1,6 @@
-"""Old runs and events leave a Dagster storage in Postgres as they leave SQLite, and Postgres uses their space again."""
+"""Tests that old runs and events are removed from a Dagster storage in Postgres as from SQLite, and that Postgres
+uses their space again.
+"""
 
 from __future__ import annotations
 

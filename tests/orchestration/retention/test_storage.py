@@ -1,4 +1,4 @@
-"""Dagster's storage with connections that are used again: the same files and answers as Dagster's own one."""
+"""Tests Dagster's storage with connections that are reused: it has the same files and answers as Dagster's own."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _tables(connection: db.Connection) -> list[str]:
 def test_the_page_of_a_run_gets_events_while_the_writer_keeps_its_connection(
     home: Path, instance: dg.DagsterInstance
 ) -> None:
-    """Dagster's own watch looks at a file that changes only when SQLite copies its log."""
+    """Dagster's own watcher looks at a file that changes only when SQLite copies its log."""
     run = instance.create_run_for_job(JOB)
     instance.report_engine_event("first", run)
     seen, told = list[str](), threading.Semaphore(0)
@@ -198,7 +198,7 @@ def test_two_processes_write_one_file(home: Path, instance: dg.DagsterInstance) 
 
 
 def test_a_forked_process_opens_its_own_connections(tmp_path: Path) -> None:
-    """SQLite forbids to use a connection in a child of the process that opened it."""
+    """SQLite forbids the use of a connection in a child of the process that opened it."""
     kept = KeptFile(f"sqlite:///{tmp_path / 'a.db'}")
     with kept.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE pids (pid INT)")

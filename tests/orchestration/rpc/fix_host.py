@@ -1,4 +1,4 @@
-"""An engine host on the loopback address and its caller, with any engines."""
+"""Provides an engine host on the loopback address and its caller, with any engines."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def called(engines: EngineHost, root: Path) -> Iterator[RemoteHost]:
 
 @contextlib.contextmanager
 def connected(engines: EngineHost, root: Path) -> Iterator[RemoteHost]:
-    """As `called`, by a caller that has called once before. A first call has two seconds to connect, which a busy machine may not give it:
-    the tick then names the engine's process and requests no run.
+    """Does the same as `called`, with a caller that has called once before. A first call has two seconds to connect, which may not be
+    enough on a busy machine. The tick then names the engine's process and requests no run.
     """
     with called(engines, root) as caller:
 

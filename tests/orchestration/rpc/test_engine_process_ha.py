@@ -1,4 +1,4 @@
-"""`sluice engine` with a real source: callers come and go, and it is killed, started again and stopped."""
+"""Tests `sluice engine` with a real source: callers connect and disconnect, and it is killed, started again and stopped."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class House:
         return ChildProcess(command, self.log, environment=environment, die_with_parent=True)
 
     def engine(self) -> RemoteEngine:
-        """As a code server sees it that has just begun."""
+        """Returns the engine as a code server sees it that has just begun."""
         host = RemoteHost(load_config(self.captured.conf))
 
         def found() -> RemoteEngine | None:

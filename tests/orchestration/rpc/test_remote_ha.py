@@ -43,7 +43,7 @@ TOKEN = "a token that both sides know"  # noqa: S105
 
 
 class House:
-    """An engine, and who calls it."""
+    """An engine and its caller."""
 
     def __init__(self, root: Path, host: RemoteHost, engines: FakeHost) -> None:
         self.root, self.host, self.engines, self.engine = root, host, engines, engines.engine
@@ -282,7 +282,7 @@ def test_ha_the_host_that_had_the_destination_is_asked_first(tmp_path: Path, mon
 
     monkeypatch.setattr(Connection, "ask", noted)
     first, second = (f"127.0.0.1:{each.port}" for each in servers)
-    engines[0].holder = 7  # it stands by, or hangs
+    engines[0].holder = 7  # The engine is on standby, or hangs.
     host.get_or_start("shop")
     host.get_or_start("shop")
     assert asked == [(first, None), (second, None), (second, None)]

@@ -1,4 +1,4 @@
-"""What `ports.RunEngine` promises, over real connections: to the code server of a run's host, and over TLS to two engine hosts."""
+"""Tests the promises of `ports.RunEngine` over real connections: to the code server of a run's host, and over TLS to two engine hosts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.orchestration.rpc.fix_host import config_at, server_of
 
 
 class House:
-    """An engine, who serves it, and a run that calls it."""
+    """An engine, its server, and a run that calls it."""
 
     caller: RunCaller
 
@@ -51,7 +51,7 @@ class House:
 
 
 class CodeServer(House):
-    """The engine is in the code server, and the run on its host."""
+    """The engine is in the code server, and the run is on the same host."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -68,7 +68,7 @@ class CodeServer(House):
 
 
 class EngineHosts(House):
-    """Two engine hosts with one ledger behind TLS, the second on standby; the run has nothing but conf/."""
+    """Two engine hosts share one ledger behind TLS, and the second is on standby. The run has only conf/."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -108,7 +108,7 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
 
 
 def offered(house: House) -> BatchReference:
-    """The next batch of a run that drains, with five changes."""
+    """Requests the next batch of a draining run, with five changes."""
     house.engine.capture(5)
     reference = house.caller.hand_out(0.0).reference
     assert reference is not None
@@ -116,7 +116,7 @@ def offered(house: House) -> BatchReference:
 
 
 def appendable(house: House) -> tuple[OutstandingBatch, BatchReference]:
-    """A batch of five changes whose end is not fixed, and one more change."""
+    """Returns a batch of five changes whose end is not fixed, and adds one more change."""
     house.engine.capture(5)
     batch = house.engine.hand_out(0.0, appendable=True)
     assert batch is not None
@@ -175,7 +175,7 @@ def test_ha_a_batch_that_is_handed_out_to_a_run_has_a_fixed_end(house: House) ->
 def test_ha_a_request_whose_answer_is_late_leaves_one_batch_whatever_comes_first(
     house: House, monkeypatch: pytest.MonkeyPatch, rolled_back_first: bool
 ) -> None:
-    """Number 3: an engine that stalls was taken for one that is away. Its late answer reaches nobody, and what it did stands."""
+    """Number 3: an engine that stalls was considered unavailable. Its late answer reaches nobody, but the effect of the call stays."""
     batch, reference = appendable(house)
     take, may_end, ended = house.engine.take, threading.Event(), threading.Event()
 
@@ -249,7 +249,7 @@ def test_ha_while_the_sensor_is_off_nothing_is_handed_out(house: House, monkeypa
 
 @pytest.mark.parametrize("how", ["its lease is lost", "it is killed"])
 def test_ha_a_run_goes_on_with_the_host_that_took_over(hosts: EngineHosts, how: str) -> None:
-    """The first request at a host counts as a tick: no tick has reached it yet."""
+    """The first request at a host counts as a tick, because no tick has reached this host yet."""
     reference = offered(hosts)
     hosts.fail_over()
     if how == "it is killed":
@@ -273,7 +273,7 @@ def test_ha_between_two_hosts_nobody_answers_and_nothing_is_lost(hosts: EngineHo
 
 
 class Fenced:
-    """An engine whose host stands still during an ack and loses its lease meanwhile: the ledger refuses its write."""
+    """An engine whose host is suspended during an ack and loses its lease meanwhile. The ledger refuses its write."""
 
     def __init__(self, engine: FakeEngine) -> None:
         self._engine, self.goes_on, self.refused = engine, threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""The RPC endpoint of a code server: which callers are refused, and what a run is told that finds none on its host."""
+"""Tests the RPC endpoint of a code server: which callers are refused, and the error for a run that finds no endpoint on its host."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_caller_with_another_token_is_refused(house: CodeServer) -> None:
 
 
 def test_a_request_is_limited_before_its_token_is_checked(house: CodeServer) -> None:
-    """A run's request names a batch; the limit of ticks' requests would let any local process fill the memory."""
+    """A run's request only names a batch. With the limit for ticks, any local process could fill the memory."""
     with pytest.raises(EngineAwayError, match="RESOURCE_EXHAUSTED"):
         house.caller._engine()._ask(TELL_FAILING, reason="x" * RUN_REQUEST_BYTES_MAX)
     assert house.engine.failing == ""
@@ -61,7 +61,7 @@ def test_an_endpoint_file_that_is_missing_or_unreadable_counts_as_away(house: Co
 
 
 def test_a_run_on_another_host_is_told_which_setting_it_needs(house: CodeServer, tmp_path: Path) -> None:
-    """Also where the hosts share the folder: another program may have the port there, and gets no token."""
+    """This also holds if the hosts share the folder. Another program may have the port there, and gets no token."""
     reference = BatchReference(destination="shop", ledger=LEDGER_ID, batch=1, first_end=9, delivery=1)
     rewrite(house, host="the-code-server", address="127.0.0.1:1")
     with pytest.raises(EngineAwayError, match="is for runs on the-code-server only"):

@@ -1,4 +1,6 @@
-"""Two engine hosts and no Dagster: one is killed, the other serves the clients. A host is a `sluice engine` with its own folder."""
+"""Tests two engine hosts without Dagster: one is killed, and the other serves the clients. A host is a
+`sluice engine` with its own folder.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ SESSION_SECONDS = 6
 
 
 class Host:
-    """One of two. `meta`: what conf/ says of the ledger that they share."""
+    """One of two engine hosts. `meta`: the settings in conf/ of the ledger that they share."""
 
     def __init__(self, root: Path, captured: Captured, meta: str) -> None:
         self._root, self.port = root, free_port()
@@ -72,7 +74,7 @@ class Host:
 
 
 class Seen:
-    """The numbers that a client has taken, in a thread of its own."""
+    """Collects the numbers that a client has received, in a thread of its own."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -83,7 +85,7 @@ class Seen:
 
 @contextlib.contextmanager
 def python_client(hosts: list[Host], captured: Captured) -> Iterator[Seen]:
-    """Sluice's own client, which is told of both servers."""
+    """Starts Sluice's own client, which gets the addresses of both servers."""
     seen, ending = Seen(), threading.Event()
     client = CanalClient(
         "shop",
@@ -110,7 +112,7 @@ def python_client(hosts: list[Host], captured: Captured) -> Iterator[Seen]:
 def take_over(
     root: Path, captured: Captured, meta: str, client: Callable[[list[Host]], contextlib.AbstractContextManager[Seen]]
 ) -> None:
-    """The first host is killed, and the second, once the first stands by for it."""
+    """Kills the first host, and later the second one, once the first is on standby for it."""
     hosts = [Host(root / "one", captured, meta)]
     wait_for("the first host serves", hosts[0].serves, 120)
     hosts.append(Host(root / "two", captured, meta))
@@ -136,7 +138,7 @@ def take_over(
 
 
 def own_database(server: PostgresServer, name: str) -> str:
-    """The URL of a new database: other tests leave the ledger of a `shop` in the one that all share."""
+    """Returns the URL of a new database, because other tests leave the ledger of a `shop` in the common one."""
     engine = create_engine(server.url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name}"))

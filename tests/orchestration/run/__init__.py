@@ -1,1 +1,1 @@
-"""What a run does."""
+"""Tests the work of runs."""

@@ -1,4 +1,6 @@
-"""The job `catch_up`: succeeds when nothing is missing, and fails with a sentence. Its rules: tests/acts/test_catch_up.py."""
+"""Tests the job `catch_up`, which succeeds when nothing is missing, and otherwise fails with a sentence. tests/acts/test_catch_up.py tests
+its rules.
+"""
 
 from __future__ import annotations
 

@@ -20,19 +20,19 @@ FIRST, PUBLISHED = table_name(0), table_name(1)
 
 
 class Shop:
-    """Two tables of a destination with real records and consistent snapshots; the Delta tables themselves are not read."""
+    """Two tables of a destination with real records and consistent snapshots. The Delta tables themselves are not read."""
 
     def __init__(self, config: SluiceConfig) -> None:
         self._config, self._records = config, keep_lake_tables(config, 2)
         self.amendments = CutAmendments(config, "shop", clock=itertools.count().__next__)
 
     def merge(self, end: int, version: int, *held: str) -> None:
-        """A batch merges the published table, unless it is held, and publishes a consistent snapshot."""
+        """Merges a batch into the published table, unless its changes are buffered, and publishes a consistent snapshot."""
         self._records.keep({PUBLISHED: (f"id-{PUBLISHED}", version)})
         keep_cut(self._config, "shop", "run", batch(end), BY_HAND, buffered=held)
 
     def publish(self, version: int) -> None:
-        """A snapshot run publishes the table right after another one, so that it waits."""
+        """Publishes the table as a snapshot run does, immediately after another publication, so that it waits."""
         self.amendments.add(FIRST, 1, str)
         self._records.keep({PUBLISHED: (f"id-{PUBLISHED}", version)})
         self.amendments.add(PUBLISHED, 9, str)
@@ -72,7 +72,7 @@ def test_a_published_table_that_waits_is_in_the_newest_snapshot_afterwards(shop:
 
 @pytest.mark.parametrize("held_version", [5, 7], ids=["at the published version", "merged since"])
 def test_a_late_write_changes_no_table_that_stopped_after_it_was_published(shop: Shop, held_version: int) -> None:
-    """The table would be complete for readers of the newest snapshot, although it lacks the rows of later batches."""
+    """Otherwise the table would be complete for readers of the newest snapshot, although it lacks the rows of later batches."""
     shop.merge(10, 1)
     shop.publish(5)
     shop.merge(20, held_version)
@@ -83,7 +83,9 @@ def test_a_late_write_changes_no_table_that_stopped_after_it_was_published(shop:
 
 
 def test_a_table_that_is_published_again_is_no_longer_stopped_in_the_newest_snapshot(shop: Shop) -> None:
-    """A run was killed between the table's record and the snapshot's, so that a batch took the table for held."""
+    """A run was killed between the write of the table's record and the write of the snapshot's record. So a batch treated the table as
+    buffered.
+    """
     shop.merge(10, 5, PUBLISHED)
     assert shop.newest == (10, 5, True)
     shop.publish(5)

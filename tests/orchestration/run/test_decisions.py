@@ -1,4 +1,4 @@
-"""An operator's decisions from Dagster's launchpad: what the run shows, what it saves, and what is refused."""
+"""Tests an operator's decisions from Dagster's launchpad: what the run shows, what it saves, and what is refused."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ STOPS = {
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Of a destination with a pending change, a table that stopped for another reason, one for its Delta table, and a consumer."""
+    """Returns the directory of a destination with a pending change, a stopped table, a table that stopped because of its Delta table, and a
+    consumer.
+    """
     made = make_config(tmp_path).destination_dir("shop")
     made.mkdir(parents=True)
     for table, (state, reason) in STOPS.items():
@@ -127,7 +129,7 @@ def test_where_nothing_waits_one_sentence_says_so(tmp_path: Path) -> None:
 
 @pytest.fixture
 def repairs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, RepairRequest]]:
-    """What is compared and repaired, instead of its being done."""
+    """Records what is compared and repaired, without doing it."""
     found: list[tuple[str, RepairRequest]] = []
     planned = (
         TableRepair(result=TableResult(table="shop.orders", verdict=Verdict.DIFFERENT), refused="it has no key"),

@@ -1,4 +1,6 @@
-"""A draining run on another host than the code server: real definitions and TLS, two engine hosts, fakes of engine, locks and merge."""
+"""Tests a draining run on another host than the code server: definitions and TLS are real, with two engine hosts and fakes of engine, locks
+and merge.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 @pytest.fixture
 def hosts(shop: Shop, tmp_path: Path) -> Iterator[EngineHosts]:
-    """Both hosts have the shop's engine, one after the other, as its ledger is the same."""
+    """Returns two hosts that have the shop's engine one after the other, because its ledger is the same."""
     made = EngineHosts(tmp_path)
     made.engine = made.host.engine = made.second.engine = shop.engine
     yield made
@@ -104,7 +106,7 @@ def test_ha_a_run_is_told_to_leave_by_the_host_that_is_to_end(shop: Shop, hosts:
 def test_ha_a_run_on_another_host_than_an_embedded_engine_says_which_setting_it_needs(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its batch is merged, and its success settles it; it does not drain."""
+    """The run merges its batch, and its success settles the batch. It does not drain."""
     monkeypatch.setattr(drain_run, "ANSWER_SECONDS_MAX", 0.1)
     result = run(shop, caller_of_code_server(tmp_path / "not here", "shop"))
     assert result.success

@@ -1,4 +1,4 @@
-"""A draining run in one process: real definitions and run records, with fakes of engine, RPC endpoint, lock and merge."""
+"""Tests a draining run in one process: definitions and run records are real, with fakes of engine, RPC endpoint, lock and merge."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ORDERS = dg.AssetKey(["shop", "orders"])
 
 
 class Shop:
-    """A destination whose runs drain; the engine has one batch of five changes waiting."""
+    """A destination with draining runs. The engine has one batch of five changes waiting."""
 
     def __init__(self, root: Path, instance: dg.DagsterInstance) -> None:
         config = make_config(root)
@@ -41,7 +41,7 @@ class Shop:
         self.engine.capture(5)
 
     def run(self) -> Any:
-        """The run of the head of the line, as a tick asks for it."""
+        """Runs the oldest batch in flight, as a tick requests it."""
         batch = self.engine.hand_out(0)
         assert batch is not None
         reference = BatchReference.of("shop", batch)
@@ -53,7 +53,7 @@ class Shop:
         )
 
     def capture_before(self, *calls: str) -> None:
-        """So many changes more as soon as each of these calls comes."""
+        """Adds this many changes as soon as each of these calls arrives."""
 
         def before(name: str) -> None:
             if name in calls:
@@ -92,7 +92,7 @@ def test_batch_after_batch_is_merged_told_and_settled_on_its_own(shop: Shop) -> 
 
 
 def test_the_check_of_a_table_counts_for_all_that_a_run_merges_into_it(shop: Shop) -> None:
-    """Dagster shows a check's result until another run materializes the table; once a run is enough."""
+    """Dagster shows a check's result until another run materializes the table. So one result per run is enough."""
     shop.capture_before("ack 1", "ack 2")
     result = shop.run()
     flowing = shop.instance.event_log_storage.get_asset_check_execution_history(
@@ -102,7 +102,7 @@ def test_the_check_of_a_table_counts_for_all_that_a_run_merges_into_it(shop: Sho
 
 
 def test_a_batch_is_settled_before_it_is_told_and_told_before_the_next_is_requested(shop: Shop) -> None:
-    """The report takes seconds if the tables are many, and the ack does not wait for it."""
+    """If there are many tables, the report takes seconds, and the ack does not wait for it."""
     told = []
     shop.feed.before = lambda name: told.append(
         (name, len(shop.instance.fetch_materializations(ORDERS, limit=10).records))

@@ -1,4 +1,4 @@
-"""The engine's acts from Dagster's launchpad: typed config, and what the run's page says."""
+"""Tests the engine's acts in Dagster's launchpad: the typed config, and what the run's page shows."""
 
 from __future__ import annotations
 

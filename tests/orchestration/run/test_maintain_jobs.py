@@ -1,4 +1,4 @@
-"""The job and the schedules that look after a destination's tables, as Dagster shows them."""
+"""Tests the job and the schedules that maintain a destination's tables, as Dagster shows them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def definitions(root: Path, **given: Any) -> dg.Definitions:
 
 @pytest.fixture
 def wishes(monkeypatch: pytest.MonkeyPatch) -> list[MaintainRequest]:
-    """What the job asks for, instead of its being done."""
+    """Records what the job requests, without doing it."""
     found: list[MaintainRequest] = []
 
     def run(*given: Any, run: str) -> Looked:
@@ -169,7 +169,7 @@ def test_destinations_begin_at_minutes_of_their_own_and_few_at_once() -> None:
 
 
 def test_maintenance_writes_over_what_the_run_left_that_it_waited_for(tmp_path: Path) -> None:
-    """It had read the record before, and ended with all remaining tables when it wrote its own."""
+    """The other run had read the record before, and wrote its own record with all remaining tables when it ended."""
     config = make_config(tmp_path)
     directory = config.destination_dir("shop")
     owner = Owner(ledger_id="0123456789ab", destination="shop", table="shop.items")

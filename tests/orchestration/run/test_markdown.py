@@ -1,4 +1,4 @@
-"""Text of a source in Markdown: a real parser shows it as it was."""
+"""Tests text of a source in Markdown: a real parser shows it unchanged."""
 
 from __future__ import annotations
 

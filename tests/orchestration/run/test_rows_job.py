@@ -1,4 +1,6 @@
-"""The jobs of operations on rows as Dagster shows them: what the launchpad asks for, what a partition means, how a run fails."""
+"""Tests the jobs of operations on rows as Dagster shows them: the fields of the launchpad, the meaning of a
+partition, and how a run fails.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def definitions(tmp_path: Path) -> dg.Definitions:
 
 @pytest.fixture
 def wishes(monkeypatch: pytest.MonkeyPatch) -> list[BackfillRequest]:
-    """What the jobs ask for, instead of its being done."""
+    """Records what the jobs request, without doing it."""
     found: list[BackfillRequest] = []
 
     def run(run: RowsRun, request: BackfillRequest) -> Done:

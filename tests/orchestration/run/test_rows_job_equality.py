@@ -1,4 +1,4 @@
-"""A repair by the job of operations on rows as Dagster shows it: its events, and how a run fails."""
+"""Tests a repair by the job of operations on rows as Dagster shows it: its events, and how a run fails."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def job(tmp_path: Path) -> dg.JobDefinition:
 
 @pytest.fixture
 def wishes(monkeypatch: pytest.MonkeyPatch) -> list[RepairRequest]:
-    """What the job asks for, instead of its being done."""
+    """Records what the job requests, without doing it."""
     found: list[RepairRequest] = []
 
     def plan(_config: object, request: RepairRequest) -> tuple[TableRepair, ...]:

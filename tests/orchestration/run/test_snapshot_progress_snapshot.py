@@ -1,4 +1,4 @@
-"""What Dagster's records say of a table while its rows are being read, by the real job; the reading itself is replaced."""
+"""Tests what Dagster's records show of a table while a snapshot reads its rows. The job is real, and the reading is replaced."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ORDERS, ITEMS = "shop.orders", "shop.items"
 
 
 def being_read(now: float) -> SnapshotRecord:
-    """A quarter of its rows are there, after ten seconds."""
+    """Returns a snapshot of which a quarter of the rows is read, after ten seconds."""
     begin = Position(epoch=1, file="b.000001", offset=400)
     record = wanted(ORDERS, None, now - SECONDS)
     record = record.began(begin, version="1", key=("id",), columns=(), rows_expected=ROWS_EXPECTED, now=now - SECONDS)
@@ -39,7 +39,7 @@ def being_read(now: float) -> SnapshotRecord:
 def told_amid(
     root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[SnapshotDependencies], None]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Metadata of each table's observations as Dagster has them before the reading, `read`, has ended; the oldest first."""
+    """Returns the metadata of each table's observations, oldest first, as Dagster has them before the reading (`read`) has ended."""
     config, found = make_config(root), dict[str, list[dict[str, Any]]]()
     write_tables(config.destination_dir("shop"))
     job = build_definitions(config, make_fake_ports(config).ports()).resolve_job_def("snapshot_shop_job")
@@ -113,7 +113,9 @@ class Amendments(CutAmendments):
 def test_published_tables_are_in_the_newest_snapshot_before_a_large_table_is_read_completely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """A run that is killed during the reading would leave them out until the next batch, which may take long. An error ends no reading."""
+    """A run that is killed during the reading would leave them out until the next batch, which may take long. An error does not end the
+    reading.
+    """
     amendments, written = Amendments(refused), list[int]()
     monkeypatch.setattr(snapshot_run, "CutAmendments", lambda *_: amendments)
 
@@ -126,7 +128,7 @@ def test_published_tables_are_in_the_newest_snapshot_before_a_large_table_is_rea
                 hands.progress(each)
             written.append(amendments.written)
         with hands.run_lock(), monkeypatch.context() as patch:
-            patch.delattr(snapshot_run, "only_writer")  # it would wait for the lock
+            patch.delattr(snapshot_run, "only_writer")  # This would wait for the lock.
             patch.setattr(time, "time", lambda: clock + 30.0)
             hands.progress(record)
         written.append(amendments.written)

@@ -1,4 +1,4 @@
-"""The real merge behind its seam: in a fork of the warm process, as runs are made, on a real Spark server; and without one."""
+"""Tests the real merge behind its port: in a fork of the warm process, as runs are started, on a real Spark server, and without one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def order_of(config: SluiceConfig, batch_dir: Path) -> MergeOrder:
 
 @pytest.mark.spark
 def test_cut_forks_of_the_warm_process_merge_and_publish(tmp_path: Path, spark_server: SparkConnectServer) -> None:
-    """Two runs after each other: what one fork does with Spark, Arrow and Delta leaves no trace in the next."""
+    """Two runs follow each other. What one fork does with Spark, Arrow and Delta has no effect on the next."""
     config = make_config(tmp_path).model_copy(update={"spark": SparkConfig(remote=spark_server.url)})
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(WARM_MODULES))
@@ -67,7 +67,7 @@ def test_cut_forks_of_the_warm_process_merge_and_publish(tmp_path: Path, spark_s
     table = deltalake.DeltaTable(config.table_path("shop", "shop", "orders"))
     rows: Any = deltalake.QueryBuilder().register("t", table).execute("SELECT id FROM t ORDER BY id").read_all()
     assert [row.as_py() for row in rows["id"]] == [1, 3]
-    # each run's last commit is a cut, and Spark reads the table at it
+    # Each run's last commit is a consistent snapshot, and Spark reads the table at this snapshot.
     cut = read_cut(config.lake, "shop")
     assert (cut.tables["shop.orders"].version, cut.order_key) == (found[-1][3], 4002)
     spark = SparkSettings(remote=spark_server.url, sessions_file=tmp_path / "lanes.json")

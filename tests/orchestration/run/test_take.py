@@ -1,4 +1,4 @@
-"""A run takes its batch before it merges: the engine fixes the end, after the changes that arrived while the run started."""
+"""Tests that a run takes its batch before it merges it: the engine fixes the end, after the changes that arrived while the run started."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ORDERS = dg.AssetKey(["shop", "orders"])
 
 
 class Shop:
-    """A destination with a batch of five changes out, and three more that came since."""
+    """A destination with a batch of five changes in flight, and three more changes that arrived since."""
 
     def __init__(self, root: Path, instance: dg.DagsterInstance) -> None:
         config = make_config(root)
@@ -106,7 +106,7 @@ ERRORS = [
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_batch_whose_end_is_fixed_is_merged_without_the_engine(shop: Shop, error: Exception) -> None:
-    """A run on another host than the code server has no endpoint; the batch of such a run is not appendable."""
+    """A run on another host than the code server has no endpoint. The batch of such a run is not appendable."""
     assert shop.engine.head is not None
     shop.engine.take(shop.engine.head, append=False)
     shop.feed.before = raising(error)
@@ -118,7 +118,7 @@ def test_a_batch_whose_end_is_fixed_is_merged_without_the_engine(shop: Shop, err
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("executed", [True, False])
 def test_a_run_whose_request_is_not_answered_writes_nothing(shop: Shop, error: Exception, executed: bool) -> None:
-    """Number 3: a run that gave up waiting merged the batch as it was, and the engine replaced it amid the merge."""
+    """Number 3: a run that stopped waiting merged the batch as it was, and the engine replaced the batch during the merge."""
 
     def lose(_: str) -> None:
         assert shop.engine.head is not None
@@ -137,7 +137,7 @@ def test_a_run_whose_request_is_not_answered_writes_nothing(shop: Shop, error: E
 
 
 def test_a_request_is_repeated_until_it_is_answered(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine's process restarts, or the answer of a request that was executed is lost."""
+    """The engine's process restarts, or the answer to an executed request is lost."""
     monkeypatch.setattr(merge_run, "TAKE_SECONDS_MAX", 60.0)
     failures = iter([*ERRORS, EngineAwayError("the connection broke")])
 

@@ -1,1 +1,1 @@
-"""The sensor's tick and its rules."""
+"""Tests the sensor's tick and its rules."""

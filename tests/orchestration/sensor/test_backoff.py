@@ -1,4 +1,4 @@
-"""When a failed batch is tried again: the pauses themselves, how failures in a row are counted, and both through a sensor's ticks."""
+"""Tests when a failed batch is tried again: the pauses, how consecutive failures are counted, and both in a sensor's ticks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sluice.orchestration.sensor.backoff import (
 )
 from tests.orchestration.sensor.test_tick import JOB, Shop
 
-SLACK_SECONDS = 4  # what the tests themselves may take between a failure and the tick after it
+SLACK_SECONDS = 4  # The time that the tests themselves may take between a failure and the next tick.
 COUNTS = st.integers(0, 10_000)
 
 
@@ -53,7 +53,7 @@ def test_what_remains_of_a_pause_never_exceeds_it(failed: Failed) -> None:
 
 @given(st.booleans())
 def test_a_table_that_can_never_be_merged_costs_few_runs(away: bool) -> None:
-    """An hour of ticks, five seconds apart, each run failing at once."""
+    """The test simulates an hour of ticks, five seconds apart, in which each run fails at once."""
     runs, ended_at = 1, 0.0
     for now in range(0, 3600, 5):
         if not waiting(Failed(in_a_row=runs, ago_seconds=now - ended_at, away=away)):
@@ -85,7 +85,7 @@ def test_no_more_failures_are_counted_than_there_are(runs: list[tuple[str, S]]) 
 
 
 class FailingShop(Shop):
-    """A shop whose runs fail for real; time passes as the test says."""
+    """A shop whose runs really fail. The test advances its clock."""
 
     def __init__(self, root: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(root, instance)
@@ -96,7 +96,7 @@ class FailingShop(Shop):
         )
 
     def fail(self, request: dg.RunRequest, reason: str = "shop.items: a type differs", *, away: bool = False) -> None:
-        """The run of a request, executed."""
+        """Executes the run of a request, which fails."""
         self.passed_seconds, self.fakes.merge.error, self.fakes.merge.away = 0.0, reason, away
         job = self.defs.resolve_job_def(JOB)
         result = job.execute_in_process(
@@ -105,7 +105,7 @@ class FailingShop(Shop):
         assert not result.success
 
     def waits(self, seconds: float = 10) -> str:
-        """The sentence of a tick that hands out nothing, after its seconds; the engine's status has it too."""
+        """Returns the sentence of a tick that hands out nothing, after some seconds. The engine's status has it too."""
         answer: Any = self.tick()
         assert not answer.run_requests
         said = str(answer.skip_message).split("; RUNNING")[0]
@@ -138,7 +138,7 @@ def test_each_failure_in_a_row_is_waited_for_longer(shop: FailingShop) -> None:
 
 
 def test_fault_a_try_that_is_at_work_does_not_hide_that_those_before_it_failed(shop: FailingShop) -> None:
-    """Between two tries nothing waits, and all is not well: it is only once a batch was merged."""
+    """Between two attempts nothing waits, but all is not well until a batch was merged."""
     shop.fail(shop.request())
     assert shop.request()
     assert shop.engine.failing == "", "one failure is mostly a process that was killed, and costs no wait"

@@ -35,7 +35,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
 
 
 def ended(shop: Shop, job: str, status: S, config: dict[str, Any] | None = None, reason: str = "") -> None:
-    """A run of a job, as Dagster would have recorded it."""
+    """Adds a run of a job to the storage, as Dagster would record it."""
     run = shop.instance.create_run_for_job(shop.defs.resolve_job_def(job), run_config=config or {}, status=S.STARTED)
     if status is S.FAILURE:
         shop.instance.report_run_failed(run, reason)
@@ -46,7 +46,7 @@ def ended(shop: Shop, job: str, status: S, config: dict[str, Any] | None = None,
 
 
 def told(shop: Shop) -> tuple[str, ...]:
-    """What a tick tells the engine."""
+    """Returns what a tick reports to the engine."""
     shop.tick()
     return shop.engine.lake
 
@@ -153,7 +153,8 @@ def test_a_look_is_taken_every_few_seconds(shop: Shop, monkeypatch: pytest.Monke
 
 
 def test_every_job_of_a_destination_is_a_kind(shop: Shop) -> None:
-    """A job that is added must be told of too, or be named here with the reason."""
+    """A new job must be a kind whose failures are reported, or must be listed here with the reason."""
     jobs = {each.name for each in shop.defs.resolve_all_job_defs()} - {"__ASSET_JOB"}
-    others = {JOB, "operate_engine", "decide", "catch_up"}  # counted by batch; the others report to whoever starts them
+    # `JOB` is counted by batch. Whoever starts the other jobs sees their result.
+    others = {JOB, "operate_engine", "decide", "catch_up"}
     assert jobs - others == {kind.job for kind in run_kinds(shop.config, "shop")}

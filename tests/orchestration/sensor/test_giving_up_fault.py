@@ -1,4 +1,4 @@
-"""A table that cannot be merged stops by name after some attempts, or at once if no attempt can succeed. The others continue."""
+"""Tests a table that cannot be merged: it stops by name after some attempts, or at once if no attempt can succeed. The others continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dagster's instance is opened once for all ticks of a sensor, and never that of another Dagster."""
+"""Tests that Dagster's instance is opened once for all ticks of a sensor, and never the instance of another Dagster."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Clock:
 
 
 class Watched:
-    """A destination with a table in the lake that its last run has left so."""
+    """A destination with a table in the lake, in the state in which its last run left it."""
 
     def __init__(self, root: Path) -> None:
         self.config: SluiceConfig = make_config(root)

@@ -1,4 +1,4 @@
-"""What a tick publishes about an engine: numbers for the plots of its asset, and the sensor's cursor."""
+"""Tests what a tick publishes about an engine: numbers for the plots of its asset, and the sensor's cursor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""No daemon, so no tick: the process of the engines itself has the check on an engine's asset fail in Dagster, and pass again."""
+"""Tests an engine without a daemon and without ticks: the process of the engines makes the check on its asset fail in Dagster, and pass
+again later.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ NO_TICK = "no tick of the sensor shop_engine for 120 s"
 
 
 class Host:
-    """The process that hosts an engine, over a storage of Dagster on disk; `now` is its clock."""
+    """The process that hosts an engine, with a Dagster storage on disk. `now` is its clock."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "storage").mkdir()
@@ -38,7 +40,7 @@ class Host:
         return dg.DagsterInstance.local_temp(str(self.folder / "storage"))
 
     def passes(self, seconds: float, *troubles: str) -> bool:
-        """Time passes, the engine writes its status; whether the host publishes anything."""
+        """Advances the time, and lets the engine write its status. Returns whether the host publishes anything."""
         self.now += seconds
         status = EngineStatus(
             state="RUNNING", troubles=troubles, ticked_at_us=int(self.ticked * 1e6), updated_at_us=int(self.now * 1e6)

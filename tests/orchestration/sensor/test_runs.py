@@ -206,7 +206,7 @@ def test_a_batch_that_is_rolled_back_between_two_tables_is_merged_no_further(sho
 
 @pytest.mark.parametrize("config", [{}, {"destination": "shop"}])
 def test_a_run_that_names_no_batch_merges_none(shop: Shop, config: dict[str, str]) -> None:
-    """None of it: the rows of the tables are asked for, which here cannot be yet. A part of it: it is refused."""
+    """With an empty name, the run requests the rows of the tables, which is not possible here yet. With a part of a name, it is refused."""
     result = shop.defs.resolve_job_def("merge_shop_job").execute_in_process(
         run_config={"ops": {"merge_shop": {"config": config}}}, instance=shop.instance, raise_on_error=False
     )

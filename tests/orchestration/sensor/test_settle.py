@@ -28,7 +28,7 @@ from sluice.orchestration.sensor.settle import (
 
 OLD, YOUNG = RUN_SECONDS_MAX + 1.0, 1.0
 LOCK_FREE = LOCK_FREE_SECONDS_MAX + 1.0
-# status → what one run of it means: (young, in its status for too long, without news for too long, lock free for too long)
+# status → what one run with it means: (young, too long in its status, too long without news, lock free for too long)
 TABLE = {
     S.SUCCESS: (Ack, Ack, Ack, Ack),
     S.FAILURE: (Rollback, Rollback, Rollback, Rollback),

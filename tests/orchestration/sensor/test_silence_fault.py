@@ -1,4 +1,4 @@
-"""An engine whose own sensor is switched off: the check on its asset fails all the same, and passes when the sensor is back."""
+"""Tests an engine whose own sensor is switched off: the check on its asset fails nevertheless, and passes when the sensor is on again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.orchestration.fix_location import make_config, make_fake_ports, write
 
 
 class Shop:
-    """The sensor of the snapshots of one destination, whose engine says how it is."""
+    """The sensor of snapshots of one destination, whose engine reports its state."""
 
     def __init__(self, root: Path, instance: dg.DagsterInstance) -> None:
         config = make_config(root)

@@ -33,11 +33,11 @@ from tests.orchestration.fix_location import make_config, make_fake_ports, write
 from tests.orchestration.rpc.fix_host import connected
 
 JOB = "merge_shop_job"
-TICK_SECONDS = 1.0  # a tick with nothing to do waits this long
+TICK_SECONDS = 1.0  # How long a tick with nothing to do waits.
 
 
 class Shop:
-    """One destination's sensor with everything around it; each call is a tick, as the daemon makes it."""
+    """One destination's sensor with everything around it. Each call is a tick, as the daemon starts it."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Shop:
         self.cursor: str | None = None
 
     def preview(self) -> Any:
-        """What the UI's "test sensor" does: the same function, and the answer is thrown away."""
+        """Does what the UI's "test sensor" does: it calls the same function and discards the answer."""
         context = dg.build_sensor_context(
             instance=self.instance, cursor=self.cursor, repository_def=self.defs.get_repository_def()
         )
@@ -79,7 +79,7 @@ class Shop:
         return found
 
     def run(self, request: dg.RunRequest, status: S) -> dg.DagsterRun:
-        """A run of a request in some status, as the daemon and the launcher would have recorded it."""
+        """Adds a run of a request with a status, as the daemon and the launcher would record it."""
         job = self.defs.resolve_job_def(JOB)
         return self.instance.create_run_for_job(
             job,
@@ -98,14 +98,14 @@ class Shop:
 
 
 def _look_at(clock: list[float]) -> float:
-    """A clock that is set by its test, and goes on a little with each look: a tick that waits comes to its end."""
+    """Advances a clock, which the test sets, a little with each look. So a tick that waits ends."""
     clock[0] += 0.05
     return clock[0]
 
 
 @pytest.fixture(params=["embedded", "remote"])
 def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    """With the engine in this process, and with one that is called over gRPC: all that a tick does is the same."""
+    """Uses an engine in this process, and an engine that is called over gRPC. Ticks do the same with both."""
     monkeypatch.setattr("sluice.orchestration.sensor.tick.TICK_SECONDS_MAX", TICK_SECONDS)
     monkeypatch.setattr("sluice.orchestration.sensor.tick.LOOK_SECONDS", LOOK_SECONDS / 4)
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
@@ -175,7 +175,7 @@ def test_a_lost_answer_is_given_again(shop: Shop) -> None:
     shop.engine.capture(5)
     lost = shop.request()
     assert shop.request() == lost
-    shop.run(lost, S.NOT_STARTED)  # the daemon died between making the run and submitting it
+    shop.run(lost, S.NOT_STARTED)  # The daemon died between the creation of the run and its submission.
     assert shop.request() == lost
 
 
@@ -218,7 +218,7 @@ def test_a_success_of_an_earlier_delivery_acks_nothing(shop: Shop) -> None:
     first = shop.request()
     shop.run(first, S.FAILURE)
     second = shop.request()
-    shop.run(first, S.SUCCESS)  # a zombie reports late, or was executed again by hand
+    shop.run(first, S.SUCCESS)  # A run that was given up reports late, or was executed again by hand.
     assert shop.request() == second
     assert shop.engine.acked == []
 
@@ -332,7 +332,7 @@ def test_a_batch_of_unknown_tables_only_still_gets_its_run(shop: Shop) -> None:
 
 
 def test_fault_a_tick_that_breaks_is_no_sign_of_life(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dagster's storage does not answer: every tick begins, and none settles anything."""
+    """Dagster's storage does not answer. Every tick begins, and none settles anything."""
     shop.tick()
     assert shop.engine.ticks == 1
 
@@ -455,7 +455,7 @@ def test_a_tick_beside_a_slow_one_leaves_everything_to_it(shop: Shop, monkeypatc
 def test_observations_are_a_minute_apart_and_have_the_same_numbers(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     start = 1_700_000_000.0
     clock = [start]
-    clocks = SimpleNamespace(time=lambda: clock[0], monotonic=time.monotonic)  # of the tick alone
+    clocks = SimpleNamespace(time=lambda: clock[0], monotonic=time.monotonic)  # The clocks of the tick alone.
     monkeypatch.setattr("sluice.orchestration.sensor.tick.time", clocks)
     shop.engine.state = FakeState(position=position(9), cursor=position(4))
     found = []

@@ -32,14 +32,14 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
 
 
 def attached(shop: Shop, status: S = S.STARTED) -> dg.DagsterRun:
-    """A run that has merged and settled its first batch."""
+    """Returns a run that has merged and settled its first batch."""
     run = shop.run(shop.request(), status)
     shop.engine.ack(shop.head())
     return run
 
 
 def take(shop: Shop, run: dg.DagsterRun) -> None:
-    """As a run does that was handed the head of the line."""
+    """Acts as a run that was handed the oldest batch in flight."""
     assert claim_of(shop.instance, run.run_id)(BatchReference.of("shop", shop.head())) == ""
 
 
@@ -97,7 +97,7 @@ def test_a_batch_that_a_run_took_and_failed_in_the_same_moment_waits_for_the_nex
     run = attached(shop)
     shop.engine.capture(5)
     hand_out = shop.engine.hand_out
-    monkeypatch.setattr(tick.Ticker, "_leave_to_draining", lambda *_: "")  # it looked right before
+    monkeypatch.setattr(tick.Ticker, "_leave_to_draining", lambda *_: "")  # The check passed before.
 
     def beside_a_run(timeout_seconds: float, *, appendable: bool) -> OutstandingBatch | None:
         batch = hand_out(timeout_seconds, appendable=appendable)
@@ -115,7 +115,8 @@ def test_a_batch_that_a_run_took_and_failed_in_the_same_moment_waits_for_the_nex
 
 
 def test_batches_that_a_draining_run_merged_before_it_failed_end_the_row_of_failures(shop: Shop) -> None:
-    for number, delivery in enumerate((2, 4), start=1):  # two runs, each of which merges one and fails at the next
+    # There are two runs, each of which merges one batch and fails at the next.
+    for number, delivery in enumerate((2, 4), start=1):
         run = attached(shop)
         shop.engine.capture(5)
         shop.engine.hand_out(0)

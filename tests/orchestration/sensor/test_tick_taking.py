@@ -29,7 +29,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
 
 
 def waiting(shop: Shop) -> tuple[dg.DagsterRun, OutstandingBatch]:
-    """The run of a batch that it has not taken, with more changes than were staged."""
+    """Returns the run of a batch that it has not taken, with more changes than were staged."""
     shop.engine.capture(5)
     request = shop.request()
     assert RUNS_TAG not in request.tags
@@ -74,7 +74,7 @@ def test_a_batch_that_was_taken_and_failed_comes_again_as_it_was_taken(shop: Sho
 def test_a_batch_that_its_run_takes_and_merges_amid_a_tick_is_acked_up_to_its_end(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tick has read the batch before it was taken."""
+    """The tick has read the batch before the run took it."""
     run, before = waiting(shop)
     of_batch = RunStore.of_batch
 

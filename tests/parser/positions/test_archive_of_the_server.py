@@ -1,4 +1,4 @@
-"""Whether the files of an archive that lacks the cursor's file are of the cursor's server."""
+"""Tests whether the files of an archive that lacks the cursor's file belong to the cursor's server."""
 
 from __future__ import annotations
 

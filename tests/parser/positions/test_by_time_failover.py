@@ -1,4 +1,6 @@
-"""What the minute that is read once more by the clock must not hold: a captured table's statement, an XA commit of before, partial rows."""
+"""Tests what the time that is read twice after a failover by the clock must not contain: statements about a captured table, XA commits of
+earlier transactions, partial rows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every branch of the start position, as one table: what is saved, what is wanted, what the server says, and what is decided."""
+"""Tests every branch of the start position as one table: the saved position, the requested one, the facts of the
+server, and the decision.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def other(facts: ServerFacts, **more: Any) -> ServerFacts:
 
 
 def told(decision: Decision) -> str:
-    """In one line."""
+    """Returns the decision in one line."""
     if isinstance(decision, Lost):
         return f"lost: {decision.reason}"
     if isinstance(decision, OfTime):

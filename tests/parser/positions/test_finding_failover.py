@@ -1,4 +1,6 @@
-"""What is wanted of a place becomes the exact one, on real servers: inside a transaction its begin, in one file alone, the earliest."""
+"""Tests how a requested position becomes an exact one, on real servers: the beginning of a transaction, a position in one file, the
+earliest position.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def test_failover_a_time_in_one_file_is_looked_for_in_no_other(shop: DatabaseSer
         for seconds in (0, 20, 50)
     )
     assert (early.file, early.offset) == (first.file, 4)
-    # not by where the file ended: MariaDB adds checkpoints to it, whenever it likes
+    # The end of the file is not compared, because MariaDB adds checkpoints to it at any time.
     assert (amid.file, amid.executed) == (first.file, first.executed)
     assert (late.file, late.executed) == (first.file, second.executed)
     assert found(clock, RequestedPosition(earliest=True)).file == clock.facts().logs[0].file

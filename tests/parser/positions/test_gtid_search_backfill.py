@@ -1,4 +1,6 @@
-"""The transactions of a GTID set in the binlogs of real servers: in several files, with others between them, purged, and unknown."""
+"""Tests the search for transactions of a GTID set in the binlogs of real servers: in several files, with others between them, purged, and
+unknown.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a source keeps in fact: the age of its oldest binlog file, and whether files before it were seen to go."""
+"""Tests what a source really keeps: the age of its oldest binlog file, and whether earlier files were seen to disappear."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOW, HOUR = 1_000_000.0, 3600
 
 
 def facts(*numbers: int, uuid: str = "a", **created_hours: float) -> ServerFacts:
-    """A server with these files, of which some are so old."""
+    """Returns a server with these files, some of which are this old."""
     return ServerFacts(
         version="8.0.31",
         mariadb=False,
@@ -56,7 +56,7 @@ def test_other_files_are_no_purge(after: ServerFacts) -> None:
 
 
 def test_the_retention_left_goes_by_what_was_observed_if_that_is_less() -> None:
-    """The file that is needed ended 3 h ago; the server never purges by its settings, and was seen to purge after 4 h."""
+    """The file that is needed ended 3 h ago. By its settings the server never purges, but it was seen to purge after 4 h."""
     there = facts(3, 4, b4=3)
     assert kept_until("binlog.000003", there, NOW) is None
     assert kept_until("binlog.000003", there, NOW, 4 * HOUR) == NOW + HOUR
@@ -66,7 +66,7 @@ def test_the_retention_left_goes_by_what_was_observed_if_that_is_less() -> None:
 
 @pytest.mark.managed
 def test_files_that_live_for_minutes_only_leave_no_gap_in_what_is_known() -> None:
-    """The creation of a new oldest file is read a look later. Until then the one before it is the bound."""
+    """The creation time of a new oldest file is read one look later. Until then, the time of the previous file is the limit."""
     oldest = OldestFile().seen(facts(3, 4, b3=0.2))
     for number in range(4, 9):
         oldest = oldest.seen(facts(number, number + 1))

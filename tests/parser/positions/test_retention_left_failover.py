@@ -1,4 +1,4 @@
-"""When the binlog that a position needs may be purged: by age, by the size of all files, or never."""
+"""Tests when the binlog that a position needs may be purged: by age, by the size of all files, or never."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search for the binlog position of a time: which file is read next, which one contains it, and when it is purged."""
+"""Tests the search for the binlog position of a time: which file is read next, which file contains it, and when it is purged."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ CREATED = {"b.000003": 100, "b.000004": 200, "b.000005": 300}
         (250, CREATED, False, Within(file="b.000004")),
         (301, CREATED, False, Within(file="b.000005")),
         (10_000, CREATED, False, Within(file="b.000005")),
-        (300.5, CREATED, False, Within(file="b.000004")),  # what committed then may lie before the file began
+        # A transaction that committed then may be before the beginning of the file.
+        (300.5, CREATED, False, Within(file="b.000004")),
         (101, CREATED, False, Within(file="b.000003")),
         (100.5, CREATED, False, Gone(requested_us=100_500_000, file="b.000003", earliest_us=101 * SECOND_US)),
         (100.5, CREATED, True, Within(file="b.000003")),
         (99.9, CREATED, True, Gone(requested_us=99_900_000, file="b.000003", earliest_us=100 * SECOND_US)),
-        # purged while it was asked about
+        # The file was purged during the query.
         (
             50,
             {**CREATED, "b.000003": 0},
@@ -45,7 +46,7 @@ CREATED = {"b.000003": 100, "b.000004": 200, "b.000005": 300}
             Gone(requested_us=150_000_000, file="b.000004", earliest_us=201 * SECOND_US),
         ),
         (50, dict.fromkeys(FILES, 0), False, Gone(requested_us=50_000_000, file="")),
-        # a clock that went back: the newest file that began before the time holds it, or one after that
+        # The clock went back. The newest file that began before the time contains it, or a later file does.
         (250, {"b.000003": 100, "b.000004": 400, "b.000005": 200}, False, Within(file="b.000005")),
     ],
 )
@@ -77,11 +78,13 @@ def test_a_server_without_files_has_no_time_on_offer_backfill() -> None:
         ([10_000_001, 20_000_001, 30_000_001], 20_000_002, 2),
         ([10_000_001, 20_000_001, 30_000_001], 0, 0),
         ([10_000_001, 20_000_001], 99_000_000, -1),
-        ([10_000_000, 20_000_000], 20_400_000, 1),  # whole seconds: it committed at some moment of that second
+        # The times are whole seconds: the transaction committed at some moment of this second.
+        ([10_000_000, 20_000_000], 20_400_000, 1),
         ([10_000_000, 20_000_000], 21_000_000, -1),
-        ([10_000_001, 30_000_001, 20_000_001], 25_000_000, 1),  # the clock went back: nothing at or after lies before
+        # The clock went back, so nothing at or after the time is before this transaction.
+        ([10_000_001, 30_000_001, 20_000_001], 25_000_000, 1),
         ([], 5, -1),
-        ([0, 0], 400_000, -1),  # where a file begins before any transaction was read
+        ([0, 0], 400_000, -1),  # The position at which a file begins, before any transaction was read.
     ],
 )
 def test_the_first_transaction_at_a_time_or_later_backfill(times_us: list[int], time_us: int, expected: int) -> None:

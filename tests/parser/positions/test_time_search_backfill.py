@@ -1,4 +1,4 @@
-"""The binlog position of a time on real servers: across files, within one, after the end, and purged."""
+"""Tests the binlog position of a time on real servers: across files, within one file, after the end, and purged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECOND_US = 1_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Committed:
-    """A row's transaction: when it committed, and where and after what it ended."""
+    """A row's transaction: when it committed, and the position and executed set at its end."""
 
     seconds: int
     file: str
@@ -38,7 +38,7 @@ class Clocked:
 
     def __init__(self, server: DatabaseServer) -> None:
         self.server, self.mariadb = server, "mariadb" in server.version
-        self.base = int(time.time()) + 100_000  # ahead of all that other tests wrote
+        self.base = int(time.time()) + 100_000  # The times are later than everything that other tests wrote.
 
     def facts(self) -> ServerFacts:
         with contextlib.closing(SourceConnection(source_of(self.server))) as connection:
@@ -62,7 +62,7 @@ class Clocked:
         moment = self.base + seconds
         with self.server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"SET TIMESTAMP = {moment}")
-            if not self.mariadb:  # it tells commit times of its own, but for what says when it was committed first
+            if not self.mariadb:  # MariaDB writes its own commit times, but not the time of the first commit.
                 cursor.execute(f"SET original_commit_timestamp = {moment * SECOND_US + 1}")
             cursor.execute(statement)
 
@@ -88,7 +88,7 @@ def test_the_place_of_a_time_is_before_the_first_transaction_of_then_or_later_ba
     for seconds, before, after in cases:
         position = clock.position(seconds)
         assert after is None or (position.file, position.offset) < (after.file, after.offset), seconds
-        # not by where the file ended: MariaDB adds checkpoints to it, whenever it likes
+        # The end of the file is not compared, because MariaDB adds checkpoints to it at any time.
         assert before is None or position.executed == before.executed, seconds
 
 

@@ -1,6 +1,8 @@
-"""Real MySQL servers that imitate those of providers, by the marks, tables, routines and missing privileges that the providers document.
+"""Provides real MySQL servers that imitate the servers of providers, by the marks, tables, routines and missing privileges that the
+providers document.
 
-What statements can make is in the server. Marks that no statement can set, such as the greeting or `basedir`, are put into its answers.
+Everything that statements can create is in the server. Marks that no statement can set, such as the greeting or `basedir`, are inserted
+into its answers.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ def greeting(server: DatabaseServer, suffix: str) -> Iterator[int]:
 
 def _suffixed(piece: bytes, suffix: bytes) -> bytes:
     """Returns the server's first packet with the suffix, and every other piece unchanged."""
-    if piece[3:5] != b"\x00\x0a":  # packet 0, protocol 10
+    if piece[3:5] != b"\x00\x0a":  # packet number 0, protocol 10
         return piece
     end = piece.index(b"\x00", 5)
     length = int.from_bytes(piece[:3], "little") + len(suffix)

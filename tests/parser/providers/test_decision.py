@@ -1,4 +1,6 @@
-"""Who operates a server, and how long it promises to keep its binlog, by the marks and settings that the providers document."""
+"""Tests how Sluice finds the provider of a server, and how long it promises to keep its binlog, by the marks and settings that the
+providers document.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ RDS = {"basedir": "/rdsdbbin/mysql-8.0.40.R1/", "datadir": "/rdsdbdata/db/"}
         ({"rds_retention": "NULL"}, Provider.RDS),
         ({"host": RDS_HOST}, Provider.RDS),
         ({**RDS, "aurora_version": "3.05.2"}, Provider.AURORA),
-        ({"host": CLUSTER_HOST}, Provider.RDS),  # as an RDS Multi-AZ cluster has it, and Aurora with its variable
+        # An RDS Multi-AZ cluster has this name, and Aurora has it too, with its variable.
+        ({"host": CLUSTER_HOST}, Provider.RDS),
         ({"version": "8.0.31-google"}, Provider.CLOUD_SQL),
         ({"version": "5.7.44-google-log"}, Provider.CLOUD_SQL),
         ({"version": "8.4.4", "version_comment": "(Google)"}, Provider.CLOUD_SQL),

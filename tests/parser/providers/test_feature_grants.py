@@ -1,4 +1,6 @@
-"""Each feature works for an account of its own that has exactly the GRANT that its page names, and every provider's page names the same."""
+"""Tests that each feature works for an account that has exactly the GRANT that its page names, and that every provider's page names the
+same.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The GRANT of docs/guides/connect-a-source.md is enough for an engine and the console, and each part of it is printed if it is missing."""
+"""Tests that the GRANT of docs/guides/connect-a-source.md is enough for an engine and the console, and that each missing part of it is
+printed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from tests.parser.fix_shop import purge_all_but_newest
 pytestmark = [pytest.mark.managed, pytest.mark.servers]
 
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "connect-a-source.md"
-# the page has another one after it, for sessions with binlog_format MIXED
+# The page has another GRANT after it, for sessions with binlog_format MIXED.
 PRIVILEGES = re.findall(r"^GRANT (.+) ON \*\.\* TO 'sluice'@'%';$", PAGE.read_text(), re.MULTILINE)[0]
 USER = "granted"
 
@@ -27,7 +29,7 @@ USER = "granted"
 @pytest.fixture(params=["mysql80", "mysql9", "mariadb114"])
 def captured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Captured]:
     server: DatabaseServer = request.getfixturevalue(request.param)
-    # other tests log changes as statements, which stop every table whose columns are unknown there
+    # Other tests log changes as statements, which stop every table whose columns are unknown at that position.
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("FLUSH BINARY LOGS")
     purge_all_but_newest(server)
@@ -79,5 +81,6 @@ def test_each_missing_privilege_is_printed_with_its_name(captured: Captured, tmp
         asked += ask_keyless(SourceSchema(shop)).notes
     known = {left_out, {"REPLICATION CLIENT": "BINLOG MONITOR"}.get(left_out, left_out)}
     named = [each for each in asked if any(f"GRANT {name}" in each for name in known)]
-    needless = left_out == "LOCK TABLES" and "mariadb" in captured.server.version  # its InnoDB tables are read without
+    # InnoDB tables of MariaDB are read without it.
+    needless = left_out == "LOCK TABLES" and "mariadb" in captured.server.version
     assert (len(named), len(asked)) == ((0, 0) if needless else (1, 1)), asked

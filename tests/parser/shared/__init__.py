@@ -1,1 +1,1 @@
-"""One dump of a server for several parsers."""
+"""Tests one dump of a server for several parsers."""

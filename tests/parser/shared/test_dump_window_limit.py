@@ -1,4 +1,4 @@
-"""How many bytes a shared dump keeps for the slower of its readers."""
+"""Tests how many bytes a shared dump keeps for its slower readers."""
 
 from __future__ import annotations
 

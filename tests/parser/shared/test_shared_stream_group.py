@@ -1,4 +1,6 @@
-"""Two parsers that share the stream of a real server: sent once while both are at its end, each once in order whatever happens to it."""
+"""Tests two parsers that share the stream of a real server: it is sent once while both are at its end, and each gets everything once and in
+order, whatever happens.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def dumps(server: DatabaseServer) -> int:
 
 
 class Pair:
-    """`one` captures all of shop, `two` only shop.others."""
+    """Two parsers: `one` captures all of shop, `two` only shop.others."""
 
     def __init__(self, server: DatabaseServer) -> None:
         self.server, self.streams = server, SharedStreams()
@@ -57,7 +59,9 @@ class Pair:
             yield
 
     def share(self) -> None:
-        """Both are connected, and a transaction ends after that: where they are may lie before an event of MariaDB that is of none."""
+        """Waits until both are connected, and ends a transaction after that. Their position may be before an event of MariaDB that belongs
+        to no transaction.
+        """
         self.write(1)
         wait_for("both share", lambda: self.one.parser.shares and self.two.parser.shares)
         wait_for("the server sends once", lambda: dumps(self.server) == 1)
@@ -118,7 +122,9 @@ def test_two_parsers_share_a_stream_through_slowness_killed_dumps_new_files_and_
 
 
 def _one_falls_behind(pair: Pair) -> None:
-    """More than the window holds comes while its sink takes nothing: the other one is not held up, and it goes on by itself."""
+    """More bytes arrive than the window holds while its sink accepts nothing. The other parser is not delayed, and this one continues over
+    its own connection.
+    """
     opened = threading.Event()
 
     def held_up(_block: Block) -> None:

@@ -1,4 +1,4 @@
-"""When a parser may go on with a dump by file and offset, whatever GTIDs its own began with."""
+"""Tests when a parser may continue with a dump by file and offset, whatever GTIDs its own dump began with."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from sluice.cdc_engine.position import Position
         ("binlog.000009", 500, True),
         ("binlog.000009", 501, True),
         ("binlog.000010", 4, True),
-        ("binlog.000009", 499, False),  # what a dump by GTID leaves out may lie between: it would come twice
+        # Transactions that a dump by GTID leaves out may lie in between. They would come twice.
+        ("binlog.000009", 499, False),
         ("binlog.000008", 900, False),
-        ("", 4, False),  # on another server, where no transaction has come yet
+        ("", 4, False),  # On another server, no transaction has arrived yet.
     ],
 )
 def test_what_was_executed_before_it_connected_lies_before_the_place_where_it_goes_over(

@@ -22,14 +22,14 @@ from sluice.cdc_engine.position import Position
 from tests.binlog.scan.event_factory import START, TIME, EventFactory, packets, scanner
 
 BUFFER_BYTES, ROOM_BYTES = 1024, 512
-READERS_MAX = 4  # at a time
+READERS_MAX = 4  # The number of readers at one time.
 FILES = ("binlog.000007", "binlog.000008", "binlog.000009")
-TRANSACTIONS = 12  # of each file
+TRANSACTIONS = 12  # The number of transactions in each file.
 
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """The bytes of a dump, and its transactions in order: where each ends, and the last bytes of its row event."""
+    """The bytes of a dump, and its transactions in order: the end of each, and the last bytes of its row event."""
 
     data: bytes
     ends: list[tuple[str, int]]
@@ -37,7 +37,7 @@ class Log:
 
 
 def log_of(large_bytes: int = 0, begin: int = 4) -> Log:
-    """A dump of three files. `begin`: where in the first one, as a dump begins amid a file."""
+    """Returns a dump of three files. `begin`: the offset in the first file at which the dump begins."""
     make = EventFactory(offset=begin)
     events: list[bytes] = []
     ends, rows = [], []
@@ -48,7 +48,7 @@ def log_of(large_bytes: int = 0, begin: int = 4) -> Log:
             content = struct.pack("<HI", turn, number) + bytes(large_bytes if (turn, number) == (1, 3) else number * 17)
             events += [make.gtid(turn * TRANSACTIONS + number + 1), make.query("BEGIN"), make.table_map(5)]
             if number == 5:
-                events.append(make.event(27, file.encode(), artificial=True))  # a heartbeat
+                events.append(make.event(27, file.encode(), artificial=True))  # a heartbeat event
             events += [make.rows(5, content=content), make.xid()]
             ends.append((file, make.offset))
             rows.append(content)
@@ -61,7 +61,7 @@ LOG, AMID = log_of(), log_of(begin=8_589_934_000)
 
 
 class Reader:
-    """What a parser does with a line."""
+    """Does what a parser does with a connection to the shared dump."""
 
     def __init__(self, line: DumpLine, position: Position) -> None:
         self.line = line
@@ -88,7 +88,7 @@ def position_at(log: Log, transaction: int) -> Position:
 
 
 def pumped(log: Log, feed: DumpFiller, pieces: Iterator[int]) -> Iterator[int]:
-    """Gives all bytes of the log to the feed, a piece a step; 0 where there was no room."""
+    """Gives all bytes of the log to the dump, one piece per step. Yields 0 if there was no space."""
     at = 0
     while at < len(log.data):
         space = feed.space(0.0)
@@ -107,9 +107,9 @@ def feed_of(window: DumpWindow, *, buffer_bytes: int = BUFFER_BYTES, room_bytes:
 
 
 def told(log: Log, reader: Reader, begin: int) -> None:
-    """What a reader has is what follows the place at which it joined, without a gap."""
+    """Requires that a reader has everything after the position at which it joined, without a gap."""
     assert reader.rows == log.rows[begin + 1 : begin + 1 + len(reader.rows)]
-    ends = [end for end in reader.ends if end in set(log.ends)]  # a file's beginning is a place as well
+    ends = [end for end in reader.ends if end in set(log.ends)]  # The beginning of a file is a position too.
     assert ends == log.ends[begin + 1 : begin + 1 + len(ends)]
 
 
@@ -122,7 +122,7 @@ def told(log: Log, reader: Reader, begin: int) -> None:
 def test_every_line_has_all_that_follows_its_place_or_is_told_that_it_fell_behind(
     steps: list[tuple[str, int]], buffers: int, boundary_bytes: int, log: Log
 ) -> None:
-    """The steps repeat, with a piece of the dump after each round, until all of it went in."""
+    """The steps repeat, with a piece of the dump after each round, until the whole dump was read."""
     window, sizes = DumpWindow(buffers), itertools.cycle([size for _, size in steps])
     pump = pumped(log, feed_of(window), sizes)
     readers: dict[int, tuple[Reader, int]] = {}
@@ -131,7 +131,7 @@ def test_every_line_has_all_that_follows_its_place_or_is_told_that_it_fell_behin
         for turn, (what, size) in enumerate(itertools.cycle([*steps, ("pump", 1)])):
             if what == "pump" and (moved := next(pump, None)) is None:
                 break
-            if what == "pump" and not moved:  # all that have a line have something to read
+            if what == "pump" and not moved:  # Every connected reader has something to read.
                 assert sum(_read_some(log, readers, number, 1 << 20) for number in list(readers))
             elif what == "join":
                 _join(window, readers, log, (size + turn) % len(log.ends))
@@ -172,7 +172,7 @@ def test_a_line_that_reads_nothing_holds_up_no_other_and_two_that_do_hold_up_the
     steps = 0
     while (moved := next(pump)) > 0:
         steps += 1
-    assert steps  # up to what the window holds, while nobody reads
+    assert steps  # The dump is read up to the size of the window while nobody reads from it.
     assert moved == 0
     for _ in pump:
         while fast.read(1 << 20):
