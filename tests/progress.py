@@ -1,4 +1,6 @@
-"""pytest plugin: names a test as soon as it fails, and tests that run for minutes. A run that is cut off thus shows what it did."""
+"""pytest plugin that names a test as soon as it fails, and names tests that run for minutes. So a run that is interrupted has shown what it
+did.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import pytest
 
 LONG_SECONDS = 240.0
 LOOK_SECONDS = 60.0
-FREE_BYTES_MIN = 3 << 30  # a MySQL whose disk is full waits for ever, and with it the tests that use it
+FREE_BYTES_MIN = 3 << 30  # A MySQL whose disk is full waits forever, and so do the tests that use it.
 
 
 def long_running(started: Mapping[str, float], now: float, seconds: float = LONG_SECONDS) -> list[str]:
@@ -22,7 +24,7 @@ def long_running(started: Mapping[str, float], now: float, seconds: float = LONG
 
 
 def low_disk(folder: str, free_bytes: int) -> list[str]:
-    """Returns a line if a folder's disk has so little room that servers of the tests may stand still."""
+    """Returns a line if a folder's disk has so little space that servers of the tests may stop working."""
     return [f"{free_bytes / 1e9:.1f} GB are free in {folder}"] if free_bytes < FREE_BYTES_MIN else []
 
 
@@ -60,7 +62,7 @@ class Progress:
                 self._write(f"\n{line}")
 
 
-@pytest.hookimpl(trylast=True)  # the reporter exists by then
+@pytest.hookimpl(trylast=True)  # The reporter exists by then.
 def pytest_configure(config: pytest.Config) -> None:
     screen = config.pluginmanager.get_plugin("terminalreporter")
     if screen is not None and not hasattr(config, "workerinput"):

@@ -190,7 +190,7 @@ def position_without_gtid(position: Position) -> Position:
 
 
 def test_a_stream_without_cursor_tells_where_it_begins_and_learns_the_gtids(shop: DatabaseServer) -> None:
-    """From a configured file the executed set is not known; the next file tells it."""
+    """With a configured file, the executed set is unknown until the next file, which contains it."""
     with capturing(source_of(shop)) as capture:
         insert(shop, range(3))
         capture.sink.wait_for_rows(3)

@@ -1,4 +1,6 @@
-"""What the source's own end says of a stream that is silent: it is another server's, it stands still, or there is nothing to read."""
+"""Tests what the end of the source's binlog shows about a silent stream: the address has another server, the stream stands still, or there
+is nothing to read.
+"""
 
 from __future__ import annotations
 

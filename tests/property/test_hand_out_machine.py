@@ -1,7 +1,7 @@
-"""Get, ack, rollback, lost connections and restarts of store and ledger in any order, against a model of ten lines.
+"""Tests get, ack, rollback, lost connections and restarts of store and ledger in any order, against a model of ten lines.
 
-The model knows only the sequence of row events the source wrote and how many of them are acked. Whatever happens, what is handed out
-after the acked prefix is the source's sequence, without a gap, a repetition or another order, and a batch never splits a transaction.
+The model knows only the sequence of row events that the source wrote, and how many of them are acked. Whatever happens, what is handed out
+after the acked prefix is the source's sequence without a gap, a repetition or another order. A batch never splits a transaction.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from tests.fix_ledgers import CLIENT, FileLedger
 
 START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
 RING_EVENTS = 12
-FILES_BYTES = 1 << 15  # so that segments end, go and fill the store
+FILES_BYTES = 1 << 15  # This is small, so that segments end, are removed, and fill the store.
 LIMITS = st.integers(1, 20)
 OPEN_EVENTS = st.one_of(st.integers(0, 4), st.integers(RING_EVENTS, 2 * RING_EVENTS))
 MEMORY_DIR = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - an fsync there costs nothing
 
 
 class Model:
-    """`handed_out`: row events of each batch that waits, and whether it is staged. `ends`: row events before each transaction end."""
+    """`handed_out`: the row events of each batch that waits, and whether it is staged. `ends`: the number of row events before the end of
+    each transaction.
+    """
 
     def __init__(self) -> None:
         self.acked, self.handed_out, self.ends = 0, list[tuple[int, bool]](), {0}
@@ -68,7 +70,7 @@ class Model:
 
 
 class HandOut(RuleBasedStateMachine):
-    """One destination; `restart` builds store, ledger and service anew from the files, as after SIGKILL."""
+    """One destination. `restart` builds store, ledger and service again from the files, as after SIGKILL."""
 
     @initialize()
     def begin(self) -> None:
@@ -77,7 +79,7 @@ class HandOut(RuleBasedStateMachine):
         # End offset of a transaction → (events, transactions).
         self.written: dict[int, tuple[int, int]] = {START.offset: (0, 0)}
         self.last_id, self.last_delivery, self.end = 0, 0, START.order_key
-        self.parts: list[Batch] = []  # those of the batch that was got last, while the store keeps them
+        self.parts: list[Batch] = []  # The parts of the batch that was requested last, while the store keeps them.
         FileLedger(self.directory).update(lambda ledger: ledger.set_cursor(START).subscribe(CLIENT))
         self._start()
 
@@ -103,7 +105,7 @@ class HandOut(RuleBasedStateMachine):
         self._read_from(position)
 
     def _read_from(self, position: Position | None) -> None:
-        """The parser connects again: the source repeats everything after the position."""
+        """Connects the parser again. The source repeats everything after the position."""
         assert position is not None
         self.end = position.order_key
         events, transactions = self.written[position.offset]
@@ -118,7 +120,7 @@ class HandOut(RuleBasedStateMachine):
 
     @rule(data=st.data(), count=st.integers(1, 4))
     def put(self, data: st.DataObject, count: int) -> None:
-        """The source's next blocks, as far as there is room."""
+        """Puts the source's next blocks into the store, as far as there is space."""
         for _ in range(count):
             if self._room():
                 self._put_one(data)
@@ -150,7 +152,7 @@ class HandOut(RuleBasedStateMachine):
 
     @rule(events=LIMITS, stage=st.booleans())
     def get(self, events: int, *, stage: bool) -> None:
-        """A batch that is not staged is forgotten by a restart, and those after it."""
+        """Gets a batch. If it is not staged, a restart forgets it and the batches after it."""
         batch = self.service.get_without_ack(CLIENT, 1 << 40, events)
         if batch.empty:
             return
@@ -173,7 +175,7 @@ class HandOut(RuleBasedStateMachine):
     @precondition(lambda self: self.model.handed_out and not self.model.handed_out[-1][1])
     @rule(events=LIMITS, kept=st.booleans())
     def get_more(self, events: int, *, kept: bool) -> None:
-        """The last batch grows while it is being staged, and what was taken of it before is freed, or kept."""
+        """Appends to the last batch while it is being staged. The parts that were taken before are freed, or kept."""
         part = self.service.get_more(CLIENT, self.taken, 1 << 40, events, kept=kept)
         self.parts = [*self.parts, part] if kept and self.parts else []
         if part.empty:
@@ -188,7 +190,7 @@ class HandOut(RuleBasedStateMachine):
 
     @rule(events=st.integers(1, 5), done=st.booleans())
     def take(self, events: int, *, done: bool) -> None:
-        """The one batch that waits, of parts that are kept, is taken with what follows it, or as it is staged."""
+        """Takes the one batch that waits and whose parts are kept: with the changes that follow it, or as it is staged."""
         while self.model.handed_out:
             self.ack()
         self.get(events, stage=False)
@@ -225,7 +227,7 @@ class HandOut(RuleBasedStateMachine):
 
     @rule()
     def drain(self) -> None:
-        """The reader catches up: only an open transaction is left."""
+        """Lets the reader catch up, until only an open transaction is left."""
         while self.model.handed_out:
             self.ack()
         self.get(1 << 40, stage=True)
@@ -242,7 +244,7 @@ class HandOut(RuleBasedStateMachine):
     @precondition(lambda self: self.model.handed_out)
     @rule(roll_back=st.booleans())
     def restart(self, *, roll_back: bool) -> None:
-        """With `roll_back` the first thing a new engine learns is that the run of its staged batch has failed."""
+        """With `roll_back`, a new engine first learns that the run of its staged batch has failed."""
         self._start()
         if roll_back:
             self.rollback(one=False)
@@ -256,7 +258,7 @@ class HandOut(RuleBasedStateMachine):
             assert len(self.meta.ledger.outstanding) == len(self.model.handed_out)
 
     def teardown(self) -> None:
-        """At the end everything that was ever a whole transaction arrives."""
+        """Requires that, at the end, every complete transaction arrives."""
         if hasattr(self, "store"):
             self.rollback(one=False)
             while not (batch := self.service.get_without_ack(CLIENT, 1 << 40, 5)).empty:
@@ -265,7 +267,7 @@ class HandOut(RuleBasedStateMachine):
 
 
 class StoredHandOut(HandOut):
-    """The same, with blocks in files: `kind` says which store. After a loss of power the end of the files may be torn off."""
+    """Does the same with blocks in files. `kind` selects the store. After a loss of power, the end of the files may be missing."""
 
     kind = ""
 
@@ -306,7 +308,7 @@ TestMixedStoreHandOut.settings = settings(max_examples=40, stateful_step_count=4
 
 
 class Drawn:
-    """A block's whole transactions and the events of the open one, in the place of what hypothesis would draw."""
+    """Replaces hypothesis's draws: a block's whole transactions, and the events of the open one."""
 
     def __init__(self, sizes: list[int], open_events: int) -> None:
         self._left: list[Any] = [sizes, open_events]
@@ -316,7 +318,7 @@ class Drawn:
 
 
 def test_an_open_transaction_that_is_dropped_while_its_end_waits_in_files_does_not_come_twice() -> None:
-    """It lies in the ring and in the log, and the block after it finds room in the ring."""
+    """Its beginning is in the ring and in the log, and the next block fits into the ring."""
     machine = MixedHandOut()
     machine.begin()
     try:

@@ -1,4 +1,4 @@
-"""Any order of transitions of the ledger: ids and deliveries only increase, and only an operator moves the cursor back."""
+"""Tests any order of transitions of the ledger: ids and deliveries only increase, and only an operator moves the cursor back."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_promises_hold_under_any_order(moves: list[tuple[str, int]]) -> None:
         try:
             ledger = TRANSITIONS[move](ledger, number)
         except SluiceError:
-            continue  # a refused transition gives no new ledger
+            continue  # A refused transition gives no new ledger.
         assert ledger.next_batch_id >= before.next_batch_id
         assert ledger.next_delivery >= before.next_delivery
         assert ledger.epoch >= before.epoch
@@ -82,5 +82,6 @@ def test_promises_hold_under_any_order(moves: list[tuple[str, int]]) -> None:
         assert not deliveries & handed_out
         handed_out |= deliveries
         positions = [ledger.cursor, *(each.end for each in ledger.outstanding)]
-        assert [each.start for each in ledger.outstanding] == positions[:-1]  # no gap and no overlap in what waits
+        # The batches that wait have no gap and no overlap.
+        assert [each.start for each in ledger.outstanding] == positions[:-1]
         assert ledger_from_text(ledger_to_text(ledger), "shop") == ledger

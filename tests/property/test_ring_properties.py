@@ -1,4 +1,4 @@
-"""The ring's arithmetic under any order of moves: the marks keep their order, the fill is what was put and not acked."""
+"""Tests the arithmetic of the ring with any order of moves: the marks keep their order, and the fill equals what was put and not acked."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def moved(ring: Ring, move: str, sizes: tuple[int, int, int] | None) -> Ring:
 def test_marks_stay_in_order_and_the_fill_is_what_waits(moves: list[tuple[str, tuple[int, int, int] | None]]) -> None:
     ring, acked = Ring(bytes_max=100, events_max=10), Mark()
     for move, sizes in moves:
-        ring = moved(ring, move, sizes)  # raises ValueError if the marks were out of order
+        ring = moved(ring, move, sizes)  # This raises ValueError if the marks are out of order.
         assert ring.ack >= acked
         acked = ring.ack
         assert ring.fill_bytes == ring.put.bytes - ring.ack.bytes

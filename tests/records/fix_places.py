@@ -11,7 +11,7 @@ import pytest
 from sluice.cdc_engine.contracts import LedgerLocation, ZooKeeperServers
 
 SERVERS = tuple(pytest.param(kind, marks=pytest.mark.servers) for kind in ("postgres16", "mysql80", "zookeeper39"))
-SHARED = ("memory", "sqlite", *SERVERS)  # stores that compare tokens
+SHARED = ("memory", "sqlite", *SERVERS)  # Stores that compare fencing tokens.
 KINDS = ("file", *SHARED)
 
 

@@ -1,4 +1,6 @@
-"""Shared records whose password is in a file: a rotated one needs no restart, and in ZooKeeper nobody else uses the records."""
+"""Tests shared records whose password is in a file: a rotated password needs no restart, and in ZooKeeper nobody else
+can use the records.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,7 @@ def test_a_rotated_password_of_the_ledger_needs_no_restart(
 
 @pytest.fixture
 def own_zookeeper(tmp_path: Path) -> Iterator[ZooKeeperServer]:
-    """A ZooKeeper of this test alone: also the nodes that all destinations share are for one user."""
+    """Starts a ZooKeeper for this test alone, because nodes that all destinations share also belong to one user."""
     server = ZooKeeperServer(tmp_path / "zookeeper")
     try:
         yield server.start()
@@ -154,7 +156,7 @@ def test_a_lock_whose_login_was_refused_is_taken_again_with_a_new_client(own_zoo
 
 
 def test_another_password_of_zookeeper_needs_another_acl_first(own_zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
-    """As docs/guides/rotate-a-password.md says: with the scheme digest the password is a part of the identity."""
+    """As docs/guides/rotate-a-password.md says, the password is a part of the identity with the scheme digest."""
     file = tmp_path / "keeper"
     file.write_text(FIRST)
     servers = ZooKeeperServers(hosts=own_zookeeper.hosts, user="sluice", password=f"$file:{file}")
@@ -182,7 +184,7 @@ class Connected:
     client_state = KeeperState.CONNECTED
 
     def stop(self) -> None:
-        """There is no session."""
+        """Does nothing, because there is no session."""
 
     close = stop
 

@@ -144,7 +144,7 @@ def test_one_of_many_writers_of_one_version_wins(store: RecordStore) -> None:
 
 @every_store
 def test_a_change_is_computed_from_the_text_that_is_stored(location: LedgerLocation, store: RecordStore) -> None:
-    """Another process writes between the reading and the writing of the first try."""
+    """Another process writes between the read and the write of the first attempt."""
     other, seen = record_store(location), list[str | None]()
 
     def change(before: str | None) -> str:
@@ -261,7 +261,7 @@ def test_a_file_system_without_locks_costs_no_descriptor(tmp_path: Path, monkeyp
 
 
 def test_an_act_on_a_stopped_destination_sees_that_a_holder_was_killed(tmp_path: Path) -> None:
-    """It looked once, and a lock in a database shows its holder's end only to who watches it for a session."""
+    """It looked once. A lock in a database shows the end of its holder only to a process that watches it for a session."""
     location = LedgerLocation(
         destination="shop", directory=tmp_path / "shop", kind="sql", url=f"sqlite:///{tmp_path}/r.db", session_seconds=1
     )

@@ -1,4 +1,4 @@
-"""A real ZooKeeper with SASL and TLS: who may use the records, which certificates are refused, and that no secret is shown."""
+"""Tests a real ZooKeeper with SASL and TLS: who may use the records, which certificates are refused, and that no secret is shown."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ from tests.fix_ledgers import at
 from tests.orchestration.fix_location import make_config
 
 BEGIN = at(10)
-FEW, MANY = 500, 1000  # what grows with the tables doubles from the one to the other
-FOLLOWERS = 10  # every tenth table follows the one before it by a foreign key
+FEW, MANY = 500, 1000  # The second number is twice the first. So a cost that grows with the tables doubles.
+FOLLOWERS = 10  # Every tenth table refers to the table before it by a foreign key.
 
 
 def table_schema(number: int) -> TableSchema:
@@ -106,7 +106,7 @@ def settle(folder: Path) -> None:
 
 
 class Counted:
-    """What was done in a block: function calls, all and by the function's name, and files opened by name, to read or to write."""
+    """What was done in a block: the function calls in total and by name, and the files that were opened by name, to read or to write."""
 
     def __init__(self) -> None:
         self.calls = 0

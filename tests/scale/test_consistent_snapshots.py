@@ -1,4 +1,4 @@
-"""The table of consistent snapshots of a destination with a thousand tables: its rows are large, and it is rewritten in time."""
+"""Tests the table of consistent snapshots of a destination with a thousand tables: its rows are large, and it is rewritten in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `sluice status` does while the snapshots of a thousand tables are open."""
+"""Tests what `sluice status` does while the snapshots of a thousand tables are open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one batch with many tables leaves in Dagster's storage: bytes in SQLite files and events, for each table."""
+"""Tests what one batch with many tables adds to Dagster's storage, per table: bytes in SQLite files, and events."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.orchestration.fix_location import make_fake_ports
 from tests.scale.fix_many_tables import make_destination, table_names
 
 TABLES = 300
-BYTES_MAX = 1000  # for each table and batch
-EVENT_BYTES_MAX = 5000  # of one materialization of a table with an asset of its own
+BYTES_MAX = 1000  # The limit per table and batch.
+EVENT_BYTES_MAX = 5000  # The limit for one materialization of a table with its own asset.
 
 
 class Stored:
-    """A destination with many tables and a Dagster storage in SQLite files, as `sluice up` configures it."""
+    """A destination with many tables, and a Dagster storage in SQLite files, as `sluice up` configures it."""
 
     def __init__(self, root: Path, table_assets_max: int) -> None:
         config, _ = make_destination(root, TABLES)

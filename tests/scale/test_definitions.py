@@ -1,4 +1,4 @@
-"""Building the definitions of a destination with many tables."""
+"""Tests the cost of building the definitions of a destination with many tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of a thousand Delta tables: what a run writes after one of them."""
+"""Tests what a run writes after one of a thousand Delta tables."""
 
 from __future__ import annotations
 

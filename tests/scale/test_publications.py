@@ -1,4 +1,4 @@
-"""Publishing the snapshots of a thousand tables: how often the newest consistent snapshot, which names all of them, is written again."""
+"""Tests the publication of a thousand snapshots: how often the newest consistent snapshot, which names all tables, is written again."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from tests.fix_ledgers import at
 from tests.scale.fix_many_tables import MANY, counted, make_destination, open_history
 
-WALKED_CALLS = 60  # function calls for a table that is only looked at
+WALKED_CALLS = 60  # The function calls for a table that is only looked at.
 
 
 @pytest.mark.scale
@@ -31,8 +31,8 @@ def test_a_statement_costs_the_table_that_it_changes(tmp_path: Path) -> None:
 
 
 FOREIGN_KEYS = (
-    "ALTER TABLE t00008 MODIFY c1 varchar(60)",  # a parent
-    "ALTER TABLE t00009 MODIFY id int",  # a child
+    "ALTER TABLE t00008 MODIFY c1 varchar(60)",  # This table is a parent.
+    "ALTER TABLE t00009 MODIFY id int",  # This table is a child.
     "CREATE TABLE child (id int PRIMARY KEY, FOREIGN KEY (id) REFERENCES t00001 (id) ON DELETE CASCADE)",
     "CREATE TABLE later (id int PRIMARY KEY, FOREIGN KEY (id) REFERENCES missing (id) ON DELETE SET NULL)",
     "CREATE TABLE missing (id int PRIMARY KEY)",
@@ -48,7 +48,7 @@ FOREIGN_KEYS = (
 
 @pytest.mark.scale
 def test_foreign_keys_are_those_of_a_history_that_is_read_anew(tmp_path: Path) -> None:
-    """They are found again only after a statement that concerns one of them."""
+    """Foreign keys are computed again only after a statement that concerns one of them."""
     config, history = make_destination(tmp_path, 30)
     for number, statement in enumerate(FOREIGN_KEYS, start=1):
         history.apply(statement, "shop", at(100 + number))

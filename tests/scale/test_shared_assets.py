@@ -1,6 +1,8 @@
-"""A destination with more tables than `table_assets_max`: which tables are assets, what their shared assets show, and what runs report."""
+"""Tests a destination with more tables than `table_assets_max`: which tables are assets, what their shared assets show, and what runs
+report.
+"""
 
-# no `from __future__ import annotations`: Dagster inspects the type of `context` at runtime
+# There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,7 @@ pytestmark = pytest.mark.scale
 
 
 class Many:
-    """A destination with four tables of which one has an entry in conf/, and at most three assets of tables."""
+    """A destination with four tables, one of which has an entry in conf/, and at most three assets of tables."""
 
     def __init__(self, root: Path) -> None:
         config = make_config(root)
@@ -131,7 +133,9 @@ def test_a_run_is_requested_without_a_selection_of_assets(many: Many, tmp_path: 
 def test_a_run_that_may_find_more_tables_than_the_definitions_is_requested_without_a_selection(
     many: Many, tmp_path: Path
 ) -> None:
-    """A run on another host builds its definitions from the engine's current list. Its merge job refused the selection forever."""
+    """A run on another host builds its definitions from the engine's current list. Before, the merge job of such a run refused the
+    selection forever.
+    """
     directory = many.config.destination_dir("shop")
     write_tables(directory, TABLES[:3])
     defs = build_definitions(many.config, many.fakes.ports())

@@ -1,4 +1,4 @@
-"""Ticks of a destination with a thousand snapshots: they look at what has changed since the tick before."""
+"""Tests the ticks of a destination with a thousand snapshots: they look only at what has changed since the last tick."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.scale.fix_many_tables import (
     table_name,
 )
 
-LOOKED_CALLS = 100  # function calls for a snapshot that is as it was
+LOOKED_CALLS = 100  # The function calls for a snapshot that has not changed.
 
 
 @pytest.mark.scale
@@ -75,7 +75,7 @@ def test_tables_that_are_read_again_are_found_without_reading_their_records(tmp_
 
 @pytest.mark.scale
 def test_a_record_that_was_just_written_is_read_again(tmp_path: Path) -> None:
-    """The clock of a file system may give two contents the same time; a record counts as known only after that."""
+    """The clock of a file system may give two contents the same time. So a record counts as known only some time after its write."""
     config, _ = make_destination(tmp_path, 2)
     records = request_snapshots(config, 2)
     for state in (SnapshotState.FAILED, SnapshotState.WANTED) * 5:

@@ -1,4 +1,4 @@
-"""A secret is read from its location at each call, and what is wrong with a location is one sentence without the secret."""
+"""Tests that a secret is read from its location at each call, and that an error about a location is one sentence without the secret."""
 
 from __future__ import annotations
 

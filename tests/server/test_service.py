@@ -1,4 +1,4 @@
-"""The service: Canal's scenarios on batches of whole transactions, over the real store and ledger."""
+"""Tests the service with Canal's scenarios on batches of whole transactions, over the real store and ledger."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Engine:
         self.directory = directory
         self.rewound: list[Position | None] = []
         self.filters: list[str] = []
-        self.unwilling = 0  # so often a rewind fails
-        self.begins_at: Position | None = None  # where a rewind really begins
+        self.unwilling = 0  # How often a rewind fails.
+        self.begins_at: Position | None = None  # Where a rewind really begins.
         self.meta = FileLedger(directory)
         if self.meta.ledger.cursor is None:
             self.meta.update(lambda ledger: ledger.set_cursor(START))
@@ -134,7 +134,7 @@ def test_an_auto_acking_get_is_refused_while_batches_wait(engine: Engine, source
 
 
 def test_a_full_ring_takes_the_next_block_after_an_ack(tmp_path: Path, source: Source) -> None:
-    """Canal's ring of 8: the ninth put waits until an ack."""
+    """In Canal's ring of 8, the ninth put waits until an ack."""
     meta = MemoryLedger()
     meta.update(lambda ledger: ledger.set_cursor(START))
     store = MemoryEventStore(tmp_path, events_max=8, start=START)
@@ -256,7 +256,7 @@ def test_fault_a_stream_that_stands_elsewhere_than_the_ledger_is_read_again_by_i
 
 def test_fault_a_stream_that_is_read_again_in_vain_says_so_and_goes_on_trying(engine: Engine, source: Source) -> None:
     engine.meta.update(lambda ledger: ledger.set_cursor(dataclasses.replace(START, offset=5)))
-    engine.begins_at = START  # whatever is asked for
+    engine.begins_at = START  # This position is used whatever is requested.
     for tried in range(1, 4):
         engine.store.start_at(START)
         engine.store.put(Source().block([1]))

@@ -1,4 +1,4 @@
-"""The sink: what it drops, what it puts together, and how empty transactions still move the cursor."""
+"""Tests the sink: what it drops, what it joins, and how empty transactions still move the cursor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MANY = 1 << 40
 
 
 class RecordingStore(MemoryEventStore):
-    """The real store, and the blocks that were put into it."""
+    """The real store, which also records the blocks that were put into it."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -124,7 +124,7 @@ def test_a_table_is_judged_again_when_the_tables_are_others(
 
 
 def test_a_consumers_own_stream_keeps_the_rows_that_the_live_one_keeps(source: Source) -> None:
-    """A place amid a transaction counts row events, also those of tables whose rows change others below the binlog."""
+    """A position within a transaction counts row events. These include events of tables whose rows change other rows below the binlog."""
     cascade = Cascade(name="c", parent=("shop", "audit"), child=("shop", "orders"), columns=("a",), referenced=("id",))
     source.tables = [ORDERS, dataclasses.replace(AUDIT, watched=True, cascades=(cascade,)), OTHER]
     block, tables = source.block([6], table=[1, 2, 0, 0, 2, 1]), CapturedTables([TableFilter(r"shop\.orders")])
@@ -134,7 +134,7 @@ def test_a_consumers_own_stream_keeps_the_rows_that_the_live_one_keeps(source: S
 
 
 def test_a_clients_filter_only_takes_away(sink: EventSink, store: RecordingStore, source: Source) -> None:
-    sink.narrow(r".*\.audit")  # the server excludes it: nothing is left
+    sink.narrow(r".*\.audit")  # The server excludes this table, so nothing is left.
     sink.accept(source.block([2], table=[0, 1]))
     sink.narrow("")
     sink.accept(source.block([2], table=[0, 1]))

@@ -1,4 +1,4 @@
-"""Table and column filters, with examples of every form."""
+"""Tests table and column filters, with examples of every form."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ ORDERS = TableVersion(
     ("include", "exclude", "kept"),
     [
         ("test1.t:id/name", "", [0, 1]),
-        ("TEST1.T:NOTE", "", [0, 2]),  # the key stays
+        ("TEST1.T:NOTE", "", [0, 2]),  # The key column stays.
         ("test1.t:name", "test1.t:name", [0, 1]),
         ("", "test1.t:name/NOTE", [0]),
         ("", "test1.t:id", [0, 1, 2]),

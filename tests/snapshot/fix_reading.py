@@ -1,4 +1,4 @@
-"""A reader on a test's server, and its tables as the schema history describes them."""
+"""Provides a reader on a test's server, and its tables as the schema history describes them."""
 
 from __future__ import annotations
 

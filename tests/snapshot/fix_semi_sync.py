@@ -1,4 +1,4 @@
-"""A commit of MariaDB that waits for a semi-sync replica: the binlog has it, and reads do not."""
+"""Provides a commit of MariaDB that waits for a semi-sync replica: the binlog has it, but reads do not show it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARIADB = {"rpl_semi_sync_master_wait_point": "AFTER_SYNC", "rpl_semi_sync_maste
 
 
 def _silent_replica(server: DatabaseServer) -> pymysql.Connection:
-    """A replica that takes part in semi-sync and acknowledges nothing."""
+    """Connects a replica that takes part in semi-sync and acknowledges nothing."""
     connection = server.connect()
     with connection.cursor() as cursor:
         cursor.execute("SHOW MASTER STATUS")

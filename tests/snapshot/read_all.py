@@ -18,7 +18,7 @@ ROWS_PER_CHUNK = 1
 
 
 def read_all(port: int, database: str, folder: Path) -> int:
-    """The rows of all its tables."""
+    """Returns the rows of all tables of the database."""
     source = Source(destination="all", host="127.0.0.1", port=port, user="root")
     with contextlib.closing(pymysql.connect(host=source.host, port=port, user=source.user)) as connection:
         found = read_snapshot(connection, lambda name, _: name == database)

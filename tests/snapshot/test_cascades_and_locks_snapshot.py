@@ -1,4 +1,4 @@
-"""The lock under which a child without a key is read keeps out what foreign keys change in it, on every MySQL."""
+"""Tests the lock under which a child without a key is read: it blocks the changes of foreign keys, on every MySQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunks count while they follow each other without a gap: what else lies there is read again."""
+"""Tests that chunks count only while they follow each other without a gap. All other files are read again."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_chunk_without_its_rows_does_not_count_in_a_snapshot(tmp_path: Path) -
 
 
 def test_a_reader_that_stood_still_leaves_no_mixture_s3(tmp_path: Path) -> None:
-    """Another one took over, with other bounds; the first then writes what it had read, and its record."""
+    """Another reader took over, with other bounds. Then the first reader writes the rows that it had read, and its record."""
     placed = StoredFiles(folder=tmp_path / "way", url=(tmp_path / "store").as_uri())
     old, new = ChunksInStore(placed), ChunksInStore(placed)
     old.prepare()

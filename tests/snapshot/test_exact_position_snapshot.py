@@ -1,4 +1,4 @@
-"""A table without a key is read at an exactly known position: its rows contain all earlier commits and no later one."""
+"""Tests that a table without a key is read at an exactly known position: its rows contain all earlier commits and no later one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DATABASE = "exact_place"
 
 @pytest.fixture(params=SERVERS)
 def any_server(request: pytest.FixtureRequest) -> DatabaseServer:
-    """Each of the servers that the tests share."""
+    """Returns each of the servers that the tests share."""
     server: DatabaseServer = request.getfixturevalue(request.param)
     return server
 
@@ -85,7 +85,7 @@ def test_rows_without_a_key_are_those_of_the_place_that_the_snapshot_says(
     rows = sorted(int(n or 0) for n in pq.read_table(tmp_path / "rows.parquet")["n"].to_pylist())
     before = [number for number, end in places if end <= (place.file, place.offset)]
     assert rows == list(range(1, len(rows) + 1))
-    # an end is looked up after its commit, so the last row may be from before a place that is noted as after it; nothing more
+    # A position is determined after its commit. So the last row may be older than a position that is recorded after it, but no other row.
     assert len(before) <= len(rows) <= len(before) + 1
 
 
@@ -115,7 +115,7 @@ def test_a_server_shows_a_place_once_its_snapshot_reads_would(any_server: Databa
 def test_failover_snapshot_rows_of_another_server_than_the_stream_is_of_are_refused(
     any_server: DatabaseServer,
 ) -> None:
-    """A source that was switched, or an address that moved: places of one server mean nothing in another."""
+    """The source was switched, or its address moved. Positions of one server mean nothing on another."""
     table = SourceTable(
         lambda: open_reader(_source(any_server)),
         TableVersion(database="mysql", table="user", columns=(), key=("User",)),
@@ -129,7 +129,7 @@ def test_failover_snapshot_rows_of_another_server_than_the_stream_is_of_are_refu
         table.shows(Position(epoch=1, file="binlog.000001", offset=4, server_uuid="another"))
     with pytest.raises(SourceConnectionError, match=f"is the server {named}"):
         table.end()
-    if named.startswith("mariadb-"):  # one that was built anew has the server id of the one before
+    if named.startswith("mariadb-"):  # A server that was built again has the server id of the previous one.
         with pytest.raises(SourceConnectionError, match="it was reset, restored, or is another server"):
             table.shows(
                 Position(epoch=1, file="binlog.000001", offset=4, server_uuid=named, gtid_set="0-1-999999999,77-1-1")

@@ -1,4 +1,4 @@
-"""When the rows of a table are read again because of foreign keys: how often, after which other tables, and what is shown."""
+"""Tests when the rows of a table are read again because of foreign keys: how often, after which other tables, and what is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a snapshot, a repair or a backfill's look at the source keep to the rules of conf/ as those of the stream do."""
+"""Tests that rows of a snapshot, a repair or a backfill follow the rules of conf/, as rows of the stream do."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_rows_that_are_read_are_filtered_and_masked() -> None:
 
 
 def test_rows_that_are_read_are_those_that_the_stream_stages() -> None:
-    """Held changes and chunks are joined by their keys, so both sides must be the same, value by value and type by type."""
+    """Buffered changes and chunks are joined by their keys, so both must be the same, value by value and type by type."""
     decoder = RowDecoder(ORDERS, policy=POLICY)
     streamed = block([(ORDERS, RowEventKind.INSERT, event(RowEventKind.INSERT, ROWS))])
     (batch,) = decoder.chunks(streamed, np.arange(1))

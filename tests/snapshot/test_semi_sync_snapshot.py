@@ -1,4 +1,4 @@
-"""A snapshot waits until the storage engine has committed what the binlog, and so the stream, has already."""
+"""Tests that a snapshot waits until the storage engine has committed what the binlog, and so the stream, has already."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def test_a_commit_that_waits_for_a_replica_is_not_shown_yet(fresh_server: Server
             with closing(connect()) as reader:  # type: ignore[no-untyped-call]
                 assert waits_for_replicas(reader)
             cursor.execute("SELECT n FROM semi.orders")
-            assert cursor.fetchone() == (1,)  # the dump has 2 already
+            assert cursor.fetchone() == (1,)  # The dump has transaction 2 already.
             go_on()
             wait_for("the commit is shown", lambda: table.shows(position))
-            cursor.execute("FLUSH BINARY LOGS")  # control events alone lie between a commit and this position
+            cursor.execute("FLUSH BINARY LOGS")  # Only control events are between a commit and this position.
             end = binlog_end(admin)
             rotated = Position(epoch=1, file=end.file, offset=end.offset, gtid_set=position.gtid_set)
             wait_for("a position without a commit is shown", lambda: table.shows(rotated))

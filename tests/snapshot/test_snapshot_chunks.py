@@ -1,4 +1,6 @@
-"""Chunks of keys of every kind: on each server every row is in exactly one of them, at any moment, and they are found over the index."""
+"""Tests chunks of keys of every kind: on each server every row is in exactly one chunk at any moment, and chunks are
+found over the index.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ DECIMALS = ("-99999.99999", "-0.00001", "0", "0.00001", "1", "1.5", "99999.99999
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Keyed:
-    """`columns`: of the key, declared; `key`: as in PRIMARY KEY (…), `rows`: values of each row's key columns."""
+    """`columns`: the declared columns of the key. `key`: the text in PRIMARY KEY (…). `rows`: the values of each row's key columns."""
 
     columns: str
     rows: tuple[str, ...]
@@ -119,7 +121,7 @@ KEYS = (
 
 @dataclasses.dataclass(frozen=True)
 class Chunked:
-    """A server's tables, one a key, each with a number `n` for every row."""
+    """The tables of a server, one per key, each with a number `n` for every row."""
 
     reader: RowReader
     tables: dict[str, TableVersion]
@@ -145,7 +147,7 @@ def chunked(request: pytest.FixtureRequest) -> Iterator[Chunked]:
 
 
 def _split(columns: str) -> list[str]:
-    """At commas that are between columns, not within a type."""
+    """Splits the text at commas between columns, but not within a type."""
     return [part.replace("\0", ",") for part in _hidden(columns).split(", ")]
 
 
@@ -189,7 +191,7 @@ def test_chunks_go_on_after_a_restart_as_they_would_have_snapshot(chunked: Chunk
 
 
 def test_rows_that_come_and_go_are_in_one_chunk_snapshot(chunked: Chunked) -> None:
-    """The bounds stay, whatever the rows do: each row then there is in one chunk of those that were cut before."""
+    """The bounds stay, whatever the rows do. Each row that exists then is in one of the chunks that were determined before."""
     for name in chunked.keys:
         table = chunked.tables[name]
         made = list(chunks(chunked.reader, table, 3))[1:]
@@ -202,7 +204,7 @@ def test_rows_that_come_and_go_are_in_one_chunk_snapshot(chunked: Chunked) -> No
 
 
 def test_a_composite_key_is_cut_and_read_over_its_index_snapshot(mysql80: DatabaseServer) -> None:
-    """A tenant with most of the rows: reading a chunk of it touches its rows, not all of the tenant's."""
+    """One tenant has most of the rows. Reading a chunk of it touches the chunk's rows, and not all rows of the tenant."""
     numbers = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 3000) SELECT"
     run(mysql80, f"DROP DATABASE IF EXISTS {DATABASE}_wide", f"CREATE DATABASE {DATABASE}_wide")
     run(
@@ -240,7 +242,7 @@ def test_a_table_without_a_key_and_one_without_rows_are_one_chunk_snapshot(mysql
 
 
 def test_a_declared_key_with_null_is_seen_in_the_first_chunk_snapshot(mysql80: DatabaseServer) -> None:
-    """A key that conf/ names may be NULL in rows: they are read, and then refused as the stream refuses them, never left out."""
+    """A key that conf/ names may be NULL in rows. These rows are read, and then refused as the stream refuses them, but never left out."""
     run(mysql80, f"DROP DATABASE IF EXISTS {DATABASE}_null", f"CREATE DATABASE {DATABASE}_null")
     run(mysql80, "CREATE TABLE t (n int, a int, b int)", "INSERT INTO t VALUES (1, 1, 1), (2, NULL, 1), (3, 2, NULL), (4, 2, 2), (5, 2, 2)",
         database=f"{DATABASE}_null")  # fmt: skip

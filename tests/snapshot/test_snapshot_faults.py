@@ -1,4 +1,4 @@
-"""What goes wrong amid the reading of a chunk: a clear error, no file, and a connection that is closed."""
+"""Tests faults during the reading of a chunk: a clear error, no file, and a closed connection."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class AmidRows(ReadPace):
 def failing(
     server: DatabaseServer, table: TableVersion, folder: Path, act: Callable[[RowReader], None] | None = None
 ) -> SluiceError:
-    """The error of reading a table whole; afterwards there is no file."""
+    """Returns the error of reading a whole table, and requires that no file is left."""
     with reading(server) as reader:
         pace = AmidRows(lambda: act(reader)) if act else None
         with pytest.raises(SluiceError) as raised:
@@ -230,7 +230,7 @@ def test_a_mistake_in_where_is_the_servers_sentence_snapshot(server: DatabaseSer
 def test_a_value_that_cannot_be_decoded_stops_the_table_or_goes_to_quarantine_snapshot(
     server: DatabaseServer, tmp_path: Path
 ) -> None:
-    """A column whose bytes are said to be of another charset than the source declares."""
+    """conf/ sets another charset for the column than the source declares."""
     run(server, "INSERT INTO small VALUES (3, x'E4')", database=DATABASE)
     table, path = versions(server, DATABASE)["small"], tmp_path / "chunk.parquet"
     lying = {"word": "utf8mb4"}
@@ -267,7 +267,7 @@ def test_a_row_larger_than_a_packet_and_a_chunk_without_rows_are_read_snapshot(
 
 
 def test_a_chunk_is_never_wholly_in_memory_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
-    """48 MB are read with the room of a row group and of the buffer, some 20 MB each."""
+    """48 MB are read with the memory of a row group and of the buffer, some 20 MB each."""
     held: list[int] = []
 
     class Watching(ReadPace):

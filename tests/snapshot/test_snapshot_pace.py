@@ -1,4 +1,4 @@
-"""How fast a snapshot may read, decided on a clock that is played."""
+"""Tests how fast a snapshot may read, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sluice.cdc_engine.snapshot.pace import (
 
 
 class Clock:
-    """Time that passes only by waiting."""
+    """A clock that advances only by waiting."""
 
     def __init__(self) -> None:
         self.now, self.waits = 100.0, list[float]()

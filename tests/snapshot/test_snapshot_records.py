@@ -1,4 +1,4 @@
-"""The records of snapshots in files: what a person who looks at them may leave there."""
+"""Tests the records of snapshots in files, and what a person who looks at them may leave there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.orchestration.run.spark_merge import OpenSnapshots
 
 
 def test_a_copy_of_a_record_is_no_second_snapshot_of_its_table(tmp_path: Path) -> None:
-    """It would stay open when the snapshot has ended, and runs would buffer the table's changes for ever."""
+    """Otherwise the copy would stay open when the snapshot has ended, and runs would buffer the table's changes forever."""
     records = SnapshotRecords(tmp_path)
     record = SnapshotRecord(snapshot_id="0123456789ab", database="shop", table="orders")
     records.begin(record)

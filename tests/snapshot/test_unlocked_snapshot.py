@@ -1,4 +1,4 @@
-"""A table without a key is read at an exact position also by an account that may not lock it, on MySQL with GTIDs."""
+"""Tests that a table without a key is read at an exact position also by an account that may not lock it, on MySQL with GTIDs."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_a_table_that_is_always_written_is_refused_with_the_grant(
 def test_a_commit_that_the_binlog_has_is_waited_for(
     server: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of the binlog that is reported has a transaction that is committed during the wait, as with semi-sync."""
+    """The reported end of the binlog includes a transaction that is committed during the wait, as with semi-sync."""
     begin = begin_of(server)
     reading = Reading(server, "log")
     run(server, f"INSERT INTO {DATABASE}.log VALUES (4)")

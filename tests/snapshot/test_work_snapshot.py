@@ -1,4 +1,6 @@
-"""The work of a snapshot as production does it, on a table in memory: whatever happens between two steps, the lake ends as the source."""
+"""Tests the work of a snapshot, as production does it, on a table in memory: whatever happens between two steps, the lake equals the source
+at the end.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ KEYS, CHUNK_KEYS, PLACE_BYTES = 12, 3, 32
 
 
 class CrashError(Exception):
-    """The process ended here."""
+    """The simulated end of the process."""
 
 
 @dataclasses.dataclass
@@ -65,7 +67,7 @@ class World:
         self.records = _Noisy(self.folder, self)
 
     def change(self, kind: str, key: int) -> None:
-        """One transaction, if it can be done."""
+        """Makes one transaction, if it is possible."""
         if kind == "truncate":
             self.rows.clear()
         elif kind == "delete":
@@ -76,7 +78,9 @@ class World:
         self.log.append((kind, key, len(self.log)))
 
     def merge(self, count: int) -> None:
-        """A run with the next changes, as `run_batch` does it, which may crash too; none while another holds the run lock."""
+        """Runs a merge of the next changes, as `run_batch` does, which may also crash. Does nothing while another run
+        holds the run lock.
+        """
         if self.locked:
             return
         with self._run_lock():
@@ -104,7 +108,7 @@ class World:
         return Position(epoch=self.epoch, file="binlog.000001", offset=4 + PLACE_BYTES * number)
 
     def key(self, number: int) -> int:
-        """The order key of a change: that of the place at which it ends."""
+        """Returns the order key of a change: the key of the position at which it ends."""
         return self.position(number + 1).order_key
 
     def dependencies(self) -> SnapshotDependencies:
@@ -202,7 +206,7 @@ class _Reader:
         return SourceEnd(file=position.file, offset=position.offset)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing, because nothing is open."""
 
 
 def _applied(rows: dict[int, int], kind: str, key: int, value: int) -> dict[int, int]:
@@ -213,7 +217,7 @@ def _applied(rows: dict[int, int], kind: str, key: int, value: int) -> dict[int,
 
 @pytest.fixture(params=["folder", "store"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    """Five rows of which the stream tells nothing, and a snapshot that is wanted."""
+    """Creates five rows that are not in the stream, and requests a snapshot."""
     made = World(home_of(request.param, tmp_path), rows=dict.fromkeys(range(5), -1))
     made.records.begin(wanted(NAME, made.position(0), 0.0))
     return made
@@ -258,7 +262,7 @@ def play(world: World, first: list[tuple[str, int]], share: int, events: list[tu
     for change in first:
         world.change(*change)
     before = len(world.log) * share // 100
-    world.merged = before  # changes from before the stream: nobody merged them
+    world.merged = before  # These changes are from before the stream, so no run merged them.
     world.records.begin(wanted(NAME, world.position(before), 0.0))
     coming = iter(events)
 
@@ -470,7 +474,7 @@ def test_nothing_is_done_for_a_snapshot_before_the_engine_has_begun(world: World
 
 @pytest.mark.parametrize("calls", range(1, 9))
 def test_what_was_read_under_another_conf_is_neither_read_on_nor_published(world: World, calls: int) -> None:
-    """conf/ changes at each of the moments in which it is asked for; the run that follows reads anew, as the table's version says."""
+    """conf/ changes at each moment at which it is read. The next run reads the table again, according to the table's version."""
     asked = [0]
 
     def changed() -> str:

@@ -1,4 +1,4 @@
-"""A source behind a real bastion: the stream, snapshots and queries go through it, and it may end, return and refuse."""
+"""Tests a source behind a real bastion: the stream, snapshots and queries go through it. The bastion may end, return and refuse."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.managed]
 
 @pytest.fixture(scope="module")
 def bastion() -> Iterator[SshServer]:
-    """A server in a folder that every account may read, which pytest's are not."""
+    """Starts a server in a folder that every account may read. pytest's own folders are not readable for all."""
     with tempfile.TemporaryDirectory(prefix="sluice-sshd-") as folder, socket.create_server(("127.0.0.1", 0)) as free:
         Path(folder).chmod(0o755)
         made = SshServer(Path(folder), free.getsockname()[1])

@@ -40,7 +40,7 @@ SECOND_US = 1_000_000
 
 @pytest.fixture(scope="module", params=["mysql-8.0.31", "mariadb-11.4.5"])
 def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Two servers that all tests of this file share, because their start takes longest."""
+    """Starts two servers that all tests of this file share, because their start takes longest."""
     made: list[DatabaseServer] = []
 
     def make(version: str, options: Options | None = None) -> DatabaseServer:
@@ -92,7 +92,7 @@ def test_a_snapshot_reads_a_replica_once_it_shows_the_position(pair: Pair, tmp_p
     pair.wait_until_replicated(pair.second)
     run(pair.second, "STOP SLAVE SQL_THREAD")
     pair.write(pair.first)
-    # only the replica has this row, so it shows which of the two is read
+    # Only the replica has this row, so the row shows which of the two is read.
     run(pair.second, "SET sql_log_bin = 0", f"INSERT INTO {DATABASE}.numbers VALUES (-1)")
     position = position_of(pair)
     with table(pair) as reader:
@@ -143,7 +143,7 @@ def test_each_connection_to_a_name_with_several_readers_waits(
     with closing(balanced) as reader:
         assert reader.shows(position_of(pair))
         monkeypatch.setattr(replica, "WAIT_SECONDS_MAX", 0.0)
-        reader._own.reader.close()  # the next read connects again, to the other server
+        reader._own.reader.close()  # The next read connects again, to the other server.
         with pytest.raises(SourceConnectionError, match="the replica is behind"):
             numbers(reader, tmp_path)
         monkeypatch.setattr(replica, "WAIT_SECONDS_MAX", 60.0)
@@ -165,13 +165,13 @@ def test_a_replica_without_gtids_is_refused_by_name(fresh_server: ServerFactory,
     assert ["without GTIDs on the" in each for each in found.problems] == [True, True]
 
 
-# times
+# The tests of times.
 
 
 def searched(pair: Pair, moment: int, monkeypatch: pytest.MonkeyPatch | None = None) -> StartChoice:
     config = pair.config.destinations["shop"]
     reader = reader_of(config)
-    if monkeypatch is not None:  # the source cannot be searched
+    if monkeypatch is not None:  # The source cannot be searched.
         monkeypatch.setattr(BinlogFiles, "__init__", only(pair.second, BinlogFiles.__init__))
     wanted = RequestedPosition(time_us=moment * SECOND_US)
     return exact_position(source_at(config, config.source), source_facts(config), wanted, reader=reader)
@@ -220,7 +220,7 @@ def test_a_file_that_begins_later_by_the_clock_of_the_replica_hides_no_transacti
     before = source_facts(pair.config.destinations["shop"]).executed
     row(pair, 1, base + 10)
     wait_for("replicated", lambda: asked(pair.second, f"SELECT COUNT(*) FROM {DATABASE}.notes") == [(1,)])
-    # the clock of the replica is behind: its file begins before the transaction of the file before
+    # The clock of the replica is behind, so its file begins before the transaction of the file before.
     run(pair.second, f"SET TIMESTAMP = {base + 5}", "FLUSH BINARY LOGS")
     row(pair, 2, base + 20)
     assert parts(searched(pair, base + 8).gtid_set) == parts(before)

@@ -1,4 +1,4 @@
-"""How ssh is called for a bastion, and what its failures mean."""
+"""Tests how ssh is called for a bastion, and what its failures mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared by the tests of the merge: a lake in a folder of the test, and functions that read a table of it."""
+"""Provides a lake in a folder of the test, and functions that read a table of it, for the tests of the merge."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.spark.staged import Segment, stage
 
 @dataclasses.dataclass
 class Lake:
-    """Delta tables in one folder, or below `root` in an object store, and batches merged into them."""
+    """Delta tables in one folder, or below `root` in an object store, and batches that are merged into them."""
 
     folder: Path
     spark: SparkSettings
@@ -47,7 +47,7 @@ class Lake:
         return stage(self.folder / "staging", tables, delivery=next(self.deliveries), **options)
 
     def merge(self, tables: Mapping[str, Sequence[Segment]], **options: Any) -> dict[str, TableReport]:
-        """Stages and merges one batch; options are those of the targets."""
+        """Stages and merges one batch. The options are those of the targets."""
         return self.merge_staged(self.stage(tables), tables, **options)
 
     def merge_staged(self, directory: Path, tables: Iterable[str], **options: Any) -> dict[str, TableReport]:
@@ -72,13 +72,13 @@ class Lake:
 
 @pytest.fixture
 def lake(tmp_path: Path, spark_server: SparkConnectServer) -> Lake:
-    """An empty lake with the shared Spark server. A test of both ways of merging also uses `way`; a test of one way sets it."""
+    """Returns an empty lake with the shared Spark server. A test of both ways of merging also uses `way`. A test of one way sets it."""
     return Lake(tmp_path, SparkSettings(remote=spark_server.url, sessions_file=tmp_path / "lanes.json"))
 
 
 @pytest.fixture(scope="session")
 def spark35_server(tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server) -> Iterator[SparkConnectServer]:
-    """A Spark 3.5 with Delta 3.3 that knows nothing of Sluice, and the S3 server."""
+    """Starts a Spark 3.5 with Delta 3.3 without Sluice, and the S3 server."""
     server = SPARK35.server(tmp_path_factory.mktemp("spark35"))
     server.tell(spark_settings(s3_place.options), spark_environment(s3_place.options))
     try:
@@ -89,15 +89,15 @@ def spark35_server(tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server)
 
 @pytest.fixture(scope="module", params=["spark", "small"])
 def way(request: pytest.FixtureRequest) -> SmallSetting:
-    """Both ways of merging."""
+    """Runs the test with both ways of merging."""
     chosen: SmallSetting = request.param
     return chosen
 
 
 @pytest.fixture
 def marks_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark marks rows of small tables in deletion vectors too. It keeps the other settings of small merges, because compiling code for a
-    few rows takes most of the time of such a test.
+    """Makes Spark mark rows of small tables in deletion vectors too. It keeps the other settings of small merges, because compiling code
+    for a few rows takes most of the time of such a test.
     """
     kept = {name: value for name, value in session.SMALL_SETTINGS.items() if "deletionVectors" not in name}
     monkeypatch.setattr(session, "SMALL_SETTINGS", kept)

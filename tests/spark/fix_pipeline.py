@@ -1,4 +1,4 @@
-"""A destination with a real engine, server and Spark, whose runs are started by the test: for tests of work outside the stream."""
+"""Provides a destination with a real engine, server and Spark, whose runs the test starts, for tests of work outside the stream."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RUNS = itertools.count(1)
 
 
 class Pipeline:
-    """A destination with an engine, whose runs are started by the test."""
+    """A destination with an engine, whose runs the test starts."""
 
     def __init__(self, root: Path, server: DatabaseServer, spark: SparkConnectServer, **options: Any) -> None:
         self.captured = Captured(root, server)
@@ -47,7 +47,7 @@ class Pipeline:
         self.name = f"{self.captured.database}.numbers"
         if options:
             self.captured.describe(f"tables: {{{self.name}: {json.dumps(options)}}}")
-        self.captured.run("FLUSH BINARY LOGS")  # what other tests wrote with future times is in an earlier file
+        self.captured.run("FLUSH BINARY LOGS")  # Binlog that other tests wrote with future times is in an earlier file.
         self.began = int(time.time())
         self.base = self.began + 1000
 
@@ -128,12 +128,12 @@ class Pipeline:
         ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
         with pytest.MonkeyPatch.context() as patch:
             now = time.time_ns
-            patch.setattr(time, "time_ns", lambda: now() + 10**13)  # the rows have future times
+            patch.setattr(time, "time_ns", lambda: now() + 10**13)  # The rows have future times.
             return run_backfill(by_hand(ports, self.config), request)
 
 
 def by_hand(ports: Ports, config: SluiceConfig, say: Callable[[str], None] = lambda _: None) -> RowsRun:
-    """A run of an operation on rows of `shop`."""
+    """Runs an operation on rows of `shop`."""
     return RowsRun(ports=ports, config=config, destination="shop", listener=RowsListener(say=say), run="by hand")
 
 

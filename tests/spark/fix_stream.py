@@ -11,7 +11,7 @@ INSERT, BEFORE, AFTER, DELETE = 1, 2, 3, 4
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """A row image. `at`: order key of the transaction; it is also the row's value."""
+    """A row image. `at`: the order key of the transaction, which is also the row's value."""
 
     kind: int
     key: int

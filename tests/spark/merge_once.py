@@ -1,4 +1,4 @@
-"""`python -m tests.spark.merge_once BATCH LAKE JARS`: merges a staged batch in a Spark session of its own process.
+"""Merges a staged batch in a Spark session of its own process: `python -m tests.spark.merge_once BATCH LAKE JARS`.
 
 Prints one JSON line per table.
 """

@@ -21,7 +21,7 @@ KINDS = {Protocol.TRANSACTIONBEGIN: Protocol.TransactionBegin, Protocol.TRANSACT
 
 
 def fields_of(message: Any) -> dict[str, Any]:
-    """What is set, by name."""
+    """Returns the fields that are set, by name."""
     found: dict[str, Any] = {}
     for field, value in message.ListFields():
         if field.label == field.LABEL_REPEATED:

@@ -1,4 +1,6 @@
-"""What a client can cost the server: bytes of a fetch, fields of a packet, seconds of silence. Each bound is reached without a socket."""
+"""Tests the limits of what a client can cost the server: bytes of a fetch, fields of a packet, seconds of silence. Each bound is reached
+without a socket.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from tests.server.protocol.test_canal_protocol import GET, SUBSCRIPTION, Example
 
 
 class FakeChannel:
-    """A client that has sent `data` and then is gone; keeps what the server does with the socket, in order."""
+    """A client that has sent `data` and then disappears. It records what the server does with the socket, in order."""
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = data
@@ -94,7 +96,7 @@ def test_a_client_is_waited_for_as_long_as_it_says_up_to_a_bound(wanted: float, 
 
 
 def test_each_piece_of_a_packet_is_acknowledged_at_once() -> None:
-    """The stock client sends length and packet apart, and waits for the ACK of the first, which the kernel would delay by 40 ms."""
+    """The stock client sends length and packet separately, and waits for the ACK of the first, which the kernel would delay by 40 ms."""
     channel: Any = FakeChannel(frame(GET))
     _answered(ClientConnection(channel, 0.0), admitted(Example()))
     assert channel.of("option") == [(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)] * len(channel.of("recv"))

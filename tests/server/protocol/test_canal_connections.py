@@ -1,4 +1,4 @@
-"""The bounds of a listener: clients, connections that have not authenticated, and the time that these have."""
+"""Tests the limits of a listener: clients, connections that have not authenticated, and the time that these connections have."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def listening(stack: contextlib.ExitStack, address: Address) -> CanalListener:
 
 
 def connected(stack: contextlib.ExitStack, listener: CanalListener) -> socket.socket:
-    """A connection that has read the server's greeting."""
+    """Opens a connection, and reads the server's greeting."""
     client = stack.enter_context(socket.create_connection(("127.0.0.1", listener.port), timeout=30))
     assert packet_of(client).kind == PacketType.HANDSHAKE
     return client
 
 
 def connected_with_tls(stack: contextlib.ExitStack, listener: CanalListener, ca_file: Path) -> ssl.SSLSocket:
-    """A connection with TLS that has read the server's greeting."""
+    """Opens a connection with TLS, and reads the server's greeting."""
     context = ssl.create_default_context(cafile=str(ca_file))
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     plain = stack.enter_context(socket.create_connection(("127.0.0.1", listener.port), timeout=30))
@@ -87,7 +87,7 @@ def test_a_client_above_the_limit_is_told_so_by_the_answer_to_its_authentication
 
 
 def _admitted_again(stack: contextlib.ExitStack, listener: CanalListener) -> bool:
-    """The server sees the end of a client a moment later."""
+    """The server notices the end of a client a moment later."""
     for _ in range(1000):
         client = connected(stack, listener)
         client.sendall(LOGIN)
@@ -138,7 +138,9 @@ def _bytes_until_answered(client: socket.socket) -> int:
 def test_a_connection_that_is_ended_while_tls_takes_its_socket_is_ended_at_once(
     stack: contextlib.ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 21: the listener ended the plain socket, whose descriptor the TLS socket had, and the client kept its slot for 10 s."""
+    """Number 21: the listener closed the plain socket, whose descriptor belonged to the TLS socket, and the client
+    kept its slot for 10 s.
+    """
     files = write_certificate(tmp_path, "127.0.0.1")
     address = Address(
         unauthenticated_max=1,
@@ -161,21 +163,22 @@ def test_a_connection_that_is_ended_while_tls_takes_its_socket_is_ended_at_once(
     silent = stack.enter_context(socket.create_connection(("127.0.0.1", listener.port), timeout=30))
     assert wrapped.wait(30)
     monkeypatch.setattr(listener, "_tls", tls)
-    connected_with_tls(stack, listener, files["ca"])  # the listener has ended the first one when it greets the second
+    # When the listener greets the second connection, it has closed the first one.
+    connected_with_tls(stack, listener, files["ca"])
     evicted.set()
     received(silent)
 
 
 @pytest.mark.found
 def test_a_tls_handshake_counts_for_both_bounds(stack: contextlib.ExitStack, tmp_path: Path) -> None:
-    """Number 21: a client that begins TLS and does not go on is ended, and takes no place."""
+    """Number 21: a client that begins TLS and does not continue is disconnected, and takes no slot."""
     files = write_certificate(tmp_path, "127.0.0.1")
     address = Address(unauthenticated_max=1, certificate_file=files["server"], key_file=files["server_key"])
     listener = listening(stack, address)
     silent = stack.enter_context(socket.create_connection(("127.0.0.1", listener.port), timeout=30))
     silent.sendall(b"\x16\x03")
     client = connected_with_tls(stack, listener, files["ca"])
-    received(silent)  # until the server ends it
+    received(silent)  # Reads until the server closes the connection.
     client.sendall(LOGIN)
     assert packet_of(client).number(1) == 0
 

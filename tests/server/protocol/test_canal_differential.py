@@ -1,6 +1,6 @@
-"""The real Canal 1.1.7 and Sluice over the same binlog, read by the same client: entries equal, field by field.
+"""Compares the real Canal 1.1.7 and Sluice over the same binlog, read by the same client: the entries are equal, field by field.
 
-What differs by intent is in `alike`, a line each, and in docs/canal.md with its reason.
+`alike` has a line for each intended difference, and docs/canal.md has its reason.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ DELETE FROM {db}.everything
 
 
 def alike(entry: Any) -> dict[str, Any]:
-    """An entry's fields with what is compared of them."""
+    """Returns the fields of an entry that are compared, in comparable form."""
     body = BODIES[EntryType(entry.entryType)].FromString(entry.storeValue)
     found = {**_fields(entry), "storeValue": _fields(body)}
     for row in found["storeValue"].get("rowDatas", ()):
@@ -73,7 +73,7 @@ def _fields(message: Any) -> dict[str, Any]:
 
 
 def entries(port: int, table_filter: str, count: int) -> list[Any]:
-    """Of whole transactions that hold something for us, and statements: what is empty goes by the clock of each server."""
+    """Returns statements, and whole transactions that contain something for us. Empty transactions depend on the clock of each server."""
     found: list[Any] = []
     with CanalClient("shop", port=port, settings=ClientSettings(table_filter=table_filter)) as client:
         for batch in client.batches(idle_seconds=SECONDS_MAX):
@@ -99,7 +99,7 @@ def _without_empty(found: list[Any]) -> list[Any]:
 def test_entries_are_those_of_the_real_canal(
     server: str, gtids: bool, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """`gtids`: both read with GTIDs, which then are in every header."""
+    """`gtids`: both read with GTIDs, so every header has them."""
     mysql: DatabaseServer = request.getfixturevalue(server)
     captured = Captured(tmp_path, mysql)
     port = free_port()
@@ -144,7 +144,7 @@ INSERT INTO {db}.plain VALUES (99, 'z')
 
 
 def changes_of(found: list[dict[str, Any]]) -> list[tuple[str, Any]]:
-    """SQL texts and rows, each with the table that its header names."""
+    """Returns SQL texts and rows, each with the table that its header names."""
     changes = [each for each in found if each["entryType"] == EntryType.ROWDATA]
     return [(each["header"].get("tableName", ""), each["storeValue"]) for each in changes]
 
@@ -155,7 +155,7 @@ def changes_of(found: list[dict[str, Any]]) -> list[tuple[str, Any]]:
 def test_sql_texts_are_those_of_the_real_canal(
     server: str, filters: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """`filters`: Canal's filter.query.dml leaves the texts out, as `rows_query: false` does here."""
+    """`filters`: Canal's filter.query.dml leaves the texts out, as `rows_query: false` does in Sluice."""
     mysql: DatabaseServer = request.getfixturevalue(server)
     captured = Captured(tmp_path, mysql)
     port, database = free_port(), captured.database
@@ -305,7 +305,7 @@ def until_the_last(port: int, table_filter: str) -> list[dict[str, Any]]:
 
 
 def columns_of(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The after images, by the value of the first column."""
+    """Returns the after images, by the value of the first column."""
     rows = [
         row["afterColumns"] for each in found for row in each["storeValue"].get("rowDatas", ()) if "afterColumns" in row
     ]

@@ -1,4 +1,6 @@
-"""What a client's fetch size counts, and which statements are returned alone: the real Canal 1.1.7 and Sluice over one binlog."""
+"""Compares, for the real Canal 1.1.7 and Sluice over one binlog, what a client's fetch size counts, and which statements are returned
+alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Canal's own Java client, unmodified, against a running engine: subscribes, gets, rolls back, leaves, comes again, acks, unsubscribes."""
+"""Tests Canal's own Java client, unmodified, with a running engine: it subscribes, gets, rolls back, disconnects, connects again, acks and
+unsubscribes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from tests.instance.fix_destination import Captured
 pytestmark = pytest.mark.servers
 
 PROGRAM = Path(__file__).with_name("StockClient.java")
-HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # of "canal"
+HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # the hash of the password "canal"
 ROWS = 300
 
 

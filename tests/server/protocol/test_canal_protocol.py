@@ -1,4 +1,4 @@
-"""The protocol on the wire: fixed vectors, errors by their numbers, strangers, lying lengths, random bytes."""
+"""Tests the protocol on the wire: fixed vectors, errors by their numbers, foreign clients, wrong lengths, random bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sluice.cdc_engine.server.protocol.token import knows_password
 from sluice.secret_values import SecretLocation
 from tests.certificates import write_certificate
 
-HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # of "canal"
+HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # the hash of the password "canal"
 SEED = bytes.fromhex("0102030405060708")
 TOKEN = b"7de44690d8e53782cb61804a2455c284a3bbfb06"
 SUBSCRIPTION = bytes.fromhex("18042a0f0a076578616d706c65120431303031")
@@ -74,7 +74,7 @@ class Example:
         self.calls.append(("rollback", batch_id))
 
     def stop_waiting(self) -> None:
-        """Nobody waits."""
+        """Does nothing, because nobody waits."""
 
 
 def told(*parts: bytes) -> Packet:
@@ -119,7 +119,7 @@ def test_a_stranger_is_refused_and_gone() -> None:
 def test_subscribe_get_ack_and_roll_back() -> None:
     example = Example()
     session = admitted(example)
-    assert told(*session.answered(GET).parts).number(1) == 400  # not subscribed
+    assert told(*session.answered(GET).parts).number(1) == 400  # The client is not subscribed.
     assert session.answered(SUBSCRIPTION).parts == (packets.ack(),)
     assert session.answered(GET).parts == (packets.no_messages(),)
     example.content = ENTRY
@@ -172,7 +172,7 @@ def listener() -> Iterator[CanalListener]:
 
 
 def received(client: socket.socket) -> bytes:
-    """All until the server ends it."""
+    """Returns all bytes until the server closes the connection."""
     data = b""
     with contextlib.suppress(ConnectionError):
         while part := client.recv(1 << 16):
@@ -195,7 +195,7 @@ def test_random_bytes_from_strangers_end_their_connections_and_nothing_else_cana
             body = chance.randbytes(chance.randrange(1, 200))
             framed = turn % 2 == 0
             client.sendall((packets.LENGTH.pack(len(body)) if framed else b"") + body)
-            with contextlib.suppress(OSError):  # it may be gone already
+            with contextlib.suppress(OSError):  # The connection may be closed already.
                 client.shutdown(socket.SHUT_WR)
             assert b"Traceback" not in received(client)
     with socket.create_connection(("127.0.0.1", listener.port), timeout=30) as client:
@@ -240,7 +240,7 @@ def test_a_client_comes_in_by_tls_canal(tmp_path: Path) -> None:
         with context.wrap_socket(plain, server_hostname="127.0.0.1") as client:
             assert client.recv(1) == b"\0"
             client.sendall(b"\0\0\0\4")
-            client.sendall(b"\xff" * 4)  # it is read, and is no packet
+            client.sendall(b"\xff" * 4)  # The server reads these bytes, and they are not a packet.
             assert b"Traceback" not in received(client)
         with (
             socket.create_connection(("127.0.0.1", listener.port), timeout=30) as second,
@@ -248,7 +248,7 @@ def test_a_client_comes_in_by_tls_canal(tmp_path: Path) -> None:
         ):
             assert client.recv(1) == b"\0"
             listener.close()
-            received(client)  # the end of the server ends it
+            received(client)  # The end of the server closes the connection.
 
 
 def test_what_cannot_be_shown_is_refused_again_and_not_gone_over_canal(monkeypatch: pytest.MonkeyPatch) -> None:

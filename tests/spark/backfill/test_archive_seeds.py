@@ -37,7 +37,7 @@ def test_rows_come_back_from_an_archive_in_a_folder_and_in_a_store(
 ) -> None:
     pipeline = Pipeline(tmp_path, mysql80, spark_server)
     now = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: now() + 10**13)  # the rows are of the future
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 10**13)  # The rows have future times.
     ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
 
     def request(archive: str, *, begin: int = 900, end: int | None = None, into: str = "") -> BackfillRequest:

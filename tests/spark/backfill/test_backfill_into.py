@@ -1,4 +1,4 @@
-"""`--into` builds a past state next to the live table, with deltalake alone, and from a server's binlog."""
+"""Tests `--into`, which builds a past state next to the live table, with deltalake alone, and from a server's binlog."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lake(tmp_path: Path) -> Beside:
 
 
 def past(lake: Beside, version: int, images: Path | None, up_to: int) -> list[tuple[object, ...]]:
-    """The state that is built of a version and of staged changes."""
+    """Returns the state that is built from a version and from staged changes."""
     path, folder = str(lake.folder / "lake" / "past" / "orders"), lake.folder / "work"
     folder.mkdir()
     segments = read_staged_batch(images).tables[0].changes if images else ()
@@ -153,7 +153,7 @@ def test_a_past_state_is_built_from_the_binlog_beside_the_live_table_backfill(
     pipeline = Pipeline(tmp_path, mysql80, spark_server)
     numbers = pipeline.name
     now = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: now() + 10**13)  # the rows are of the future
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 10**13)  # The rows have future times.
 
     def into(begin: int, end: int | None) -> Done:
         to_us = None if end is None else (pipeline.base + end) * SECOND_US
@@ -209,7 +209,7 @@ def test_a_swap_takes_a_table_whose_conversion_was_killed_before_its_record_for_
         converted = deltalake.DeltaTable(pipeline.path)
         assert converted.metadata().id != first.metadata().id, "one commit replaced the table by its copy"
         now = time.time_ns
-        monkeypatch.setattr(time, "time_ns", lambda: now() + 10**13)  # the rows are of the future
+        monkeypatch.setattr(time, "time_ns", lambda: now() + 10**13)  # The rows have future times.
         request = BackfillRequest(
             destination="shop",
             from_us=(pipeline.base + 900) * SECOND_US,
@@ -230,7 +230,7 @@ def test_a_swap_takes_a_table_whose_conversion_was_killed_before_its_record_for_
 
 
 def swapped_with(pipeline: Pipeline, engine: Engine, newest: str, older: str) -> None:
-    """Another hand loses rows of the live table; what was rebuilt brings them back, and the stream goes on in it."""
+    """Another program removes rows of the live table. The rebuilt table brings them back, and the stream continues in the live table."""
     ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
     asked = {name: SwapRequest(destination="shop", table=pipeline.name, rebuilt=name) for name in (newest, older)}
     rows = pipeline.rows()

@@ -1,4 +1,4 @@
-"""How far a query may run ahead of the table that its rows are written to."""
+"""Tests how far a query may run ahead of the table into which its rows are written."""
 
 from __future__ import annotations
 

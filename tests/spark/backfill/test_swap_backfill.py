@@ -1,4 +1,4 @@
-"""A past state replaces its live table: what is refused, and the stream continues in the table. Without Spark."""
+"""Tests a past state that replaces its live table: what is refused, and that the stream continues in the table. The tests use no Spark."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from tests.spark.staged import LEDGER_ID
 PAST = "past.orders"
 OWNER = Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME)
 COLUMNS = (("id", "bigint"), ("note", "string"))
-PLACE = Position(epoch=0, file="b.000000", offset=40 * 16)  # an order key counts 16 bytes
+PLACE = Position(epoch=0, file="b.000000", offset=40 * 16)  # An order key counts units of 16 bytes.
 
 
 class Shop(Beside):
-    """A live table with a past state beside it, and a conf/ that says so."""
+    """A live table with a past state next to it, and a conf/ for both."""
 
     @property
     def config(self) -> SluiceConfig:
@@ -53,7 +53,7 @@ class Shop(Beside):
         return self
 
     def rebuild(self, version: int, up_to: Position = PLACE, ledger: str = LEDGER_ID) -> None:
-        """As `backfill --into` does of a version after which nothing came."""
+        """Does what `backfill --into` does from a version after which no change came."""
         work = self.folder / "work"
         work.mkdir(exist_ok=True)
         build(
@@ -81,7 +81,7 @@ class Shop(Beside):
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
-    """Three rows, then another hand loses one and damages one; what was there before that is rebuilt."""
+    """Sets up three rows, of which another program removes one and damages one. The earlier state is rebuilt."""
     made = Shop(tmp_path).begin()
     made.merge(made.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c")])))
     log = deltalake.DeltaTable(made.target.path)
@@ -147,7 +147,7 @@ def test_a_crash_before_the_record_leaves_a_table_that_goes_on_and_can_be_swappe
 def test_a_swap_after_a_conversion_that_was_killed_before_its_record_is_not_taken_for_another_table_backfill(
     shop: Shop, *, by_us: bool
 ) -> None:
-    """A conversion replaces the table by a copy of itself, with another ID."""
+    """A conversion replaces the table by a copy of itself, with another id."""
     before = deltalake.DeltaTable(shop.target.path)
     directory = shop.config.destination_dir("shop")
     destination_files.LakeTables(directory).keep({NAME: (str(before.metadata().id), before.version())})
@@ -250,7 +250,9 @@ def test_what_is_refused_backfill(
 
 @pytest.mark.found
 def test_a_swap_that_is_late_writes_nothing_ha(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Number 5: the run lock was asked for before the plan alone. A host that stood still then wrote over what another had merged."""
+    """Number 5: the run lock was checked only before the plan. A host that was suspended after that replaced what
+    another host had merged.
+    """
     from sluice.spark_jobs.backfill import swap as swapping  # noqa: PLC0415
 
     record = swapping._record

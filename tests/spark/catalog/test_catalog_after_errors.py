@@ -1,4 +1,4 @@
-"""What a run leaves in the record of the catalog if Spark is away, the run fails, or nothing is left to ask Spark."""
+"""Tests what a run leaves in the record of the catalog if Spark is away, the run fails, or nothing is left to do in Spark."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_change_of_columns_is_not_forgotten_while_spark_is_away(tmp_path: Path
 def test_a_change_of_columns_is_not_forgotten_if_another_table_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One table is published with other columns; then the run fails, with its own error."""
+    """One table is published with other columns. Then the run fails, with its own error."""
     config = without_spark(make_config(tmp_path))
     directory = all_registered(config, "shop", "shop.orders")
     write_tables(directory)

@@ -226,7 +226,7 @@ def test_an_error_ends_once_nothing_is_left_to_register(tmp_path: Path) -> None:
 
 
 class Answered:
-    """Spark's session, with a catalog of one table. `statements`: those that change the catalog."""
+    """Imitates Spark's session, with a catalog of one table. `statements`: the statements that change the catalog."""
 
     def __init__(self, name: str, kind: str, location: str) -> None:
         self.statements: list[str] = []
@@ -249,7 +249,7 @@ class Answered:
 
 @pytest.mark.parametrize(("kind", "dropped"), [("EXTERNAL", True), ("MANAGED", False)])
 def test_a_table_that_the_catalog_manages_is_never_dropped(kind: str, *, dropped: bool) -> None:
-    """DROP TABLE of it removes the files, also if somebody made it at the path of a table of the lake."""
+    """DROP TABLE of this table removes its files, even if somebody created it at the path of a table of the lake."""
     session = Answered("orders", kind, "file:/lake/shop/orders")
     refused = unregister(session, [ORDERS])  # type: ignore[arg-type]
     assert bool(session.statements) == dropped
@@ -264,7 +264,7 @@ def test_a_name_with_signs_of_a_pattern_is_found() -> None:
 
 
 class Redacted(Answered):
-    """The same with a view of Sluice, whose properties Spark redacts by the patterns of Spark and others."""
+    """The same with a view of Sluice, whose properties Spark redacts by Spark's own patterns and others."""
 
     def __init__(self, view: CatalogTable) -> None:
         super().__init__(view.identifier[2], "VIEW", "")

@@ -1,4 +1,4 @@
-"""A real Hive metastore: a Spark that knows nothing of Sluice finds the tables by name."""
+"""Tests a real Hive metastore: a Spark without Sluice finds the tables by name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEYED = Schema({"id": "bigint", "name": "string"}, key=("id",))
 
 @dataclasses.dataclass(frozen=True)
 class Sparks:
-    """The Spark of the runs, and one of somebody else; both use the same metastore."""
+    """The Spark of the runs, and a Spark of somebody else. Both use the same metastore."""
 
     ours: SparkConnectServer
     others: SparkConnectServer
@@ -78,7 +78,7 @@ def sparks(tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server) -> Iter
 def spark35(
     sparks: Sparks, tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server
 ) -> Iterator[SparkConnectServer]:
-    """A Spark 3.5 of somebody else with the same metastore."""
+    """Starts a Spark 3.5 of somebody else with the same metastore."""
     server = SPARK35.server(tmp_path_factory.mktemp("spark35"), more=sparks.metastore.spark_settings)
     server.tell(spark_settings(s3_place.options), spark_environment(s3_place.options))
     try:
@@ -203,7 +203,7 @@ def test_views_have_the_columns_of_the_source_and_rows_that_exist_now(tmp_path: 
     assert sparks.ask(f"SELECT * FROM {schema}.orders__history_v") == [(1, 6, True)]
 
     away = config.model_copy(update={"spark": config.spark.model_copy(update={"remote": "sc://127.0.0.1:1"})})
-    register_tables(away, "east", written={path: columns})  # It would raise if it asked Spark.
+    register_tables(away, "east", written={path: columns})  # This would raise if it called Spark.
 
     deltalake.write_deltalake(path, pa.table({"id": [4], "note": ["new"]}), mode="append", schema_mode="merge")
     with_note = (*columns, ("note", "string"))

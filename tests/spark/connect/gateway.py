@@ -1,4 +1,4 @@
-"""A gateway as platforms put before a Spark Connect server: it ends TLS and asks for a bearer token."""
+"""Provides a gateway as platforms put before a Spark Connect server: it ends TLS and requires a bearer token."""
 
 from __future__ import annotations
 

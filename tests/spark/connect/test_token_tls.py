@@ -1,4 +1,4 @@
-"""A Spark Connect server behind TLS and a token: batches are merged, and the token is in no log, record or setting."""
+"""Tests a Spark Connect server behind TLS and a token: batches are merged, and the token is in no log, record or setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Change logs and histories are maintained as current-state tables are, with deltalake alone."""
+"""Tests that change logs and histories are maintained like current-state tables, with deltalake alone."""
 
 from __future__ import annotations
 

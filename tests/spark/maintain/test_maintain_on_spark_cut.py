@@ -1,4 +1,4 @@
-"""Maintenance while an engine runs: rows, consistent snapshots and the kind of the next merge stay the same."""
+"""Tests maintenance while an engine runs: rows, consistent snapshots and the kind of the next merge stay the same."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def maintained(pipeline: Pipeline, **request: Any) -> Looked:
 
 
 def files(path: str) -> set[str]:
-    """Data files in a table's folder, whether they are of it or not."""
+    """Returns the data files in a table's folder, whether they belong to the table or not."""
     return {each.name for each in Path(path).glob("*.parquet")}
 
 
@@ -155,7 +155,8 @@ def test_maintenance_that_is_killed_anywhere_leaves_tables_right_and_is_done_aga
                 pipeline.change(f"INSERT INTO {other} VALUES ({number}, '')")
                 pipeline.merge(engine)
             (gates / point).touch()
-            killed_at(gates / point, command, environment)  # each is the next try of what was killed before
+            # Each call is the next attempt of the one that was killed before.
+            killed_at(gates / point, command, environment)
             number += 1
             pipeline.captured.insert([number])
             pipeline.merge(engine)

@@ -1,4 +1,4 @@
-"""The rules for when files of a table are rewritten, and how long removed files stay."""
+"""Tests the rules for when files of a table are rewritten, and how long removed files stay."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ DEEP = FileFacts(files=9, large_files=9, fresh_files=3, rows=9, depth=DEPTH_MAX 
             FileFacts(files=9, large_files=DEPTH_FILES_MIN - 1, fresh_files=9, rows=9, depth=99.0),
             MaintenanceAct.NOTHING,
         ),
-        # a key of few values stays deep, whatever is done
+        # A key with few values stays deep, whatever is done.
         (dataclasses.replace(DEEP, fresh_files=1), MaintenanceAct.NOTHING),
         (dataclasses.replace(DEEP, bytes=CLUSTER_BYTES_MAX + 1), MaintenanceAct.NOTHING),
     ],
@@ -171,7 +171,7 @@ def test_files_count_as_fresh_until_all_is_in_order(tmp_path: Path, monkeypatch:
 
 
 class Kept(NoRecords):
-    """`TableRecords` in memory."""
+    """Implements `TableRecords` in memory."""
 
     def __init__(self, record: TableRecord) -> None:
         self.record = record
@@ -197,7 +197,7 @@ def test_a_commit_that_no_record_came_to_know_is_known_at_the_next_look(tmp_path
     facts = facts_of(table)
     assert facts is not None
     assert not lags(table, facts)
-    log.optimize.compact()  # by a run that was killed then
+    log.optimize.compact()  # A run did this, and was killed then.
     facts = facts_of(table)
     assert facts is not None
     assert lags(table, facts)

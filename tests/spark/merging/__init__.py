@@ -1,1 +1,1 @@
-"""What a merge makes of row images."""
+"""Tests how a merge applies row images."""

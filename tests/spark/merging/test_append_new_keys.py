@@ -1,4 +1,6 @@
-"""A batch whose keys are all new, as the files' statistics prove, is appended by Spark; what may meet a row of the table is merged."""
+"""Tests that Spark appends a batch if the files' statistics prove that all of its keys are new, and merges changes that may match a row of
+the table.
+"""
 
 from __future__ import annotations
 

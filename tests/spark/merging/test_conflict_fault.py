@@ -1,4 +1,6 @@
-"""A commit that another one came before is done again, unless what came was no mere tidying. Spark has no part in it."""
+"""Tests a commit that another commit preceded: it is repeated, unless the other commit was more than maintenance. The
+tests use no Spark.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ TOLD = "(io.delta.exceptions.ConcurrentAppendException) [DELTA_CONCURRENT_APPEND
 
 
 class Table:
-    """A Delta table to which `others` are committed, one each time that a merge comes to its commit."""
+    """A Delta table to which `others` are committed, one each time that a merge is about to commit."""
 
     name, path = "shop.orders", "/lake/orders"
 

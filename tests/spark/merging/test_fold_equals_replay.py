@@ -1,6 +1,6 @@
-"""The lake equals a replay of the stream, whatever happens to keys and however the stream is divided into batches.
+"""Tests that the lake equals a replay of the stream, whatever happens to keys and however the stream is divided into batches.
 
-Many streams share one table (`stream` is part of the key), so that one Spark merge judges all of them.
+Many streams share one table (`stream` is part of the key), so one Spark merge checks all of them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ KEYLESS = dataclasses.replace(KEYED, key=())
 KEYS = st.integers(0, 4)
 STEPS = st.tuples(st.sampled_from(["insert", "update", "delete", "move", "swap", "replace"]), KEYS, KEYS)
 STREAMS = st.lists(st.lists(STEPS, max_size=12), min_size=15, max_size=40)
-# a delivery is a place to start from, not after what was delivered, and a place to end; in hundredths of the stream
+# A delivery has two positions, in hundredths of the stream: its start, which is not after what was delivered, and its end.
 CUTS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=2)
 
 
 @dataclasses.dataclass
 class Model:
-    """MySQL's table as a dictionary, and the transactions its binlog would hold."""
+    """The table of MySQL as a dictionary, and the transactions that its binlog would have."""
 
     stream: int
     order_keys: Iterator[int]
@@ -91,7 +91,9 @@ def replay(streams: Sequence[Sequence[tuple[str, int, int]]]) -> list[Model]:
 
 
 def deliveries(transactions: Sequence[list[Image]], cuts: Sequence[tuple[int, int]]) -> list[list[Image]]:
-    """Batches as rollbacks may cut them: each starts at or before the end of what came before, the last ends the stream."""
+    """Returns batches as rollbacks may divide them: each starts at or before the end of what came before, and the
+    last one ends the stream.
+    """
     cut: list[list[Image]] = []
     done = 0
     for first, last in [*cuts, (50, 100)]:
@@ -106,14 +108,14 @@ def deliveries(transactions: Sequence[list[Image]], cuts: Sequence[tuple[int, in
 
 @pytest.fixture(scope="module", params=["small job", "small", "large"])
 def size(request: pytest.FixtureRequest) -> Iterator[SmallSetting]:
-    """The ways of a merge, and both in which Spark executes its own."""
+    """Selects the way of merging, and for Spark both ways in which it executes its own merge."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "large":
             patch.setattr(session, "SMALL_ROWS_MAX", -1)
         yield "small" if request.param == "small job" else "spark"
 
 
-# each example is some Spark merges, so a failure is shown as it was found instead of made smaller for minutes
+# Each example is some Spark merges. So a failure is shown as it was found, and is not reduced for minutes.
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
 @given(streams=STREAMS, cuts=CUTS)
 def test_the_lake_equals_the_replay_of_the_stream(
@@ -135,7 +137,7 @@ def test_the_lake_equals_the_replay_of_the_stream(
 
 
 def merge_all(lake: Lake, number: int, images: list[Image], ways: Mapping[str, SmallSetting]) -> None:
-    """One batch into the three tables; `ways`: of the tables whose way is another than the lake's."""
+    """Merges one batch into the three tables. `ways`: the way of each table that differs from the lake's."""
     tables = {
         "shop.hard": [Changes(KEYED, images)],
         "shop.soft": [Changes(KEYED, images)],

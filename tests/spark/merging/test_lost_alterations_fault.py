@@ -23,7 +23,7 @@ ORDERS = Schema({"id": "bigint"}, key=("id",))
 
 
 class Table:
-    """A Delta table that needs statements until `missing` are executed; it loses the commits whose numbers are in `lost`."""
+    """A Delta table that needs statements until `missing` are executed. It loses the commits whose numbers are in `lost`."""
 
     name, path = "shop.orders", "/lake/orders"
 

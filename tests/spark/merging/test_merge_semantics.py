@@ -1,6 +1,7 @@
-"""What a merge makes of every kind of change, read back without Spark.
+"""Tests how a merge applies every kind of change. The results are read without Spark.
 
-All tables of a story are merged in the same two batches, for Spark's cost is by batch; each test then looks at one of them.
+All tables of a story are merged in the same two batches, because Spark's cost depends on the number of batches. Each test then looks at one
+table.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ SECOND: dict[str, Sequence[Segment]] = {
 
 
 class Story:
-    """The lake after both batches, and the reports of the second."""
+    """The lake after both batches, and the reports of the second one."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -218,7 +219,7 @@ def test_text_keys_with_quotes_are_met_by_their_bounds(story: Story) -> None:
 
 @pytest.mark.found
 def test_keys_and_names_that_look_like_variables_of_spark_are_themselves(story: Story) -> None:
-    """Silent: Spark replaced `${...}` in a key's bounds, so an update became a second row and a delete none."""
+    """Before, Spark silently replaced `${...}` in a key's bounds, so an update became a second row and a delete had no effect."""
     assert story.rows("shop.variables", "code", "n") == [("z${no}", 3)]
 
 
@@ -246,7 +247,7 @@ def test_the_batch_again_after_a_kill_before_the_ack_changes_nothing(story: Stor
 
 
 def test_identity_an_older_image_never_overwrites_a_newer_row(story: Story) -> None:
-    """A ledger that took the table over has transactions of its own, so only the position guard stands here."""
+    """A ledger that took the table over has other transactions, so only the position guard protects the row."""
     older = [image(UPDATE_AFTER, 2, 3, "old"), image(DELETE, 3, 1, "old"), image(UPDATE_AFTER, 4, 3, "newer")]
     directory = story.lake.stage({"shop.orders": [Changes(ORDERS, older)]}, ledger_id=NEW_LEDGER)
     with pytest.raises(MergeError, match="belongs to the destination shop"):

@@ -1,7 +1,7 @@
-"""The lake equals a replay of full rows, whatever columns the images lack and however the stream is divided into batches.
+"""Tests that the lake equals a replay of full rows, whatever columns the images lack and however the stream is divided into batches.
 
-Row events are built byte by byte, staged by the engine and merged by Spark. Many histories share one table (`stream` is part of the key),
-so that few merges judge all of them.
+Row events are built byte by byte, staged by the engine, and merged by Spark. Many histories share one table (`stream` is part of the key),
+so few merges check all of them.
 """
 
 from __future__ import annotations
@@ -53,19 +53,20 @@ KEYS = st.integers(0, 3)
 VALUES = st.fixed_dictionaries(
     {}, optional={"note": st.text("xyz", max_size=3) | st.none(), "a": st.integers(0, 99), "b": st.none() | KEYS}
 )
-SHOWN = st.sampled_from([(), (), ("note",), ("a", "b"), NAMES])  # columns an image shows beside those it must
+# The columns that an image shows in addition to the required ones.
+SHOWN = st.sampled_from([(), (), ("note",), ("a", "b"), NAMES])
 STEPS = st.tuples(
     st.sampled_from(["insert", "insert", "update", "update", "delete", "move", "move", "swap", "replace"]),
     *(st.tuples(KEYS, KEYS), VALUES, SHOWN, SHOWN),
 )
 HISTORIES = st.lists(st.lists(STEPS, min_size=4, max_size=8), min_size=20, max_size=30)
-# a delivery is a place to start from, not after what was delivered, and a place to end; in hundredths of the history
+# A delivery has two positions, in hundredths of the history: its start, which is not after what was delivered, and its end.
 CUTS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=2)
 
 
 @dataclasses.dataclass
 class Model:
-    """MySQL's table as a dictionary, and the row events that its binlog would hold."""
+    """The table of MySQL as a dictionary, and the row events that its binlog would have."""
 
     stream: int
     events: list[Change]
@@ -161,7 +162,7 @@ def lakes(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFac
     return Lakes(tmp_path_factory.mktemp("partial"), SparkSettings(remote=spark_server.url), way)
 
 
-# each example is some Spark merges, so a failure is shown as it was found instead of made smaller for minutes
+# Each example is some Spark merges. So a failure is shown as it was found, and is not reduced for minutes.
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
 @given(histories=HISTORIES, cuts=CUTS)
 def test_the_lake_equals_the_replay_of_full_rows_fidelity(
@@ -173,7 +174,8 @@ def test_the_lake_equals_the_replay_of_full_rows_fidelity(
 ) -> None:
     events: list[Change] = []
     models = [Model(number, events) for number in range(len(histories))]
-    for steps in itertools.zip_longest(*histories):  # in turns: the segments that one has to end are few for all
+    # The histories take turns, so that few segments end for all of them.
+    for steps in itertools.zip_longest(*histories):
         for model, step in zip(models, steps, strict=True):
             if step is not None:
                 model.step(*step)
@@ -202,7 +204,9 @@ WIDE = dataclasses.replace(
 
 
 def test_the_bits_of_a_wide_table_and_rows_the_lake_does_not_have_fidelity(lakes: Lakes) -> None:
-    """In one story, for each merge costs seconds: two groups of bits, deletes of only the key, and what cannot be made whole."""
+    """Each merge costs seconds, so one story has all cases: two groups of bits, deletes with only the key, and rows that cannot be
+    completed.
+    """
     whole = {f"c{index}": index for index in range(70)}
     given_block = block(
         [
@@ -226,7 +230,7 @@ def test_the_bits_of_a_wide_table_and_rows_the_lake_does_not_have_fidelity(lakes
         (1, *changed, False),
         (2, *whole.values(), True),
     ]
-    for first in (8, 9):  # an update, and a change of the key into one that is there
+    for first in (8, 9):  # an update, and a change of the key to an existing key
         with pytest.raises(MergeError, match="to a row that the Delta table does not have"):
             lakes.merge(batch_of(given_block, first, first + 1))
     assert lakes.lake("hard").rows("shop.t", *names) == [(1, *changed)]

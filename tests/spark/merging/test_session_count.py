@@ -1,4 +1,4 @@
-"""How many sessions a batch opens: as conf/ says, or as many as Spark's task slots suffice for."""
+"""Tests how many sessions a batch opens: the number in conf/, or the number for which Spark's task slots suffice."""
 
 from __future__ import annotations
 

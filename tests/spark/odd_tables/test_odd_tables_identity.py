@@ -1,4 +1,4 @@
-"""Odd tables on a real server and a real Spark: names that Sluice keeps for itself, and paths that clash. The others go on."""
+"""Tests odd tables on a real server and a real Spark: reserved names, and paths that clash. The other tables continue."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.spark.odd_tables.test_raising_tables import Raising
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
-STRAY_SECONDS = 90 * 86_400  # older than any file that VACUUM keeps
+STRAY_SECONDS = 90 * 86_400  # Older than any file that VACUUM keeps.
 
 
 class Odd(Raising):
-    """A destination whose snapshots and stops are asked for by table."""
+    """A destination whose snapshots and stops are looked up by table."""
 
     @property
     def records(self) -> SnapshotRecords:
@@ -42,16 +42,16 @@ class Odd(Raising):
         return found
 
     def read_rows(self) -> None:
-        """A run of the snapshot job, which fails where a table stops."""
+        """Runs the snapshot job, which fails if a table stops."""
         with contextlib.suppress(TableStoppedError):
             super().read_rows()
 
     def retry(self, table: str) -> None:
-        """As `sluice snapshot resume`."""
+        """Does what `sluice snapshot resume` does."""
         self.records.update(f"{self.captured.database}.{table}", lambda now: now.retried())
 
     def stray(self, table: str, name: str) -> Path:
-        """An old file in the folder of a table, which its log does not have."""
+        """Creates an old file in the folder of a table, which its log does not contain."""
         path = Path(self.location(table)) / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"stray")
@@ -94,7 +94,7 @@ def test_a_column_with_a_reserved_name_stops_its_table_and_the_printed_advice_le
         shop.retry("read")
         shop.captured.run(f"INSERT INTO {base}.streamed (id) VALUES (4)", f"INSERT INTO {base}.read (id) VALUES (4)")
         shop.settle(engine)
-        shop.records.begin(wanted(f"{base}.streamed", None, time.time()))  # its rows from before the stream
+        shop.records.begin(wanted(f"{base}.streamed", None, time.time()))  # The initial snapshot of its rows.
         shop.settle(engine)
         shop.merge(engine)
         shop.require_equal()

@@ -1,4 +1,6 @@
-"""Tables that raise, chosen at random in each stage, stop by name; the others equal the source, and so do all once the fault is gone."""
+"""Tests tables that raise, chosen at random in each stage: they stop by name, the others equal the source, and all do once the fault is
+gone.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,10 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 PLAIN, HELD = tuple(f"t{number}" for number in range(8)), ("h0", "h1")
-BELOW = {"c": {"c", "g"}, "b": {"b"}, "g": {"g"}}  # what cannot be followed where this child of p raises
+BELOW = {"c": {"c", "g"}, "b": {"b"}, "g": {"g"}}  # The tables that cannot be followed if this child of p raises.
 WRONG = (KeyError("_sluice_operation"), ValueError("odd"), AssertionError(), RecursionError("deep"), TypeError("none"))
-Stage = tuple[Any, str, Callable[..., str]]  # where, what, and the table's name among its arguments
+# the location of the function, its name, and a function that returns the table's name from its arguments
+Stage = tuple[Any, str, Callable[..., str]]
 STAGES: dict[str, Stage] = {
     "table map": (history, "fit", lambda table_map, *_: table_map.table),
     "statement": (effects, "altered", lambda _statement, schema, *_: schema.table),
@@ -45,12 +48,13 @@ STAGES: dict[str, Stage] = {
     "merge": (run_batch._BatchWork, "_small_job", lambda _work, staged: staged.table),
     "snapshot": (cuts, "_current_state", lambda _config, _destination, _records, name: name),
 }
-STATES = {"table map": "SCHEMA_UNKNOWN", "statement": "SCHEMA_UNKNOWN"}  # else MERGE_FAILED
+# The state of all other stages is MERGE_FAILED.
+STATES = {"table map": "SCHEMA_UNKNOWN", "statement": "SCHEMA_UNKNOWN"}
 
 
 @contextmanager
 def raising(stage: Stage, tables: set[str], error: Exception) -> Iterator[None]:
-    """The stage raises for these tables and for no other."""
+    """Makes the stage raise for these tables and for no other."""
     where, what, name_of = stage
     real = getattr(where, what)
 
@@ -65,7 +69,7 @@ def raising(stage: Stage, tables: set[str], error: Exception) -> Iterator[None]:
 
 
 class Raising(Shop):
-    """A database of plain tables, of two whose rows are being read, and of one with children and a grandchild."""
+    """A database with plain tables, two tables that a snapshot reads, and one table with children and a grandchild."""
 
     def make(self) -> None:
         base = self.captured.database
@@ -75,7 +79,7 @@ class Raising(Shop):
         self.captured.run(*plain, *(child.format(base, name, parent) for name, parent in pairs))
 
     def write(self, first: int) -> None:
-        """Ten rows of each table, and one of them is changed."""
+        """Writes ten rows into each table, and changes one of them."""
         base = self.captured.database
         for name in (*PLAIN, *HELD, "p", "c", "b", "g"):
             rows = ", ".join(f"({number}, {number})" for number in range(first, first + 10))
@@ -85,7 +89,9 @@ class Raising(Shop):
             self.captured.run(f"UPDATE {base}.{name} SET v = -1 WHERE id = {first}")
 
     def merge_all(self, engine: Engine) -> dict[str, tuple[str, str]]:
-        """All that the source has by now, as ticks do; a table that fails by its own fault stops. Returns what has stopped."""
+        """Merges everything that the source has by now, as ticks do. A table that fails for its own reason stops. Returns the stopped
+        tables.
+        """
         marker = 1000 + time.monotonic_ns() % 10**9
         self.captured.insert([marker])
 
@@ -118,7 +124,8 @@ def test_tables_that_raise_at_random_in_each_stage_stop_by_name(
     chance = random.Random(seed)  # noqa: S311  the tables of a test
     shop = Raising(tmp_path, mysql80, spark_server)
     shop.make()
-    shop.captured.describe("snapshot: never")  # what stops is not re-snapshotted by itself before the test has seen it
+    # Stopped tables are not re-snapshotted automatically before the test has seen them.
+    shop.captured.describe("snapshot: never")
     with running(shop.captured) as engine:
         shop.write(0)
         assert shop.merge_all(engine) == {}

@@ -42,7 +42,7 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 SECOND_US = 1_000_000
-LOGGED = PLAIN[:4]  # tables with a history
+LOGGED = PLAIN[:4]  # the tables with a history
 PORTS = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
 MAINTENANCE: dict[str, Stage] = {
     "hours": (tables, "logged_hours", lambda table: table.owner.table),
@@ -75,7 +75,7 @@ MERGE: dict[str, Stage] = {
 
 
 class Upkeep(Raising):
-    """The tables of `Raising`, some with a history, and everything that is done to them outside the stream."""
+    """The tables of `Raising`, some with a history, and all operations on them outside the stream."""
 
     def settings(self, *lines: str) -> None:
         named = ", ".join(f"{self.captured.database}.{name}: {{history: true}}" for name in LOGGED)
@@ -103,7 +103,7 @@ class Upkeep(Raising):
 
 
 def odd_tables(chance: random.Random, stages: dict[str, Stage], names: tuple[str, ...] = PLAIN) -> dict[str, str]:
-    """One table for each stage; the stages of histories get a table with one."""
+    """Chooses one table for each stage. The stages of histories get a table with a history."""
     found: dict[str, str] = {}
     for stage in sorted(stages, key=lambda each: each != "history"):
         among = LOGGED if stage == "history" else names
@@ -192,7 +192,7 @@ def _backfill(shop: Upkeep, chance: random.Random, from_us: int) -> None:
 
 
 def _publish(shop: Upkeep, engine: Engine, chance: random.Random) -> None:
-    """Two tables are re-snapshotted at a time, of which one raises."""
+    """Re-snapshots two tables at a time, of which one raises."""
     records = SnapshotRecords(shop.captured.directory)
     for stage in PUBLICATION.values():
         for name in HELD:

@@ -1,4 +1,4 @@
-"""A value leaves the quarantine only after its row has it on disk: each commit of a replay is synced and read back."""
+"""Tests that a value leaves the quarantine only after its row has it on disk: each commit of a replay is synced and read back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOTES = Schema({"id": "bigint", "note": "string"}, ("id",))
 
 @pytest.fixture
 def session(lake: Lake) -> Iterator[LakeSession]:
-    """A session, and a table with a row whose note could not be decoded."""
+    """Opens a session, and creates a table with a row whose note could not be decoded."""
     lake.way = "spark"
     lake.merge({NAME: [Changes(NOTES, [Image(INSERT, 16, {"id": key, "note": None}) for key in (1, 2)])]})
     with open_sessions(lake.spark, 1, BY_HAND) as (opened,):
@@ -43,14 +43,14 @@ def replayed(lake: Lake, session: LakeSession, **others: Any) -> ReplayedTable:
 
 
 def values(folder: Path, note: str = "ä") -> RowValues:
-    """The note of row 1."""
+    """Returns a replay value: the note of row 1."""
     table = {"number": pa.array([0]), "order_key": pa.array([16]), "value": [note], "named_0": ["1"]}
     pq.write_table(pa.table(table), folder / "values.parquet")
     return RowValues(file=folder / "values.parquet", type_name="string", names=["id"], keyed=True)
 
 
 def lost(lake: Lake, disk: Disk) -> list[str]:
-    """What a loss of power would take of the table."""
+    """Returns what a loss of power would remove from the table."""
     files = [each for each in Path(lake.path(NAME)).rglob("*") if each.is_file()]
     return [why for each in files for why in disk.loses(each)]
 
@@ -98,7 +98,7 @@ def test_fault_a_commit_of_a_replay_that_another_commit_replaced_is_an_error(
 
 
 def test_fault_a_table_of_another_ledger_is_not_written(lake: Lake, session: LakeSession) -> None:
-    """Its order keys are those of another stream."""
+    """The order keys of its rows are from another stream."""
     other = Owner(ledger_id="ba9876543210", destination="shop", table=NAME)
     with pytest.raises(TableError, match="belongs to the destination shop"):
         put_back(replayed(lake, session, owner=other), "note", values(lake.folder))

@@ -1,4 +1,4 @@
-"""A value that is put back is a version of its row's history too, and the stream continues both tables."""
+"""Tests that a value that is put back also becomes a version in its row's history, and that the stream continues both tables."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ HISTORY = f"{NAME}__history"
 
 
 class DiesError(Exception):
-    """The command is killed."""
+    """The simulated kill of the command."""
 
 
 @pytest.fixture
 def notes(lake: Lake) -> Lake:
-    """A table with a history, in which the note of row 1 could not be decoded."""
+    """Creates a table with a history, in which the note of row 1 could not be decoded."""
     batch(lake, (INSERT, 16, 1, None), (INSERT, 16, 2, "b"))
     return lake
 
@@ -49,7 +49,7 @@ def versions(lake: Lake) -> list[tuple[Any, ...]]:
 
 def test_what_a_replay_put_back_is_a_version_of_its_history(notes: Lake) -> None:
     batch(notes, (UPDATE_AFTER, 32, 2, "B"))
-    for _ in range(2):  # it comes again
+    for _ in range(2):  # The batch is delivered twice.
         assert restore(notes) == {0}
     assert [row for row in versions(notes) if row[0] == 1] == [(1, None, 16, 32, False), (1, "ä", 32, None, True)]
     batch(notes, (UPDATE_AFTER, 48, 1, "c"))
@@ -78,7 +78,7 @@ def test_a_replay_that_dies_before_the_history_leaves_what_the_next_batch_comple
 
 
 def test_a_replay_waits_for_a_history_that_lacks_a_batch(notes: Lake) -> None:
-    """A run ended between its two commits. The advice of the error leads to equal tables."""
+    """A run ended between its two commits. Following the advice in the error makes the tables equal."""
     batch(notes, (UPDATE_AFTER, 32, 2, "B"), history=False)
     with pytest.raises(TableError, match="wait for the next batch of the table, or re-snapshot it"):
         restore(notes)

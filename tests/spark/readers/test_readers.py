@@ -1,4 +1,4 @@
-"""What reads a table of the lake: each reader on each feature of Delta, held against Spark; docs/readers.md shows the same table."""
+"""Tests each reader on each feature of Delta, compared with Spark. docs/readers.md shows the same table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DELETE = "DELETE FROM {} WHERE id % 4 = 0"
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """A kind of table: how it is made, and what becomes of it afterwards."""
+    """A kind of table: how it is created, and what is done with it afterwards."""
 
     properties: str = "'delta.enableDeletionVectors' = 'false'"
     partitions: str = ""
@@ -81,7 +81,7 @@ def by_duckdb_in_s3(path: str, request: pytest.FixtureRequest) -> Rows:
 
 
 def by_spark35_in_s3(path: str, request: pytest.FixtureRequest) -> Rows:
-    """The server knows nothing of Sluice, and reads by the address in the store."""
+    """Reads with a server without Sluice, by the URL in the store."""
     session: SparkSession = request.getfixturevalue("old_session")
     return [tuple(row) for row in session.sql(f"SELECT * FROM delta.`{path}`").collect()]
 
@@ -99,7 +99,7 @@ READERS: dict[str, Callable[[str], Rows]] = {
 
 
 def matrix() -> dict[tuple[str, str], str]:
-    """(feature, reader) → word, as the page has it; Spark's column, which is the measure, is left out."""
+    """Returns (feature, reader) → result, as the page has it. Spark's column is left out, because Spark is the reference."""
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     head, *rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
     readers = (*READERS, *READERS_IN_S3)
@@ -180,7 +180,7 @@ def judged(read: Callable[[], Rows], wanted: Rows) -> str:
     assert wanted
     try:
         rows = read()
-    except Exception:  # each reader has errors of its own
+    except Exception:  # Each reader has its own errors.
         return REFUSES
     return READS if sorted(rows, key=repr) == sorted(wanted, key=repr) else MISREADS
 

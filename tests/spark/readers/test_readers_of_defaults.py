@@ -1,4 +1,4 @@
-"""What Sluice writes with its default settings, also after columns were widened, added and dropped: every reader reads it."""
+"""Tests that every reader reads what Sluice writes with its default settings, also after columns were widened, added and dropped."""
 
 from __future__ import annotations
 

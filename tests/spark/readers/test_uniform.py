@@ -1,4 +1,6 @@
-"""What stands against Iceberg metadata by Delta's UniForm, as docs/readers.md says. One of these tests fails once that has changed."""
+"""Tests the reasons against Iceberg metadata by Delta's UniForm that docs/readers.md gives. One of these tests fails once a reason is no
+longer true.
+"""
 
 from __future__ import annotations
 

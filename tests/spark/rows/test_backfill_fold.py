@@ -1,4 +1,4 @@
-"""The fold of a backfill on staged files: from several files one image a key, with the facts that a merge goes by."""
+"""Tests the fold of a backfill on staged files: it makes one image per key from several files, with the facts that a merge uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def image(operation: int, order_key: int, number: int, code: str = "a") -> Image
 
 
 def segments(root: Path, *files: list[Image], schema: Schema = ITEMS) -> list[ChangesSegment]:
-    """One a file, in the order of the stream."""
+    """Returns one segment per file, in the order of the stream."""
     found: list[ChangesSegment] = []
     for number, images in enumerate(files):
         directory = stage(root / str(number), {"shop.items": [Changes(schema, images)]})

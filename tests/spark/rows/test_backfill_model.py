@@ -1,7 +1,8 @@
-"""The rule of a backfill against a table as a dict and a stream as a list: whatever was lost of the interval comes back, and nothing else.
+"""Tests the rule of a backfill on a table as a dict and a stream as a list: everything that the interval lost comes back, and nothing else
+changes.
 
-The fold is production's; the MERGE is its clauses in Python. A lake stands at some place of the stream, has lost or kept too much of keys
-that changed in the interval, is backfilled, perhaps twice, and goes on with the stream.
+The fold is from production. The MERGE is its clauses in Python. A lake is at some position of the stream, and lacks changes of keys that
+changed in the interval, or has rows too many. It is backfilled, perhaps twice, and continues with the stream.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ KEYS = st.integers(0, 3)
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row of the lake: the order key that it was written under, and whether it is marked as deleted."""
+    """A row of the lake: the order key under which it was written, and whether it is marked as deleted."""
 
     at: int
     deleted: bool = False
@@ -31,7 +32,7 @@ Lake = dict[int, Row]
 
 
 def merged(lake: Lake, images: list[Image], *, soft: bool) -> Lake:
-    """`merge_clauses.whole` of images that were folded."""
+    """Applies `merge_clauses.whole` to folded images."""
     after = dict(lake)
     for image in images:
         row = lake.get(image.key)
@@ -53,13 +54,15 @@ def folded(images: list[Image], changed_up_to: int, up_to: int) -> list[Image]:
 
 
 def streamed(lake: Lake, images: list[Image], *, soft: bool) -> Lake:
-    """What the stream makes of it, in one batch."""
+    """Returns the lake after the stream has applied the images in one batch."""
     return merged(lake, folded(images, images[-1].at, images[-1].at), soft=soft) if images else lake
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[Image], int, int, int]:
-    """A stream; the interval's begin and end; where the lake is. All of the lake's place and what came after is read."""
+    """Draws a stream, the beginning and end of the interval, and the position of the lake. The backfill reads everything up to the lake's
+    position, and what came after it.
+    """
     acts = draw(st.lists(st.tuples(st.sampled_from(["write", "write", "delete", "move"]), KEYS, KEYS), max_size=20))
     begin = draw(st.integers(0, len(acts)))
     return stream(acts), begin, draw(st.integers(begin, len(acts) + 1)), draw(st.integers(0, len(acts)))
@@ -79,7 +82,7 @@ def test_what_the_lake_lost_of_an_interval_comes_back_and_nothing_else_backfill(
         match data.draw(st.sampled_from(["right", "gone", "old"])):
             case "gone":
                 lake.pop(key, None)
-            case "old":  # as before the interval, also where it went since
+            case "old":  # The row is as before the interval, even if it was deleted since.
                 lake.pop(key, None)
                 lake |= {key: before[key]} if key in before else {}
     read = [image for image in images if image.at > begin]

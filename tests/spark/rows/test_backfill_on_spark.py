@@ -1,4 +1,4 @@
-"""A backfill from a server's binlog while an engine runs: it restores what the lake lost, and changes nothing else."""
+"""Tests a backfill from a server's binlog while an engine runs: it restores what the lake lost, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_the_lake_lost_comes_back_and_what_was_deleted_stays_deleted_backfi
         pipeline.by_another_hand(
             f"UPDATE delta.`{pipeline.path}` SET filler = 'old', _sluice_order_key = 1 WHERE n = 3"
         )
-        pipeline.change(f"DELETE FROM {numbers} WHERE n = 6")  # the lake does not have it yet
+        pipeline.change(f"DELETE FROM {numbers} WHERE n = 6")  # The lake does not have this change yet.
         done = pipeline.backfill(5, 65)
         assert pipeline.rows() == {1: "", 2: "new", 3: "new", 6: ""}, "0, 7 and 50 lie outside"
         assert counts(done) == [(2, 1, 1)]
@@ -204,7 +204,7 @@ def test_exactly_the_transactions_that_gtids_name_are_applied_and_those_of_a_run
     spark_server: SparkConnectServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The times of a run need a server with times in microseconds, so that two runs do not share one."""
+    """The times of a run need a server with times in microseconds, so that two runs do not share a time."""
     pipeline = Pipeline(tmp_path, request.getfixturevalue(kind), spark_server)
     monkeypatch.setenv("SLUICE_CONF", str(pipeline.captured.conf))
 

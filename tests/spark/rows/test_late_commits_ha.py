@@ -1,6 +1,6 @@
-"""A host that stands still right before a commit while another one takes over: what it writes then must not reach the table.
+"""Tests a host that is suspended immediately before a commit while another host takes over: what it writes then must not reach the table.
 
-The other host is this process with another run lock file, as a lock that went to somebody else is, and with Spark sessions of its own.
+The other host is this process with another file of the run lock, as if another host had taken the lock, and with its own Spark sessions.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ LOST = "does not hold the run lock"
 
 
 class Late(Broken):
-    """A pipeline whose host stands still before the next commit of one of its own acts."""
+    """A pipeline whose host is suspended before the next commit of one of its operations."""
 
     @contextlib.contextmanager
     def standing_still(self, *statements: str) -> Iterator[None]:
-        """Meanwhile another host merges what `statements` change at the source. `merge_next` is what that host does."""
+        """Meanwhile another host merges the changes that `statements` make at the source. `merge_next` is the work of this other host."""
         commit, marker = LakeSession.commit, next(self._markers)
         stalled = list[str]()
 
@@ -76,8 +76,8 @@ class Late(Broken):
 def test_ha_repair_backfill_and_maintenance_that_are_late_write_nothing(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Number 5: repair, backfill and maintenance asked for the run lock once. A host that stalled after that wrote rows that another host
-    had deleted since.
+    """Number 5: repair, backfill and maintenance checked the run lock only once. A host that was suspended after that wrote rows that
+    another host had deleted since.
     """
     pipeline = Late(tmp_path, mysql80, spark_server, merge="spark")
     numbers, path = pipeline.name, f"delta.`{pipeline.path}`"

@@ -1,7 +1,7 @@
-"""The rule of a repair against a table as a dict and a stream as a list: chosen keys become right, and stay so, whatever was wrong.
+"""Tests the rule of a repair on a table as a dict and a stream as a list: chosen keys become right, and stay right, whatever was wrong.
 
-The fold is production's, files and all; the MERGE is its clauses in Python. Rows are read one by one at places of their own between two
-places of the stream, while the lake follows it; then the lake is repaired where it is, perhaps twice, and goes on.
+The fold, with its files, is from production. The MERGE is its clauses in Python. Rows are read one by one at different positions of the
+stream, while the lake follows the stream. Then the lake is repaired at its position, perhaps twice, and continues.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCHEMA = pa.schema([("n", pa.int64()), ("v", pa.int64())])
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row of the lake: its value, and the order key that it has."""
+    """A row of the lake: its value, and its order key."""
 
     value: int
     at: int
@@ -40,7 +40,7 @@ Lake = dict[int, tuple[Row, ...]]
 
 
 def source(images: list[Image], index: int) -> dict[int, int]:
-    """Key → value of the source's rows at a place."""
+    """Returns key → value of the source's rows at a position."""
     rows: dict[int, int] = {}
     for image in images:
         if image.at <= index:
@@ -55,7 +55,7 @@ def lake_of(images: list[Image], index: int) -> Lake:
 
 
 def merged(lake: Lake, segment: ChangesSegment | None) -> Lake:
-    """`merge_clauses.again` of a repair's images."""
+    """Applies `merge_clauses.again` to the images of a repair."""
     after = dict(lake)
     for image in pq.read_table(segment.file).to_pylist() if segment else []:
         key, at = image["n"], image[ORDER_KEY]
@@ -69,7 +69,7 @@ def merged(lake: Lake, segment: ChangesSegment | None) -> Lake:
 
 
 def streamed(lake: Lake, images: list[Image], after: int) -> Lake:
-    """What the stream makes of it from a place on; an older image never changes a row."""
+    """Returns the lake after the stream has applied the images after a position. An older image never changes a row."""
     rows = dict(lake)
     for image in images:
         if image.at <= after or any(image.at <= row.at for row in rows.get(image.key, ())):
@@ -81,7 +81,7 @@ def streamed(lake: Lake, images: list[Image], after: int) -> Lake:
 
 
 def staged(folder: Path, images: list[Image]) -> list[ChangesSegment]:
-    """Two batches of them, one after the other."""
+    """Stages the images in two batches, one after the other."""
     middle = len(images) // 2
     parts = [part for part in (images[:middle], images[middle:]) if part]
     return [_segment(folder / f"batch-{number}.parquet", part) for number, part in enumerate(parts)]
@@ -110,7 +110,7 @@ def repaired(given_: Read, segments: list[ChangesSegment], path: Path, up_to: in
 
 
 def read(folder: Path, rows: list[tuple[int, int]], keys: list[int], had: list[bool], doubled: list[bool]) -> Read:
-    """In two files, the second of which has the first row once more: the server found it by two keys."""
+    """Writes the rows into two files. The second file has the first row once more, because the server found it by two keys."""
     files = (folder / "1.parquet", folder / "2.parquet")
     for path, part in zip(files, (rows, rows[:1]), strict=True):
         table = {name: [row[index] for row in part] for index, name in enumerate(SCHEMA.names)}
@@ -120,7 +120,7 @@ def read(folder: Path, rows: list[tuple[int, int]], keys: list[int], had: list[b
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[Image], int, int, int]:
-    """A stream; its low and high place; and where the lake is when it is repaired."""
+    """Draws a stream, its low and high position, and the position of the lake when it is repaired."""
     acts = draw(st.lists(st.tuples(st.sampled_from(["write", "write", "delete", "move"]), KEYS, KEYS), max_size=20))
     low = draw(st.integers(0, len(acts)))
     high = draw(st.integers(low, len(acts)))
@@ -139,7 +139,8 @@ def test_chosen_keys_become_right_and_stay_so_repair(
         match data.draw(st.sampled_from(["right", "gone", "other", "dead", "twice"])):
             case "gone":
                 lake.pop(key, None)
-            case "other" | "dead":  # also where the source has none; at any place that the lake has been at
+            # This row may be in the lake although the source has none, at any position at which the lake has been.
+            case "other" | "dead":
                 lake[key] = (Row(-1, data.draw(st.integers(-1, index))),)
             case "twice" if key in lake:
                 lake[key] = (*lake[key], Row(-2, data.draw(st.integers(-1, index))))
@@ -147,7 +148,7 @@ def test_chosen_keys_become_right_and_stay_so_repair(
     if not asked:
         return
     rows = []
-    for key in asked:  # each is read at a place of its own
+    for key in asked:  # Each key is read at a different position.
         at = data.draw(st.integers(low, high))
         if key in source(images, at):
             rows.append((key, source(images, at)[key]))
@@ -189,7 +190,9 @@ def test_a_row_that_was_there_and_is_not_found_by_its_key_is_not_removed_repair(
 
 
 def test_rows_that_went_before_the_reading_leave_the_others_to_be_repaired_repair(tmp_path: Path) -> None:
-    """Deleted between the comparison and the low place: the stream brings it; until then the lake has it as it was."""
+    """The row was deleted between the comparison and the low position. The stream delivers the delete, and until then the lake keeps the
+    row.
+    """
     given_ = read(tmp_path, [(1, 3)], [1, 2, 3], [True, True, False], [False, True, False])
     fold = repaired(given_, [], tmp_path / "made.parquet", 5)
     assert [bool(each) for each in fold.lost] == [False, True, False]

@@ -1,4 +1,4 @@
-"""A repair while an engine runs: rows that differ become those of the source, and the stream continues."""
+"""Tests a repair while an engine runs: rows that differ become equal to the source, and the stream continues."""
 
 from __future__ import annotations
 
@@ -37,10 +37,12 @@ pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 
 class Broken(Pipeline):
-    """A pipeline whose lake another hand has broken, and its repair."""
+    """A pipeline whose lake another program has damaged, and its repair."""
 
     def break_lake(self) -> None:
-        """Of rows 0 to 7: one is gone, two have another value under their own order keys, one comes twice; and two never were."""
+        """Damages the rows 0 to 7: one is removed, two have another value under their own order keys, one exists twice, and two rows are
+        added that never existed.
+        """
         path = f"delta.`{self.path}`"
         self.by_another_hand(f"DELETE FROM {path} WHERE n = 1")
         self.by_another_hand(f"UPDATE {path} SET filler = 'wrong' WHERE n IN (2, 6)")
@@ -139,7 +141,9 @@ def test_what_differs_is_taken_anew_while_the_stream_goes_on_repair_equality(
 def test_the_command_repairs_keys_of_any_kind_and_names_what_it_cannot_repair_equality(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key of text whose collation takes other bytes for the same; one of several columns; rows that are only marked; no key."""
+    """The tables have a key of text whose collation treats different bytes as equal, a key of several columns, rows that are only marked as
+    deleted, or no key.
+    """
     pipeline = Broken(tmp_path, mysql80, spark_server, deletes="soft")
     monkeypatch.setenv("SLUICE_CONF", str(pipeline.captured.conf))
     database = pipeline.captured.database
@@ -183,7 +187,7 @@ def test_the_command_repairs_keys_of_any_kind_and_names_what_it_cannot_repair_eq
 
 
 def asked(*words: str, code: int = 0) -> Any:
-    """What the command tells a program."""
+    """Returns the command's JSON."""
     answer = CliRunner().invoke(app, ["repair", "shop", "--json", "--settle-seconds", "120", *words])
     assert answer.exit_code == code, (answer.exception, answer.output)
     return json.loads(answer.stdout)
@@ -207,7 +211,8 @@ def test_a_repair_that_is_killed_anywhere_is_right_when_it_is_done_again_repair_
         wrong = 2
         for point in (failpoints.BEFORE_ROWS, failpoints.BETWEEN_ROWS, failpoints.AFTER_ROWS):
             (gates / point).touch()
-            killed_at(gates / point, command, environment)  # each is the next try of what was killed before
+            # Each call is the next attempt of the one that was killed before.
+            killed_at(gates / point, command, environment)
             wrong -= point != failpoints.BEFORE_ROWS
             found = [pipeline.rows()[1], pipeline.rows(others)[1]]
             assert found.count("wrong") == wrong, (point, found)

@@ -1,6 +1,7 @@
-"""Shards that become one Delta table: whatever befalls one of them leaves the rows of the others as they are, by both ways of a merge.
+"""Tests shards that become one Delta table: whatever happens to one of them leaves the rows of the others unchanged, with both ways of
+merging.
 
-One story for all tests of a way. A test looks at the table after a batch of it.
+All tests of a way share one story. Each test looks at the table after one batch of it.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ BACK_IN_ONE: dict[str, Sequence[Segment]] = {ONE: [SchemaChange(71, MORE, ADDED)
 
 @dataclasses.dataclass
 class Shards:
-    """One table of a lake, that both shards have. `column`: with their names."""
+    """One table of a lake, which both shards share. `column`: the column with their names."""
 
     lake: Lake
     column: str = "shard"
@@ -131,7 +132,7 @@ class Shards:
             assert self.rows() == self.after[called]
 
     def publish(self, name: str, rows: Sequence[dict[str, Any]], index: int) -> PublishedSnapshot:
-        """A snapshot of one shard, of rows that were read at `order_key`."""
+        """Publishes a snapshot of one shard, with rows that were read at `order_key`."""
         folder, target = self.lake.folder / f"{name}-chunks", self.target(name)
         folder.mkdir()
         fields = [pa.field(each, ARROW_TYPES[kind]) for each, kind in ORDERS.columns.items()]
@@ -185,7 +186,7 @@ def by_small(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnec
 
 @pytest.fixture(scope="module")
 def by_spark(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectServer) -> Shards:
-    """With what is Spark's in any case."""
+    """The story with Spark, including the parts that only Spark can do."""
     return played(tmp_path_factory.mktemp("spark"), spark_server, "spark", {**BY_BOTH, **BY_SPARK})
 
 
@@ -239,7 +240,7 @@ def test_a_column_that_one_shard_drops_stays_with_the_other(by_spark: Shards) ->
 
 
 def test_a_snapshot_takes_the_place_of_the_rows_of_its_shard(by_spark: Shards) -> None:
-    """The last of the story: and the other shard, whose record is older, goes on after it."""
+    """This is the last step of the story. The other shard, whose record is older, continues after it."""
     before = {row for row in by_spark.rows() if row[0] == "2"}
     by_spark.publish(ONE, [{"id": 9, "name": "read", "shard": "1"}], 80)
     assert by_spark.rows() == {("1", 9, "read", None), *before}
@@ -264,7 +265,8 @@ def test_a_wider_column_takes_shards_that_are_narrower_yet_in_a_group(by_spark: 
     )
     for tables in story:
         shards.merge(shards.lake.stage(tables), list(tables))
-        with open_sessions(shards.lake.spark, 1) as (session,):  # deltalake reads no table whose types were widened
+        # deltalake cannot read a table whose types were widened.
+        with open_sessions(shards.lake.spark, 1) as (session,):
             found = session.spark.sql(f"SELECT shard, n FROM {delta_path(shards.lake.path('orders'))}").collect()
         shards.after[str(len(shards.after))] = {tuple(row) for row in found}
     assert shards.after["1"] == {("1", 1 << 40), ("2", 3)}
@@ -292,7 +294,7 @@ def test_what_would_change_columns_of_other_shards_stops_the_shard(by_spark: Sha
 
 
 def test_changes_without_the_name_of_their_shard_are_refused_in_a_group(by_either: Shards) -> None:
-    """As they are staged before conf/ has the rule: with such a key they would meet rows of other shards."""
+    """Such changes were staged before conf/ had the rule. With such a key they would match rows of other shards."""
     plain = Schema({"id": "bigint", "name": "string"}, key=("id",))
     bare = Changes(plain, [Image(UPDATE_AFTER, 94, {"id": 3, "name": "whose?"})])
     before = by_either.rows()
@@ -302,7 +304,7 @@ def test_changes_without_the_name_of_their_shard_are_refused_in_a_group(by_eithe
 
 
 def test_other_words_of_conf_are_refused_before_anything_is_written(by_spark: Shards) -> None:
-    """Another name of the shard, another column, the same name for another table, and a table that knows of no shards."""
+    """conf/ has another name of the shard, another column, the same name for another table, or a table that is not a shard."""
     directory = by_spark.lake.stage({ONE: [changes(image("1", INSERT, 95, 7, "x"))]})
     other = by_spark.lake.stage({"shop_3.orders": [changes(image("1", INSERT, 95, 7, "x"))]})
     version = by_spark.lake.log("orders").version()

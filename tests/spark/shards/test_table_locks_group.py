@@ -1,4 +1,4 @@
-"""Table locks of a Delta table that several destinations write: statements of a dead run are ended before another run writes."""
+"""Tests the table locks of a Delta table that several destinations write: statements of a dead run are ended before another run writes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ THEIRS = Writing(who="run 1 of east", host="a", remote="sc://127.0.0.1:15002", s
 
 
 class Killed(BaseException):
-    """The process is gone at this place."""
+    """The simulated end of the process at this point."""
 
 
 @dataclasses.dataclass
 class House:
-    """Destinations with one place of locks; `ended`: sessions that were ended."""
+    """Destinations with one location of locks. `ended`: the sessions that were ended."""
 
     folder: Path
     ended: list[tuple[str, str]]
@@ -90,7 +90,7 @@ def test_a_turn_waits_for_the_other_and_then_says_who_it_is_in_a_group(house: Ho
 
 
 def test_who_waits_gets_the_table_before_who_comes_back_in_a_group(house: House) -> None:
-    """A run that drains would take it anew between two looks of the other."""
+    """Otherwise a draining run would take the lock again between two looks of the other run."""
     got = threading.Event()
 
     def wait() -> None:
@@ -117,7 +117,7 @@ def test_what_a_dead_run_left_is_ended_before_anything_is_written_in_a_group(hou
         pass
     assert take(house)
     assert house.ended == [(THEIRS.remote, "s1")]
-    assert take(house)  # and was taken back
+    assert take(house)  # The registration was withdrawn.
     assert len(house.ended) == 1
 
 
@@ -125,7 +125,9 @@ def test_what_a_dead_run_left_is_ended_before_anything_is_written_in_a_group(hou
 def test_a_run_that_is_killed_at_a_turn_leaves_what_the_next_one_needs_in_a_group(
     house: House, location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before it said what it writes by nothing can be left; from then on its sessions are known until it takes that back."""
+    """Before the run has recorded what it writes with, it can leave nothing. From then on, its sessions are known until it removes the
+    record.
+    """
     written: list[str] = []
 
     def write(lock: StoredTableLock, text: str) -> None:
@@ -158,7 +160,7 @@ def test_where_spark_went_away_its_statement_may_go_on_in_a_group(house: House) 
 def test_a_spark_that_this_host_does_not_reach_is_waited_for_in_a_group(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """127.0.0.1 of another host is another Spark, which ends what nobody waits for by itself."""
+    """127.0.0.1 of another host is another Spark, which ends statements by itself when nobody waits for them."""
     with house.held(dataclasses.replace(THEIRS, host="b")):
         pass
     for _ in range(2):

@@ -1,4 +1,6 @@
-"""Two servers, two engines, one Delta table: from the binlogs to the lake, with snapshots, maintenance and a change of the locks' place."""
+"""Tests two servers, two engines and one Delta table: from the binlogs to the lake, with snapshots, maintenance and a change of the
+location of locks.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ SIDES = ("east", "west")
 
 
 class Side:
-    """A destination of one conf/, on a server of its own, with runs that are made by hand."""
+    """A destination of one conf/, on its own server, whose runs the test starts."""
 
     def __init__(self, root: Path, name: str, server: DatabaseServer) -> None:
         self.root, self.name, self.server = root, name, server
@@ -77,7 +79,7 @@ class Side:
         return self.config.destination_dir(self.name)
 
     def merge_next(self) -> bool:
-        """The next batch, if there is one soon, under the run lock."""
+        """Merges the next batch under the run lock, if there is one soon."""
         batch = self.engine.hand_out(0.3)
         if batch is None:
             return False
@@ -139,7 +141,7 @@ def sides(
 
 
 def test_two_servers_fill_one_table_while_one_of_them_is_read_in_a_group(sides: list[Side]) -> None:
-    """East streams; west's rows from before are read and published meanwhile, and its stream goes on."""
+    """East streams. Meanwhile the existing rows of west are read and published, and the stream of west continues."""
     east, west = sides
     ending = threading.Event()
 
@@ -190,7 +192,7 @@ def test_two_servers_fill_one_table_while_one_of_them_is_read_in_a_group(sides: 
 
 
 def another_place_of_locks(east: Side, west: Side) -> None:
-    """Whoever takes the locks elsewhere is refused, until a person says that it is right."""
+    """A run that takes the locks at another location is refused, until a person accepts it."""
     (east.root / "data" / "engine" / "_sluice_tables" / "identity.json").write_text("another")
     east.change(f"REPLACE INTO {NAME} VALUES (2000, 'after it')")
     with pytest.raises(

@@ -38,12 +38,12 @@ Batch = Sequence[Segment]
 
 
 class Killed(BaseException):
-    """The process is gone at this place."""
+    """The simulated end of the process at this point."""
 
 
 @dataclasses.dataclass
 class Side:
-    """A destination whose only table is one shard, called as the destination is."""
+    """A destination whose only table is one shard, with the name of the destination."""
 
     lake: Lake
     destination: str
@@ -87,7 +87,7 @@ class Side:
         return self.merge(self.stage(*segments))
 
     def writes(self, order_key: int, *rows: tuple[int, int, str]) -> Segment:
-        """(operation, id, name) each, under one order key."""
+        """Returns (operation, id, name) of each change, all with one order key."""
         return changes(*(image(self.destination, operation, order_key, key, name) for operation, key, name in rows))
 
     def rows(self) -> dict[int, str]:
@@ -96,7 +96,7 @@ class Side:
         return dict(found)
 
     def suspects(self) -> str:
-        """What the ticks of this destination would say of the table now."""
+        """Returns what the ticks of this destination would report about the table now."""
         record = self.records.get(NAME)
         assert record is not None
         table = DeltaTable(
@@ -108,7 +108,7 @@ class Side:
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectServer) -> tuple[Side, Side]:
-    """East by `deltalake`, west by Spark; both have the table by now."""
+    """East merges with `deltalake`, west with Spark. Both have written the table."""
     lake = Lake(tmp_path_factory.mktemp("two"), SparkSettings(remote=spark_server.url))
     east, west = Side(lake, "east", "small"), Side(lake, "west", "spark")
     east.play(east.writes(1_000_000, (INSERT, 1, "e1")))
@@ -117,7 +117,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectSe
 
 
 def test_runs_of_two_destinations_merge_into_one_table_at_once_in_a_group(sides: tuple[Side, Side]) -> None:
-    """West's order keys are far below east's, of the same keys: rows of two sources never meet."""
+    """West's order keys for the same keys are far below east's. Rows of two sources are never compared."""
     east, west = sides
 
     def work(side: Side, first: int) -> list[str]:
@@ -143,7 +143,7 @@ def test_a_run_that_is_killed_at_its_turn_holds_up_no_other_in_a_group(sides: tu
     east, west = sides
 
     class Dying(StoredTableLock):
-        """Of a process that ends: the kernel frees what it held."""
+        """Acts for a process that ends: the kernel frees what the process held."""
 
         def try_take(self) -> bool:
             if location == "before it is taken":
@@ -166,7 +166,7 @@ def test_a_run_that_is_killed_at_its_turn_holds_up_no_other_in_a_group(sides: tu
     finally:
         east.lock = StoredTableLock
     assert (key in east.rows()) == (location in {"merged", "taken back"})
-    west.way = "small"  # the other way than in the test before
+    west.way = "small"  # This is the other way than in the test before.
     west.play(west.writes(1_000 + key, (INSERT, 1_000 + key, location)))
     assert east.merge(batch).skipped == (location in {"merged", "taken back"})
     assert east.rows()[key] == west.rows()[1_000 + key] == location
@@ -188,7 +188,7 @@ def test_what_a_dead_run_left_running_in_spark_is_ended_in_a_group(sides: tuple[
         assert lock is not None
         assert lock.try_take()
         lock.write(Writing.of("a run of east", east.lake.spark, [session]).to_text())
-        lock.release()  # as by its death
+        lock.release()  # This has the effect of its death.
         thread = threading.Thread(target=run, args=(session.spark,))
         thread.start()
         west.play(west.writes(5_000, (UPDATE_AFTER, 13, "after it")))

@@ -1,4 +1,6 @@
-"""A table with its current-state table, change log and history in a folder of the test; batches are written to them without Spark."""
+"""Provides a table with its current-state table, change log and history in a folder of the test. Batches are written
+to them without Spark.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ ORDERS = Schema({"id": "bigint", "note": "string"}, ("id",))
 
 @dataclasses.dataclass
 class Beside:
-    """The tables. `deliveries` numbers the batches."""
+    """The three tables. `deliveries` numbers the batches."""
 
     folder: Path
     deliveries: itertools.count[int] = dataclasses.field(default_factory=lambda: itertools.count(1))

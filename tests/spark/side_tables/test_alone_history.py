@@ -22,7 +22,7 @@ from tests.spark.staged import Changes, Records, Schema, SchemaChange
 
 @dataclasses.dataclass
 class Alone(Beside):
-    """The same without a current-state table, with what runs keep of it."""
+    """The same tables without a current-state table, and the records that runs keep of them."""
 
     records: Records = dataclasses.field(default_factory=Records)
 

@@ -1,4 +1,4 @@
-"""A table with `current_state: false` from the source to the lake: what works, and what is refused by name."""
+"""Tests a table with `current_state: false` from the source to the lake: what works, and what is refused by name."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Alone(Pipeline):
     """A pipeline of one table with a history and a change log instead of a current-state table."""
 
     def compared(self, engine: Engine) -> TableResult:
-        """With what the source has meanwhile merged first."""
+        """Compares the table. Changes that the source has meanwhile are merged first."""
         self.merge(engine)
         asked = ComparedDestination(self.config, "shop", source_of(self.config.destinations["shop"]))
         (found,) = compare_destination(asked, (), Extent(settle_seconds=60.0))
         return found
 
     def resnapshot(self, engine: Engine) -> None:
-        """As `sluice snapshot start`, with all that the runs do."""
+        """Does what `sluice snapshot start` does, with all its runs."""
         snapshot.start(self.captured.directory, [self.name])
         records = SnapshotRecords(self.captured.directory)
         outside = SnapshotCallbacks(

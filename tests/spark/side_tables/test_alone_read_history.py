@@ -1,5 +1,5 @@
-"""Without a current-state table and without Spark: rows that were read are in the log, what is open in a history is read as rows, cuts
-name both.
+"""Tests tables without a current-state table and without Spark: rows that were read are in the log, open versions of a history are read as
+rows, and consistent snapshots name both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.spark.side_tables.fix_beside import NAME, changes, delete, insert, up
 from tests.spark.side_tables.test_alone_history import Alone
 from tests.spark.staged import LEDGER_ID, TIME_US, UPDATE_AFTER, Changes, Image, Schema, SchemaChange
 
-LANE: Any = SimpleNamespace(expect=lambda _rows: None, fence=BY_HAND)  # a log needs no Spark
+LANE: Any = SimpleNamespace(expect=lambda _rows: None, fence=BY_HAND)  # A change log needs no Spark.
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_rows_that_were_read_are_in_the_log_once_before_what_changed_since_snaps
         end={},
         since=48,
     )
-    for _ in range(2):  # a publication that is repeated
+    for _ in range(2):  # The publication is repeated.
         published = publish(LANE, given, {}, alone.records)
     assert (published.rows, published.label) == (2, 80)
     log = alone.rows(

@@ -1,4 +1,4 @@
-"""The change log: every change once, with before and after, whatever is delivered again."""
+"""Tests the change log: it has every change once, with before and after, whatever is delivered again."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_batch_that_comes_again_or_is_cut_anew_doubles_nothing_history(beside:
 
 def test_what_was_left_between_the_mirrors_commit_and_the_logs_is_finished_history(beside: Beside) -> None:
     directory = beside.stage(changes([insert(1, 16)]))
-    beside.merge(directory)  # and the run dies
+    beside.merge(directory)  # Then the run dies.
     beside.merge(directory)
     beside.write(directory)
     assert [row[1] for row in log(beside)] == [16]
@@ -101,7 +101,7 @@ def test_images_that_lack_columns_say_which_they_have_history(beside: Beside) ->
 
 
 def test_a_batch_that_was_staged_without_preimages_is_staged_again_history(beside: Beside) -> None:
-    """Before anything is merged: no Spark answers here, and none is asked."""
+    """The batch is staged again before anything is merged. No Spark answers here, and none is called."""
     directory = beside.stage(Changes(ORDERS, [insert(1, 16)]))
     with pytest.raises(StagedBatchError, match="staged before change_log was set"):
         merge_batch(directory, {NAME: beside.target}, SparkSettings(remote="sc://127.0.0.1:1"))
@@ -109,7 +109,7 @@ def test_a_batch_that_was_staged_without_preimages_is_staged_again_history(besid
 
 
 def test_what_foreign_keys_changed_is_in_the_log_by_name_history(beside: Beside) -> None:
-    """As `cascades.files` leaves a segment: staged and derived images in one file, the log's file beside the folder."""
+    """The segment is as `cascades.files` leaves it: staged and derived images in one file, and the log's file next to the folder."""
     batch = read_staged_batch(beside.stage(changes([insert(1, 16, "a")])))
     (staged,) = batch.tables
     (segment,) = staged.changes

@@ -1,4 +1,6 @@
-"""What is open in a history goes on over statements: keys of another type or name, columns that swap names, tables that get a name."""
+"""Tests that open versions of a history continue over statements: keys of another type or name, columns that swap names, and renamed
+tables.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def beside(tmp_path: Path) -> Beside:
 
 
 def images(schema: Schema, *given: tuple[int, int, dict[str, Any]]) -> Changes:
-    """(operation, place, values) each."""
+    """Returns (operation, position, values) of each image."""
     found = [Image(*each) for each in given]
     return Changes(schema, found, log=found)
 
@@ -68,7 +70,7 @@ def test_a_crash_between_the_new_column_and_its_values_is_made_good_history(
     beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside.write(beside.stage(images(NARROW, (1, 16, {"id": 1, "note": "a"}))))
-    directory = beside.stage(changes([update(1, 48, "A")]))  # no segment tells the statement
+    directory = beside.stage(changes([update(1, 48, "A")]))  # No segment contains the statement.
     add = SideTable.add
 
     def dies(self: SideTable, columns: Any) -> None:
@@ -121,7 +123,7 @@ def test_a_key_whose_values_cannot_be_told_in_the_new_type_stops_by_name_history
 
 
 def renamed(beside: Beside, pairs: Sequence[tuple[str, str]]) -> None:
-    """The tables of the lake got names, (old, new) each, at 64; the current-state tables have followed."""
+    """Renames tables of the lake at 64, given as (old, new). The current-state tables have followed."""
     tables = {new: [SchemaChange(64, ORDERS, renamed_from=old)] for old, new in pairs}
     batch = read_staged_batch(stage(beside.folder / "staging", tables, delivery=next(beside.deliveries)))
     for table in batch.tables:
@@ -145,7 +147,7 @@ def test_a_table_that_got_a_name_has_versions_from_there_and_the_old_name_none_h
     rows = changes([insert(1, 16, "a"), insert(2, 32, "b")])
     beside.write(beside.stage(rows))
     other = Beside(beside.folder, beside.deliveries, name="shop.past")
-    # the current-state table under the new name is the old one's
+    # The current-state table under the new name is the table of the old name.
     other.merge(other.stage(changes([*rows.images, delete(9, 64)])))
     renamed(beside, [("shop.orders", "shop.past")])
     assert beside.history() == [(1, "a", 16, 64, False), (2, "b", 32, 64, False)]

@@ -1,4 +1,6 @@
-"""A history has no Delta feature that its columns do not need, because readers refuse a table with a feature that they do not know."""
+"""Tests that a history has no Delta feature that its columns do not need, because readers refuse a table with a feature that they do not
+know.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ LOCAL_TIMES = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))])
 
 @pytest.fixture
 def history(tmp_path: Path) -> SideTable:
-    """A table with a timestamp of no time zone, and one commit without rows."""
+    """Creates a table with a timestamp without time zone, and one commit without rows."""
     table = SideTable("shop.orders", str(tmp_path / "history"), "app", {}, fence=BY_HAND)
     table.make(LOCAL_TIMES, {"sluice.key": '["id"]'}, "Every version of every row.")
     table.mark(16, "{}")

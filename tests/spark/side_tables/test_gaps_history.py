@@ -1,4 +1,4 @@
-"""A log or a history that did not see everything says so, or makes it good; and what stands in its way is told by name."""
+"""Tests that a log or a history that missed changes says so or corrects it, and that an obstacle is reported by name."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_where_nothing_is_left_out_there_is_no_gap_history(beside: Beside) -> No
 
 def test_a_table_that_was_read_anew_has_a_row_of_it_in_its_log_once_and_no_gap_history(beside: Beside) -> None:
     both(beside, beside.stage(changes([insert(1, 16)])))
-    both(beside, beside.stage(changes([insert(2, 64)])), change_log="")  # as a publication at 64
+    both(beside, beside.stage(changes([insert(2, 64)])), change_log="")  # This has the effect of a publication at 64.
     given = Publication(
         snapshot_id="0123456789ab",
         owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME),
@@ -127,14 +127,14 @@ def test_a_table_that_was_read_anew_has_a_row_of_it_in_its_log_once_and_no_gap_h
         start={},
         end={},
     )
-    for _ in range(2):  # a publication that is repeated
+    for _ in range(2):  # The publication is repeated.
         publish._tell_log(BY_HAND, given, 64, {})
     both(beside, beside.stage(changes([insert(3, 80)])))
     assert log(beside) == [("insert", 16), ("read", 64), ("insert", 80)]
 
 
 def test_a_table_beside_a_mirror_that_another_ledger_took_over_goes_on_with_its_rows_history(beside: Beside) -> None:
-    """As `position set` and `lake accept` leave both: another owner, at no place of his."""
+    """`position set` and `lake accept` leave both tables like this: with another owner, and at no position of this owner."""
     both(beside, beside.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")])))
     beside.merge(beside.stage(changes([update(1, 32, "A")])))
     owner = Owner(ledger_id="ba9876543210", destination="shop", table=NAME)
@@ -210,7 +210,7 @@ def test_only_what_the_lake_says_of_itself_holds_up_all_tables_history(
 
 
 def test_no_state_that_rows_heal_is_told_of_what_is_beside_history() -> None:
-    """Such a table would be read anew for ever."""
+    """Otherwise such a table would be re-snapshotted forever."""
     texts = [inspect.getsource(each) for each in (change_log, columns, history, side_table, write)]
     words = {node.value for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
     assert "IMAGE_NOT_FULL" in words

@@ -1,4 +1,4 @@
-"""A repair or backfill writes a current-state table: its history is compared with it, whatever is killed in between."""
+"""Tests a repair or backfill that writes a current-state table: the history is compared with this table, whatever is killed in between."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OWNER = Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME)
 
 
 class DiesError(Exception):
-    """The run is killed."""
+    """The simulated kill of the run."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def beside(tmp_path: Path) -> Beside:
 
 
 def repair(beside: Beside, *segments: Segment) -> TableReport:
-    """Writes the current-state table at the place where the stream is."""
+    """Writes the current-state table at the position of the stream."""
     mending = HistoryFix(
         session=None,
         folder=beside.folder,

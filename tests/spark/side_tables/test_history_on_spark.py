@@ -1,4 +1,4 @@
-"""Change logs and histories through the merge of a batch. Histories that Spark merges equal those that deltalake merges."""
+"""Tests change logs and histories with the merge of a batch. Histories that Spark merges equal those that deltalake merges."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_by_spark_a_history_is_as_by_deltalake_history(beside: Beside, lake: Lak
         for directory in batches:
             beside.write(directory)
             batch = read_staged_batch(directory)
-            for _ in range(2):  # it comes again
+            for _ in range(2):  # The batch is delivered twice.
                 write_side_tables(
                     session,
                     Share(batch=batch, staged=batch.tables[0], target=by_spark, context=BY_HAND_CONTEXT),

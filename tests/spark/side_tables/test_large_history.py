@@ -1,4 +1,4 @@
-"""Above the limit of small merges, Spark alone reads the rows of a history's changes, and of the history for a schema change."""
+"""Tests that, above the limit of small merges, only Spark reads the rows of a history's changes, and of the history for a schema change."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def refuse(*_: Any, **__: Any) -> Any:
 
 
 def write_large(beside: Beside, session: LakeSession, directory: Path, patch: pytest.MonkeyPatch) -> str:
-    """Writes a second history, for which one row is too many for this process. Returns its path."""
+    """The batch is delivered twice. Returns its path."""
     batch, path = read_staged_batch(directory), f"{beside.folder}/large"
     target = dataclasses.replace(beside.target, change_log="", merge="auto", history=path)
     with patch.context() as limited:
@@ -87,7 +87,7 @@ def test_a_large_history_is_as_a_small_one_history(
 def test_spark_reads_a_large_history_while_the_snapshot_of_its_table_runs_history(
     beside: Beside, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batch has no other table, so without a large history it needs no Spark."""
+    """The batch has no other table, so without a large history it would need no Spark."""
     holds = Holding(beside.folder / "held")
     holds.begin(NAME)
     directories = [beside.stage(changes([insert(1, 16), insert(2, 16)])), beside.stage(changes([update(1, 32)]))]

@@ -1,4 +1,4 @@
-"""The fold of a history against a plain model that walks through the stream, row by row; pure."""
+"""Compares the fold of a history with a plain model that goes through the stream row by row, without side effects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Version = tuple[int, str, int, int | None]  # key, value, from, to
 
 @dataclasses.dataclass
 class Model:
-    """Every version by the rule of who looks after each transaction: what is there now, and since when."""
+    """Every version, as a reader sees it who looks after each transaction: the current value, and since when."""
 
     open: dict[int, tuple[str, int]] = dataclasses.field(default_factory=dict)
     closed: list[Version] = dataclasses.field(default_factory=list)
@@ -60,7 +60,7 @@ def images_of(transactions: Sequence[tuple[int, Sequence[tuple[int, int, str]]]]
 
 @dataclasses.dataclass
 class Table:
-    """A history as `history.py` keeps it: each batch closes what is open of a key, and opens."""
+    """A history as `history.py` keeps it: each batch closes the open versions of its keys, and opens new ones."""
 
     rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
@@ -81,7 +81,9 @@ class Table:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[int, list[tuple[int, int, str]]]]:
-    """Transactions of statements that a table takes, as row events tell them: place, and (operation, key, value) of each image."""
+    """Draws transactions of statements that a table accepts, as row events describe them: the position, and (operation, key, value) of each
+    image.
+    """
     there: dict[int, str] = {}
     transactions = []
     for number in range(draw(st.integers(1, 6))):

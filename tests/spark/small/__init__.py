@@ -1,1 +1,1 @@
-"""The job of small tables."""
+"""Tests the job of small tables."""

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.spark
 TABLE = "shop.orders"
 ORDERS = Schema({"id": "bigint", "name": "string", "paid": "decimal(10,2)", "at": "timestamp_ntz"}, key=("id",))
 COUNT = 40
-MARKS = [0, 0, 3, 0, 2, 0]  # of the versions: Spark marks rows, and whoever writes their file anew leaves them out
+# The marked rows at each version. Spark marks rows, and a program that rewrites their file leaves them out.
+MARKS = [0, 0, 3, 0, 2, 0]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def by_spark(session: SparkSession, lake: Lake, *columns: str) -> list[tuple[Any
 
 
 def filled(lake: Lake, **options: Any) -> dict[int, str]:
-    """A table that Spark made, with its first rows."""
+    """Creates a table with Spark, with its first rows."""
     lake.way = "spark"
     lake.merge({TABLE: [Changes(ORDERS, [image(INSERT, 1 + key, key, f"n{key}") for key in range(COUNT)])]}, **options)
     lake.way = "small"
@@ -60,7 +61,7 @@ def small(lake: Lake, images: list[Image], expected: dict[int, str], **options: 
 
 
 def tells_its_size(lake: Lake, report: TableReport, expected: dict[int, str]) -> None:
-    """Its rows without those that are marked, and the bytes of its files."""
+    """Requires that the report has the number of rows without the marked ones, and the bytes of the files."""
     path, files = Path(lake.target(TABLE).path), [Path(each).name for each in lake.log(TABLE).file_uris()]
     assert report.table_rows == len(expected)
     assert report.table_bytes == sum((path / name).stat().st_size for name in files)
@@ -77,7 +78,7 @@ def test_rows_that_deletion_vectors_mark_stay_deleted(lake: Lake, session: Spark
         expected = {key: name for key, name in expected.items() if key not in marked}
         tells_its_size(lake, report, expected)
         assert list(Path(lake.target(TABLE).path).glob("deletion_vector*"))
-        # a row that is marked comes again, one is updated, one goes, one is new
+        # A marked row comes again, one row is updated, one is deleted, and one is new.
         changes = [
             image(INSERT, start + 51, marked[0], "again"),
             image(UPDATE_AFTER, start + 52, start // 100 + 20, "x"),
@@ -97,7 +98,7 @@ def test_columns_that_are_mapped_keep_their_values_and_their_statistics(lake: La
     expected = filled(lake)
     table = f"delta.`{lake.target(TABLE).path}`"
     session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
-    # two columns swap their names, not their types
+    # Two columns swap their names, but not their types.
     for statement in ("name TO other", "paid TO name", "other TO paid"):
         session.sql(f"ALTER TABLE {table} RENAME COLUMN {statement}")
     session.sql(f"ALTER TABLE {table} ADD COLUMNS (more STRING)")
@@ -114,7 +115,7 @@ def test_columns_that_are_mapped_keep_their_values_and_their_statistics(lake: La
     wanted: dict[int, tuple[Any, ...]] = {key: (name, None, None) for key, name in expected.items() if key != 2}
     wanted |= {1: ("x", 5, "m"), 900: ("new", 6, "n")}
     assert by_spark(session, lake, "id", "paid", "name", "more") == sorted((key, *row) for key, row in wanted.items())
-    for condition in ("id = 900", "more = 'n'", "paid = 'new'", "name = 6"):  # files are skipped by physical names
+    for condition in ("id = 900", "more = 'n'", "paid = 'new'", "name = 6"):  # Files are skipped by the physical names.
         found = session.sql(f"SELECT id FROM {table} WHERE {condition}").collect()
         assert [row[0] for row in found] == [900]
     lake.way = "spark"
@@ -142,7 +143,7 @@ def test_a_checkpoint_by_either_is_read_by_both(lake: Lake, session: SparkSessio
         assert lake.rows(TABLE, "id", "name") == sorted(expected.items())
     last = json.loads((log / LAST_CHECKPOINT).read_text())["version"]
     assert last >= lake.log(TABLE).version() - 2
-    for commit in log.glob("*.json"):  # from the checkpoint alone
+    for commit in log.glob("*.json"):  # The table must be readable from the checkpoint alone.
         if int(commit.stem) < last:
             commit.unlink()
     fresh = SparkSession.builder.remote(lake.spark.remote).create()

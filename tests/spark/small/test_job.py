@@ -1,4 +1,6 @@
-"""The job of small tables as a whole: tasks that die after their commit, executors that lack a package, many tables, errors by table."""
+"""Tests the job of small tables as a whole: tasks that die after their commit, executors that lack a package, many
+tables, errors by table.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ def test_fault_a_task_that_dies_after_its_commit_changes_nothing_twice(
 
 @pytest.mark.spark
 def test_fault_a_task_that_meets_another_writer_tries_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the executor, where an error of deltalake must be the one that the shipped code expects."""
+    """This runs in the executor, in which an error of deltalake must have the type that the shipped code expects."""
     lake.merge({"shop.a": [FIRST]}, deletion_vectors=False)
     plain, path = small_merge._SmallMerge._commit_properties, lake.target("shop.a").path
 
@@ -87,7 +89,7 @@ def test_small_tables_of_executors_that_lack_a_package_are_merged_in_the_run_and
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def needs_what_is_not_there(batches: Iterator[Any]) -> Iterator[Any]:
-        """As deltalake is where it is not installed."""
+        """Raises as deltalake would if it were not installed."""
         import no_such_package  # type: ignore[import-not-found]  # noqa: F401, PLC0415
 
         yield from batches
@@ -132,7 +134,7 @@ def test_a_table_s_error_is_its_own_and_what_is_not_small_is_merged_by_spark(lak
 
 @pytest.mark.spark
 def test_runs_share_the_python_workers_of_spark(lake: Lake, spark_server: SparkConnectServer) -> None:
-    """Each process stays for ever: without sharing, a run would leave one."""
+    """Each of these processes stays forever. Without sharing, every run would leave one."""
     lake.merge({"shop.a": [FIRST]})
     daemons = [process.pid for process in psutil.Process(spark_server.pid).children()]
     for order_key in range(10, 15):

@@ -1,6 +1,7 @@
-"""The job of small tables is killed: its run before, during and after a commit, with a task that continues, and the Spark server.
+"""Kills the job of small tables: its run before, during and after a commit, with a task that continues, and the Spark server.
 
-The run is a process of its own, which a test kills. A task of its job stands right before or after its commit until the test lets it go on.
+The run is a separate process, which the test kills. A task of its job waits immediately before or after its commit until the test lets it
+continue.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ SECONDS_MAX = 120.0
 
 
 class Gate:
-    """Where a task of the killed run stands."""
+    """The point at which a task of the killed run waits."""
 
     def __init__(self, folder: Path, location: str) -> None:
         self.location, self.stands, self.is_open = location, folder / "stands", folder / "open"
@@ -65,7 +66,7 @@ class Gate:
 
 
 def run_with_gate(lake: Lake, directory: Path, gate: Gate) -> None:
-    """A run whose tasks stop at the gate."""
+    """Starts a run whose tasks stop at the gate."""
     commit = small_merge._SmallMerge._committed
 
     def gated(merge: Any, write: Any) -> Any:
@@ -75,7 +76,7 @@ def run_with_gate(lake: Lake, directory: Path, gate: Gate) -> None:
         return counts
 
     register: Any = cloudpickle.register_pickle_by_value
-    register(sys.modules[__name__])  # the executor cannot import tests
+    register(sys.modules[__name__])  # The executor cannot import tests.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(small_merge._SmallMerge, "_committed", gated)
         lake.merge_staged(directory, BOTH)
@@ -135,7 +136,7 @@ def test_fault_a_run_killed_in_the_job_is_finished_by_the_next(
 def test_fault_a_task_that_outlives_its_run_and_the_next_changes_nothing_twice(
     filled: Lake, tmp_path: Path, runs: list[BaseProcess], location: str, way: SmallSetting
 ) -> None:
-    """Nothing ends it here: the next run knows nothing of the killed one's session."""
+    """Nothing ends the task here, because the next run does not know the killed run's session."""
     assert filled.spark.sessions_file is not None
     gate, directory = Gate(tmp_path, location), filled.stage(BOTH)
     run_killed_at(gate, filled, directory, runs)

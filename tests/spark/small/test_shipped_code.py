@@ -1,4 +1,4 @@
-"""The code and the values that a job of small tables sends to Spark's executors."""
+"""Tests the code and the values that a job of small tables sends to Spark's executors."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def test_the_job_can_be_pickled_and_takes_no_secret_of_another_store_with_it(mon
     assert options.resolved({"token": "$OTHER_STORE"}) == {"token": "secret-of-another-store"}
     dumps: Any = cloudpickle.dumps
     pickled = dumps(small_job._shipped(small_job._task([[]], {})))
-    assert b"ResolvedSecrets" in pickled  # sent by value
+    assert b"ResolvedSecrets" in pickled  # The class is sent by value.
     assert b"secret-of-another-store" not in pickled
     assert options.without_secrets("secret-of-another-store", {}) == "***"

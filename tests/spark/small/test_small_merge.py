@@ -1,4 +1,4 @@
-"""A merge of the job of small tables, without Spark around it: other writers, crashes, checkpoints, statistics, values of every type."""
+"""Tests a merge of the job of small tables without Spark: other writers, crashes, checkpoints, statistics, values of every type."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def image(operation: int, order_key: int, key: int, name: str) -> Image:
 
 @dataclasses.dataclass
 class Table:
-    """One table that is there, and batches of it."""
+    """An existing table, and batches of it."""
 
     folder: Path
     deliveries: itertools.count[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
@@ -117,7 +117,7 @@ NEW_KEYS = [image(INSERT, 11, 10, "x"), image(INSERT, 12, 11, "y")]
 
 
 def while_it_commits(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[int]:
-    """Once, after all was read and before the commit; the order keys of all commits that are tried."""
+    """Calls `act` once, after everything was read and before the commit. Returns the order keys of all commits that are tried."""
     plain, tried = small_merge._SmallMerge._commit_properties, list[int]()
 
     def properties(merge: Any, order_key: int) -> Any:
@@ -203,7 +203,7 @@ def test_fault_a_merge_is_on_disk_when_it_returns(table: Table, monkeypatch: pyt
 
 
 def test_fault_spark_s_checksum_of_the_last_checkpoint_does_not_outlive_it(table: Table) -> None:
-    """Hadoop would hold it against what deltalake writes."""
+    """Otherwise Hadoop would compare it with what deltalake writes."""
     table.make(properties={"delta.checkpointInterval": "2"}).merge(*ABC)
     log = Path(table.path) / "_delta_log"
     (log / "._last_checkpoint.crc").write_bytes(b"crc of another")
@@ -238,7 +238,7 @@ def test_identity_an_older_image_never_overwrites_a_newer_row(table: Table) -> N
     job = table.stage(
         Changes(ORDERS, [image(UPDATE_AFTER, 5, 1, "old"), image(DELETE, 6, 9, ""), image(INSERT, 7, 4, "d")])
     )
-    # as of a ledger that took the table over: its transactions do not tell what the rows had
+    # This has the effect of a ledger that took the table over: its transactions do not show what the rows had.
     log.alter.set_table_properties(
         {"sluice.owner": dataclasses.replace(OWNER, ledger_id="f" * 12).to_text()}, raise_if_not_exists=False
     )
@@ -335,7 +335,7 @@ def test_a_late_task_brings_no_row_back_that_a_newer_batch_inserted_and_deleted(
 def test_fault_a_commit_that_another_was_written_over_is_made_again(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 22: where Spark looks and then writes, a commit can be written over by one that began before it. Each is read back."""
+    """Number 22: where Spark checks and then writes, a commit can be replaced by one that began before it. Each commit is read back."""
     table.make().merge(*ABC)
     refresh, over = DeltaTable.refresh, list[int]()
 

@@ -1,4 +1,4 @@
-"""Which way a table is merged: each reason by an example."""
+"""Tests which way a table is merged, with an example for each reason."""
 
 from __future__ import annotations
 

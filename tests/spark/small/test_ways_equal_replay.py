@@ -1,6 +1,6 @@
-"""A table may be merged another way at any batch: however the ways alternate, the lake equals the replay of the stream.
+"""Tests that the lake equals the replay of the stream if the ways of merging a table alternate between batches.
 
-What `test_fold_equals_replay` does for each way by itself, with its model.
+`test_fold_equals_replay` does the same for each way alone. This test uses its model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WAYS = st.lists(
 )
 
 
-# each example is some Spark merges, so a failure is shown as it was found instead of made smaller for minutes
+# Each example is some Spark merges. So a failure is shown as it was found, and is not reduced for minutes.
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
 @given(streams=STREAMS, cuts=CUTS, ways=WAYS)
 @pytest.mark.timeout(600)

@@ -1,4 +1,4 @@
-"""The advice that is printed for a Delta table that another writer restored or removed leads to a lake that equals the source."""
+"""Tests the advice that is printed for a Delta table that another writer restored or removed: it leads to a lake that equals the source."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NUMBERS = itertools.count(1_000_000)
 
 
 class Crash(BaseException):
-    """The end of a process, between two of its writes."""
+    """The simulated end of a process between two of its writes."""
 
 
 class Restored(Shop):
@@ -59,7 +59,9 @@ class Restored(Shop):
         self.say(excluded, **{name: options for name, options in said.items() if name in tables})
 
     def write(self, first: int, *names: str) -> None:
-        """Two rows, an UPDATE and, if there is a row from before, a DELETE in each table (or in these); a row in `numbers`."""
+        """Writes two rows, an UPDATE and, if there is an earlier row, a DELETE into each table (or into the given ones), and a row into
+        `numbers`.
+        """
         self.captured.insert([next(NUMBERS)])
         for each in names or self.tables:
             table = f"{self.captured.database}.{each}"
@@ -76,7 +78,7 @@ class Restored(Shop):
             (batch,) = read_ledger(self.captured.directory).outstanding
             if stops := tables_to_stop([error.tables]):
                 engine.stop_tables(batch, stops)
-            else:  # a batch of tables that are all missing waits, for a disk may be away
+            else:  # A batch whose tables are all missing waits, because a disk may be away.
                 engine.rollback(batch)
                 self.captured.insert([next(NUMBERS)])
             return []
@@ -92,12 +94,12 @@ class Restored(Shop):
         return {path: deltalake.DeltaTable(path).version() for each in self.tables for path in self.paths(each)}
 
     def restore(self, versions: dict[str, int]) -> None:
-        """By another writer."""
+        """Restores versions as another writer."""
         for path, version in versions.items():
             deltalake.DeltaTable(path).restore(version)
 
     def advice(self, engine: Engine, table: str) -> list[str]:
-        """The commands in what `sluice status` says of a stopped table, in their order."""
+        """Returns the commands in the text of `sluice status` about a stopped table, in their order."""
         name = f"{self.captured.database}.{table}"
 
         def said() -> list[str]:
@@ -109,7 +111,7 @@ class Restored(Shop):
         return re.findall(r"`(sluice [^`]+)`", sentence)
 
     def command(self, line: str, *more: str) -> str:
-        """What a command that somebody copied prints; asked questions are answered with yes. An error is part of it."""
+        """Returns the output of a command that somebody copied. Questions are answered with yes. The output includes errors."""
         answer = CliRunner().invoke(app, [*shlex.split(line)[1:], *more], input="y\n")
         return answer.output + str(answer.exception or "")
 
@@ -133,8 +135,8 @@ def shop(
 
 @pytest.mark.found
 def test_the_advice_for_a_restored_table_leads_to_an_equal_lake(shop: Restored) -> None:
-    """Number 13: `lake accept`, then `schema resume`, as TABLE_RESTORED advised, left rows missing and all was well; a resume without
-    `lake accept` was taken, and the table counted as well until its next change.
+    """Number 13: `lake accept`, then `schema resume`, as TABLE_RESTORED advised, left rows missing, and nothing reported that. A resume
+    without `lake accept` was accepted, and the table counted as well until its next change.
     """
     shop.begin(*KINDS)
     base = shop.captured.database
@@ -165,7 +167,7 @@ def test_the_advice_for_a_restored_table_leads_to_an_equal_lake(shop: Restored) 
             assert ("It has no key: " in said) is (each == "loose")
             assert ("marked as deleted" in said) is (each == "soft")
             assert ("Its change log" in said) is (each in {"logged", "alone"})
-        shop.command(advice["keyed"][-1])  # what the advice of earlier versions ended with
+        shop.command(advice["keyed"][-1])  # The advice of earlier versions ended with this command.
         assert shop.settled(engine) == shop.all_equal()
 
 

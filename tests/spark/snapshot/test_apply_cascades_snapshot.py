@@ -1,4 +1,6 @@
-"""What foreign keys change in a table while its rows are read, over the rule alone: no server, no Spark, every order of changes."""
+"""Tests what foreign keys change in a table while its rows are read, with the rule alone: no server, no Spark, and
+every order of changes.
+"""
 
 from __future__ import annotations
 
@@ -67,11 +69,11 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass
 class Source:
-    """Parent and child as a server has them. `log`: by transaction the images of the child and what its foreign keys pass on."""
+    """Parent and child as a server has them. `log`: for each transaction, the images of the child and what its foreign keys pass on."""
 
     chance: random.Random
     key: tuple[str, ...] = ("id",)
-    fresh: bool = False  # a parent gets only keys by UPDATE that none ever had
+    fresh: bool = False  # An UPDATE gives a parent only keys that no parent ever had.
     parents: set[int] = dataclasses.field(default_factory=lambda: set(range(1, PARENTS)))
     rows: dict[int, Row] = dataclasses.field(default_factory=dict)
     log: list[list[Image | Passed]] = dataclasses.field(default_factory=list)
@@ -137,7 +139,7 @@ class Source:
 
 @dataclasses.dataclass
 class Read:
-    """A snapshot of the child, advanced by hand."""
+    """A snapshot of the child, which the test advances."""
 
     folder: Path
     schema: Schema
@@ -151,7 +153,7 @@ class Read:
         self.reading = Reading(Lake(self.folder, SparkSettings()), NAME, self.schema, self.holds)
 
     def stage(self, transactions: Sequence[Sequence[Image | Passed]]) -> tuple[StagedTable, list[Passed]]:
-        """What a batch has of the table."""
+        """Returns what a batch has of the table."""
         every = [each for transaction in transactions for each in transaction]
         images = [each for each in every if isinstance(each, Image)]
         self.batches += 1
@@ -179,7 +181,7 @@ class Read:
         return self.reading.publication(index, self.begin).label()
 
     def publish(self, index: int) -> list[Row]:
-        """The rows as the statement of a publication has them; a log has one for each that is left."""
+        """Returns the rows as the statement of a publication gives them. A log has one for each remaining row."""
         given = self.reading.publication(index, self.begin)
         apply_cascades(given, given.label(), BY_HAND)
         read = [row for name in given.chunks.names() for row in pq.read_table(given.chunks.opened(name)).to_pylist()]
@@ -212,7 +214,7 @@ def in_order(rows: Sequence[Row]) -> list[str]:
 
 
 def play(seed: int, folder: Path, schema: Schema, *, fresh: bool) -> tuple[Source, Read, int, int]:
-    """A history: transactions before, while and after the rows are read. Some batches end early and are repeated with another end."""
+    """Plays a history: transactions before, while and after the rows are read. Some batches end early and are repeated with another end."""
     chance = random.Random(seed)  # noqa: S311  not a secret
     source = Source(chance, schema.key, fresh)
     for _ in range(40):
@@ -234,14 +236,14 @@ def play(seed: int, folder: Path, schema: Schema, *, fresh: bool) -> tuple[Sourc
             read.take(source.log[at:cut], cut, chance.choice(["changes", "images"]))
         read.take(source.log[at:until], until)
         at = until
-    if chance.random() < 0.3:  # a run ended in the next batch
+    if chance.random() < 0.3:  # A run ended during the next batch.
         read.take(source.log[end : end + 5], end + 5, chance.choice(["changes", "images"]))
     return source, read, high, end
 
 
 @pytest.fixture
 def folder(servers_folder: Path) -> Iterator[Path]:
-    """A folder in memory: a history syncs some fifty files, which takes a disk most of the time of these tests."""
+    """Returns a folder in memory. A history syncs some fifty files, which would take a disk most of the time of these tests."""
     with tempfile.TemporaryDirectory(dir=servers_folder) as name:
         yield Path(name)
 
@@ -284,7 +286,7 @@ def test_a_publication_between_two_attempts_at_a_batch_has_what_its_label_says(
     rows = [{"id": number, "up": number, "friend": None, "word": ""} for number in (1, 2, 3)]
     read.reading.chunk(1, rows[:2])
     read.take([[gone], [Image(INSERT, 3, {**rows[2], "_place": 1})]], 3, "images")
-    for end in again:  # staged again with another end, and complete
+    for end in again:  # The batch is staged again with another end, and completely.
         read.take([[]], end)
     assert read.label(0) == 3
     assert sorted(row["id"] for row in read.publish(0)) == [2, 3]
@@ -298,7 +300,7 @@ def event(before: int, after: int | None, cascade: Cascade, at: int = 1) -> Even
 @pytest.mark.parametrize(
     ("events", "is_in_doubt"),
     [
-        ([(1, None), (2, 1)], True),  # rows of 2 may be read as rows of 1, after 1 went
+        ([(1, None), (2, 1)], True),  # Rows of 2 may be read as rows of 1, after 1 was deleted.
         ([(2, 1), (1, None)], False),
         ([(1, 2), (2, 3)], False),
         ([(1, 2), (3, 1)], True),
@@ -348,7 +350,7 @@ def test_a_batch_counts_once_it_is_complete_and_not_before(tmp_path: Path) -> No
     read.take([[change]], 3, "changes")
     assert complete_up_to(held.cascades) == -1
     assert len(buffered_events(held.cascades, NAME, 0, 9)) == 1
-    read.take([[change]], 5)  # with another end
+    read.take([[change]], 5)  # The batch has another end.
     assert complete_up_to(held.cascades) == 5
     assert len(buffered_events(held.cascades, NAME, 0, 9)) == 1
     assert not buffered_events(held.cascades, NAME, 3, 9)

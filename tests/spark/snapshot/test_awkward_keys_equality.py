@@ -27,7 +27,7 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
-# table → columns of its key, and the value of each for a number of 0 to 59
+# table → columns of its key, and the value of each for a number from 0 to 59
 KEYS = {
     "general": ("k varchar(40) COLLATE utf8mb4_general_ci", "IF({n} % 2, CONCAT('ä', {n}), CONCAT('B', {n}, ' '))"),
     "accents": ("k varchar(40) COLLATE utf8mb4_0900_ai_ci", "CONCAT(CHAR(97 + {n} % 26 USING utf8mb4), 'É', {n})"),
@@ -57,7 +57,7 @@ def values(name: str, numbers: range | tuple[int, ...]) -> str:
 
 
 def names_of(columns: str) -> str:
-    """Of the key."""
+    """Returns the names of the key columns."""
     return ", ".join(each.split()[0] for each in columns.split(", ") if each[0] in "abck" and " " in each)
 
 

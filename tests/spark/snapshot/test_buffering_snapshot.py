@@ -1,4 +1,4 @@
-"""What a batch buffers of foreign keys for tables that are being read, and in which order it is written."""
+"""Tests what a batch buffers of foreign keys for tables that a snapshot reads, and in which order it is written."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from tests.spark.staged import DELETE, INSERT, Changes, Image, Truncate, stage
 
 def key_of(child: str, parent: str, on_delete: str = "CASCADE", on_update: str = "CASCADE", **changed: Any) -> Cascade:
     made = foreign_key(f"{parent}_id", "CASCADE", name=f"{child}_{parent}")
-    names: Any = {"child": (child,), "parent": (parent,)}  # without a database
+    names: Any = {"child": (child,), "parent": (parent,)}  # The names are without a database.
     return dataclasses.replace(made, **names, on_delete=on_delete, on_update=on_update, **changed)
 
 
 def played(
     *cascades: Cascade, buffered: Mapping[str, int], live: Sequence[str], new: int | None = None
 ) -> tuple[Play, dict[str, UnderivableChanges]]:
-    """A row with the key 1 of the table `g` goes, or its key becomes `new`."""
+    """Deletes a row with the key 1 of the table `g`, or changes its key to `new`."""
     merged = [each for each in cascades if each.child_name in live and each.child_name not in buffered]
     play = Play(merged, dict.fromkeys(live, 0), {}, buffered=buffered)
     after = None if new is None else {"id": new}
@@ -212,7 +212,7 @@ def test_a_table_whose_changes_cannot_be_buffered_delays_those_that_foreign_keys
 def test_a_table_that_must_be_read_again_is_recorded_before_any_table_is_buffered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a crash between the two, the table above could be published, and the repeated batch would find nothing for the one below."""
+    """After a crash between the two, the table above could be published, and the repeated batch would find nothing for the table below."""
     made = Batches(tmp_path)
     made.holds.begin(below := "shop.below")
     batch = made.batch(3, 4)
@@ -256,7 +256,7 @@ def test_a_table_that_was_refused_when_changes_were_derived_and_is_buffered_now_
     """Number 15: a run found the manifest of another run, which had refused the table, and buffered it without the changes."""
     made = Batches(tmp_path)
     batch = made.batch(3, 4)
-    without = dataclasses.replace(batch, tables=())  # its target was not found, so the run left it out
+    without = dataclasses.replace(batch, tables=())  # The target of the table was not found, so the run left it out.
     buffering = Buffering(without, {}, BY_HAND, made.holds, lambda _: None)
     carried_out(None, without, {}, {}, buffering.complete(), buffering.buffer_live)
     made.take(batch)

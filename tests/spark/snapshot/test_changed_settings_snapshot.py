@@ -37,7 +37,7 @@ HAN = "X'BABA'"  # 汉 in gbk, which a column that is declared as latin1 has
 
 
 class Shop(Pipeline):
-    """Several tables of one database, each with settings of its own."""
+    """Several tables of one database, each with its own settings."""
 
     def say(self, filters: str, **tables: str) -> None:
         named = ", ".join(f"{self.captured.database}.{name}: {{{options}}}" for name, options in tables.items())
@@ -47,7 +47,7 @@ class Shop(Pipeline):
         return {each.table: str(each.state) for each in engine.status().stopped_tables}
 
     def read_rows(self) -> None:
-        """What a run of the snapshot job does."""
+        """Does what a run of the snapshot job does."""
         outside = SnapshotCallbacks(
             run_lock=contextlib.nullcontext,
             publish=lambda record, table: spark_publish(self.config, "shop", record, table, "run", refusal=str).label,
@@ -57,7 +57,7 @@ class Shop(Pipeline):
         run_all(snapshot_dependencies(self.config, "shop", outside), 0.0)
 
     def settle(self, engine: Engine) -> None:
-        """Until no table is stopped and none is read; a run that fails ends the test."""
+        """Continues until no table is stopped and no snapshot is open. A run that fails ends the test."""
         records = SnapshotRecords(self.captured.directory)
 
         def is_settled() -> bool:
@@ -107,7 +107,9 @@ class Shop(Pipeline):
 def test_settings_that_shape_rows_re_snapshot_their_tables(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Number 2: changed settings go unnoticed; number 32: the advice of KEY_NULL ends in MERGE_FAILED, and nobody says what is older."""
+    """Number 2: changed settings were not noticed. Number 32: the advice of KEY_NULL ended in MERGE_FAILED, and nothing reported which
+    table is older.
+    """
     shop = Shop(tmp_path, mysql80, spark_server)
     base = shop.captured.database
     shop.captured.run(

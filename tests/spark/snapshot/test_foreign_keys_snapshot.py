@@ -57,7 +57,7 @@ def source(request: pytest.FixtureRequest) -> DatabaseServer:
 
 @dataclasses.dataclass
 class Family:
-    """A destination whose snapshots are advanced by hand; `between` is called after each chunk that is read."""
+    """A destination whose snapshots the test advances. `between` is called after each chunk that is read."""
 
     pipeline: Pipeline
     engine: Engine
@@ -83,7 +83,7 @@ class Family:
         snapshot.start(self.pipeline.captured.directory, self.names(*tables))
 
     def read(self) -> None:
-        """What a run of the snapshot job can do now."""
+        """Does everything that a run of the snapshot job can do now."""
         outside = SnapshotCallbacks(
             run_lock=contextlib.nullcontext, publish=self._publish, say=print, progress=lambda _: self.between()
         )
@@ -140,7 +140,7 @@ def family(
 
 
 def busy(made: Family) -> Callable[[], None]:
-    """A parent goes and comes again with other children, another one gets other keys, and a third goes for good."""
+    """A parent is deleted and inserted again with other children, another one gets other keys, and a third one is deleted for good."""
 
     def change() -> None:
         n = next(made.events)
