@@ -1,6 +1,4 @@
-"""Tests a batch whose staging takes longer than its caller waits: it is handed out once, and a run takes it with the changes that arrived
-since it was staged.
-"""
+"""Tests a batch whose staging takes longer than its caller waits: it is handed out once, and its run takes it with later changes."""
 
 from __future__ import annotations
 
@@ -198,9 +196,7 @@ def test_the_longer_a_batch_was_staged_the_longer_it_waits_for_more() -> None:
 
 
 class Open(Late):
-    """A hand-out without handlers, whose staging does not wait. An appendable batch with the change 1 is in flight, and a run has taken one
-    before.
-    """
+    """A hand-out without handlers, whose staging does not wait. An appendable batch with the change 1 is in flight."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

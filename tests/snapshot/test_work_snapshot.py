@@ -1,6 +1,4 @@
-"""Tests the work of a snapshot, as production does it, on a table in memory: whatever happens between two steps, the lake equals the source
-at the end.
-"""
+"""Tests the work of a snapshot on a table in memory: whatever happens between two steps, the lake equals the source at the end."""
 
 from __future__ import annotations
 
