@@ -22,7 +22,7 @@ from tests.style.sources import ROOT
 
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 IGNORE = DOCKERFILE.with_name("Dockerfile.dockerignore")
-# a mirror, a proxy and authorities of this machine, as `docker build` takes them from its own configuration
+# These variables have a mirror, a proxy and authorities of this machine. `docker build` takes them from its own configuration.
 OF_THE_MACHINE = ("PIP_", "UV_DEFAULT_INDEX", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "no_proxy")
 MACHINE_FILES = (
     "etc/resolv.conf",
@@ -71,7 +71,7 @@ def send_context(target: Path) -> None:
 def build(stage: Stage, base: Path, root: Path, built: dict[str, Path]) -> None:
     """Executes the instructions of a stage in a copy of the base."""
     copy(base, root)
-    shutil.rmtree(root / "usr/share/man", ignore_errors=True)  # as in the slim image
+    shutil.rmtree(root / "usr/share/man", ignore_errors=True)  # The slim image does the same.
     environment, folder = dict(stage.assigned("ARG")), "/"
     environment |= stage.environment
     for each in stage.instructions:

@@ -1,7 +1,8 @@
-"""A server's changes on the engine's own way to a staged batch: parser, schema history, sink, store, staging; without Dagster and Spark.
+"""Sends a server's changes through the engine's parts to a staged batch: parser, schema history, sink, store, staging, without Dagster and
+Spark.
 
-`Pipeline` knows the schema at the place where it begins, as an engine does that meets a server for the first time. What is written after
-that is read from the server's dump by a parser of its own, and comes out as staged files.
+`Pipeline` knows the schema at the position at which it begins, like an engine that reads a server for the first time. A separate parser
+reads everything that is written after that from the server's dump, and the result is staged files.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Pipeline:
         return made
 
     def staged(self, *, again_up_to: int = 0, **rules: Any) -> StagingResult:
-        """Everything written since the beginning, as one staged batch; `rules` are those of `StagingRules`."""
+        """Returns everything written since the beginning, as one staged batch. `rules` are those of `StagingRules`."""
         self.deliveries += 1
         folder, known = self.folder / "staging", StagingRules(**rules)
         return stage(self.batch(), "fidelity", self.deliveries, folder, known, again_up_to=again_up_to)
@@ -68,7 +69,7 @@ class Pipeline:
         return self._read().get(RING_BYTES, RING_EVENTS)
 
     def batches(self, **rules: Any) -> Iterator[StagingResult]:
-        """Everything written since the beginning, in the batches that the store makes of it."""
+        """Returns everything written since the beginning, in the batches into which the store divides it."""
         store = self._read()
         while not (batch := store.get(RING_BYTES, RING_EVENTS)).empty:
             self.deliveries += 1
@@ -116,7 +117,7 @@ def binlog_end(connection: pymysql.Connection[Any]) -> Position:
 
 
 def images(staged: StagingResult, table: str) -> pa.Table:
-    """The staged row images of a table, of every segment, in stream order. Fails where the table stopped."""
+    """Returns the staged row images of a table, of every segment, in stream order. Fails if the table stopped."""
     assert not staged.stopped, [f"{each.state}: {each.reason}" for each in staged.stopped]
     segments = [
         segment
@@ -137,7 +138,7 @@ def run(server: DatabaseServer, *statements: str, **session: Any) -> None:
 
 @contextlib.contextmanager
 def row_metadata(server: DatabaseServer, metadata: str) -> Iterator[None]:
-    """The server's own default where it has no such variable (MySQL 5.7)."""
+    """If the server has no such variable (MySQL 5.7), its own default applies."""
     with server.connect() as connection, connection.cursor() as cursor:
         if not cursor.execute("SHOW GLOBAL VARIABLES LIKE 'binlog_row_metadata'"):
             yield

@@ -55,7 +55,7 @@ def test_no_cascade_is_committed_while_the_child_is_locked(server: DatabaseServe
             cursor.execute(f"DELETE FROM {DATABASE}.parent WHERE id = 1")
         assert refused.value.args[0] == LOCK_WAIT_TIMEOUT
     with server.connect(autocommit=True) as after, after.cursor() as cursor:
-        cursor.execute(f"DELETE FROM {DATABASE}.parent WHERE id = 1")  # the closed connection holds nothing
+        cursor.execute(f"DELETE FROM {DATABASE}.parent WHERE id = 1")  # The closed connection holds no lock.
 
 
 @pytest.mark.found
@@ -74,7 +74,7 @@ def test_a_child_is_not_read_before_a_cascade_in_it_is_committed(
     with rows_at_a_position(lambda: _reader(server), CHILD) as (reader, _):
         assert reader.texts(f"SELECT up FROM {DATABASE}.child") == [("2",)]
         with server.connect(autocommit=True) as other, other.cursor() as cursor:
-            cursor.execute(f"DELETE FROM {DATABASE}.parent WHERE id = 2")  # no lock is left while rows are read
+            cursor.execute(f"DELETE FROM {DATABASE}.parent WHERE id = 2")  # No lock is left while rows are read.
         assert len(reader.texts(f"SELECT up FROM {DATABASE}.child")) == 1
     with closing(_reader(server)) as view:
         assert writers_have_committed(view, CHILD)

@@ -1,4 +1,4 @@
-"""Writes staged batches as docs/architecture.md lays them out, from lists of changes; the tests' stand-in for `cdc_engine/staging`."""
+"""Writes staged batches as docs/architecture.md describes them, from lists of changes. Tests use it instead of `cdc_engine/staging`."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ class Schema:
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """A segment of row images. `partial`: an image lacks the columns that its values do not name; `moves`: so many changed their keys.
+    """A segment of row images. `partial`: an image lacks the columns that its values do not name. `moves`: how many images changed their
+    keys.
 
-    `log`: the images with every preimage, of a table with a change log.
+    `log`: the images with every before image, for a table with a change log.
     """
 
     schema: Schema
@@ -205,7 +206,7 @@ def _changes_record(directory: Path, file: str, segment: Changes) -> dict[str, A
 
 
 def _gaps(segment: Changes) -> dict[str, Any]:
-    """Of a segment whose rows each have the key they had."""
+    """Returns the values of the additional columns for a segment in which each row keeps its key."""
     images, schema = segment.images, segment.schema
     bits = [sum(1 << index for index, name in enumerate(schema.columns) if name in image.values) for image in images]
     nothing = [None] * len(images)
@@ -226,7 +227,7 @@ def _json(value: Any) -> Any:
 
 
 class Records:
-    """`TableRecords` in memory."""
+    """Implements `TableRecords` in memory."""
 
     def __init__(self) -> None:
         self.kept: dict[str, TableRecord] = {}

@@ -1,4 +1,4 @@
-"""A full disk of the lake stops no table, and the same batch continues once there is space."""
+"""Tests a full disk of the lake: it stops no table, and the same batch continues once there is space."""
 
 from __future__ import annotations
 

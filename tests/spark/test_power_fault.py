@@ -1,4 +1,6 @@
-"""What Spark wrote of a batch is on disk when its merge returns: data, checksums, deletion vectors, commits, and the folders' names."""
+"""Tests that everything that Spark wrote for a batch is on disk when its merge returns: data, checksums, deletion vectors, commits, and the
+folders' names.
+"""
 
 from __future__ import annotations
 

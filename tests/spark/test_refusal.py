@@ -1,4 +1,4 @@
-"""Before each table of a batch, the merge checks whether it may continue. No Spark is needed to test a refusal."""
+"""Tests that, before each table of a batch, the merge checks whether it may continue. No Spark is needed to test a refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark that takes a connection and is gone at the first request is away, as one that takes none."""
+"""Tests that a Spark that accepts a connection and disappears at the first request counts as unavailable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.spark_jobs.session import SparkSettings, open_sessions
 
 
 class SparkConnectGrpcException(Exception):  # noqa: N818  the client's own name, by which it is known
-    """What the client raises."""
+    """Imitates the exception that the client raises."""
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_spark_down_is_one_sentence_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)  # two cold starts of Spark
+@pytest.mark.timeout(600)  # The test needs two cold starts of Spark.
 def test_spark_killed_during_a_merge_is_one_sentence_and_the_batch_goes_on_afterwards(tmp_path: Path) -> None:
     server = SparkConnectServer(None, tmp_path / "spark", memory="1g").start()
     try:
@@ -70,7 +70,7 @@ def test_spark_killed_during_a_merge_is_one_sentence_and_the_batch_goes_on_after
 
 
 def _kill_when_it_merges(server: SparkConnectServer, lake: Path) -> None:
-    """A cold server takes seconds between the first commit (the table's creation) and that of the merge."""
+    """A cold server takes seconds between the first commit (the creation of the table) and the commit of the merge."""
     end = time.monotonic() + END_SECONDS_MAX
     while not list(lake.glob("**/*.json")) and time.monotonic() < end:
         time.sleep(0.01)
@@ -100,7 +100,7 @@ def test_what_a_killed_run_left_running_is_ended_before_the_next_merges(lake: La
 def _outcome(old: object, statement: str) -> str:
     try:
         LakeSession(old).spark.sql(statement).collect()
-    except Exception:  # whichever way Spark says that it was interrupted or released
+    except Exception:  # Spark may report an interruption or a release in any of these ways.
         return "ended"
     return "finished"
 
@@ -109,7 +109,7 @@ def _outcome(old: object, statement: str) -> str:
 def test_fault_a_released_session_closes_nothing_when_it_is_collected(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pyspark would take the lock of a pool that all sessions share, on whatever thread the collection falls."""
+    """Otherwise pyspark would take the lock of a pool that all sessions share, in whatever thread the garbage collection runs."""
     closed: list[str] = []
     with open_sessions(lake.spark, 2) as sessions:
         for session in sessions:
@@ -131,7 +131,7 @@ def merged(lake: Lake) -> tuple[Lake, ChangesSegment]:
 
 @pytest.mark.spark
 def test_delta_itself_drops_a_transaction_it_has(merged: tuple[Lake, ChangesSegment]) -> None:
-    """As where another run committed after this one looked."""
+    """This happens if another run committed after this run looked."""
     lake, segment = merged
     with open_sessions(lake.spark, 1, BY_HAND) as (session,):
         session.sql(fold.staged_view("v", segment, session.uploaded))
@@ -142,7 +142,7 @@ def test_delta_itself_drops_a_transaction_it_has(merged: tuple[Lake, ChangesSegm
 
 @pytest.mark.spark
 def test_a_second_write_without_its_transaction_is_refused(merged: tuple[Lake, ChangesSegment]) -> None:
-    """What Spark Connect's client may do after a broken line must not write unguarded."""
+    """After a broken connection, Spark Connect's client may repeat a write. This repetition must not write without its transaction."""
     lake, segment = merged
     with open_sessions(lake.spark, 1, BY_HAND) as (session,):
         session.sql(fold.staged_view("v", segment, session.uploaded))
@@ -171,7 +171,7 @@ def test_a_large_merge_marks_rows_only_where_the_table_may(
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)  # a cold start of Spark
+@pytest.mark.timeout(600)  # The test needs a cold start of Spark.
 def test_a_process_merges_in_a_session_of_its_own(tmp_path: Path) -> None:
     lake = Lake(tmp_path, SparkSettings())
     directory = lake.stage(

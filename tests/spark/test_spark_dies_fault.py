@@ -1,6 +1,6 @@
-"""Spark is lost before, during or after work outside the stream. When the work is repeated, the result is right.
+"""Tests the loss of Spark before, during or after work outside the stream. When the work is repeated, the result is right.
 
-Each go is the next try of the one that was broken off. Runs are killed in the rooms of what is done, source and engine in tests/acceptance.
+Each attempt follows the one that was interrupted. The tests of each package kill runs. tests/acceptance kills source and engine.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NUMBERS = itertools.count(200)
 
 
 class Behind(Broken):
-    """A pipeline whose Spark is behind a line that can be cut."""
+    """A pipeline whose Spark is behind a connection that can be interrupted."""
 
     def __init__(self, root: Path, server: DatabaseServer, spark: SparkConnectServer) -> None:
         super().__init__(root, server, spark)
@@ -71,7 +71,7 @@ class Behind(Broken):
         self.line.turn_to(self.port)
 
     def changes_and_is_equal(self) -> None:
-        """The stream goes on, and the lake is what the source holds."""
+        """Requires that the stream continues, and that the lake equals the source."""
         self.captured.insert([next(NUMBERS)])
         self.merge(self.engine)
         with self.captured.server.connect() as connection, connection.cursor() as cursor:
@@ -88,7 +88,7 @@ class Behind(Broken):
             raise MergeFailedError(str(done.failed))
 
     def resnapshot(self) -> None:
-        """As `sluice snapshot start`, with all that the runs do; once more where it was asked for already."""
+        """Does what `sluice snapshot start` does, with all its runs. Repeats it if a snapshot was requested already."""
         records = SnapshotRecords(self.captured.directory)
         if not any(each.has_work for each in records.all()):
             snapshot.start(self.captured.directory, [self.name])
@@ -125,7 +125,7 @@ def shop(mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServ
 
 
 def broken_off(shop: Behind, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *points: str) -> None:
-    """Does it once for each place, from which on Spark is gone, and then in peace."""
+    """Does the work once for each point from which on Spark is gone, and then without interruption."""
     for point in points:
         reached = list[str]()
 

@@ -1,4 +1,4 @@
-"""A staged directory that is not what its manifest says is refused with one sentence, before Spark is asked for anything."""
+"""Tests that a staged directory that differs from its manifest is refused with one sentence, before Spark is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A run whose request to take its batch is not answered: a real engine, which stalls amid it, its RPC endpoint, ticks and Spark."""
+"""Tests a run whose request to take its batch is not answered: a real engine, which stalls during the request, its RPC endpoint, ticks and
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ KEYS = {"g": "id", "c": "id", "d": "id", "numbers": "n"}
 
 
 class Host:
-    """The engines of this process, for ticks and the RPC endpoint."""
+    """Hosts the engines of this process, for ticks and the RPC endpoint."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -67,7 +69,7 @@ class Stall:
 
 
 class Shop:
-    """g ← c ← d with ON DELETE CASCADE, which MySQL carries out without row events, and a table of numbers."""
+    """A destination with g ← c ← d with ON DELETE CASCADE, which MySQL executes without row events, and a table of numbers."""
 
     def __init__(self, captured: Captured, engine: Engine, instance: dg.DagsterInstance) -> None:
         self.captured, self.engine, self.instance = captured, engine, instance
@@ -109,7 +111,7 @@ class Shop:
         wait_for("all is merged", done, 180)
 
     def rows(self, table: str) -> list[int]:
-        """The keys in a table of the lake; none where the lake does not have it yet."""
+        """Returns the keys in a table of the lake, or none if the lake does not have it yet."""
         path = self.config.table_path("shop", self.captured.database, table)
         if not deltalake.DeltaTable.is_deltatable(path):
             return []
@@ -161,7 +163,7 @@ def shop(
 def test_a_run_whose_request_was_not_answered_writes_nothing(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """Number 3: the engine stalls amid the request, the run merges the old batch, the engine replaces it, and cascades are lost.
+    """Number 3: the engine stalled during the request, the run merged the old batch, the engine replaced it, and cascades were lost.
 
     A run that repeats its request gets the answer of the first one, and merges the longer batch.
     """

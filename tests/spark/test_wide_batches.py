@@ -1,4 +1,6 @@
-"""What `bench wide` merges are staged batches as any other: whole by the reader's own checks, each after the one before it."""
+"""Tests that the batches that `bench wide` merges are staged batches like any other: complete for the reader's checks, and each after the
+one before it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row groups are written on a thread of their own: in order, with a bound on what waits, and what fails there fails the batch."""
+"""Tests that a separate thread writes row groups: in order, with a limit on waiting groups, and an error in it fails the batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECONDS_MAX = 30.0
 
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> Batch:
-    """A batch whose every row is a row group."""
+    """Makes every row of a batch a row group."""
     monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 1)
     rows = [(ORDERS, RowEventKind.INSERT, [(number, number, "x")]) for number in range(GROUPS)]
     return batch(*(whole(rows_block(each, start=4 + 200 * number)) for number, each in enumerate(rows)))

@@ -1,4 +1,4 @@
-"""Where a batch that is being staged ends while changes arrive."""
+"""Tests where a batch ends that is staged while changes arrive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANY = 1 << 40
 
 
 class Following:
-    """A service that always has another part; `asked`: how often it was read."""
+    """A service that always has another part. `asked`: how often it was read."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -1,6 +1,6 @@
-"""Staged batches in an object store: complete or absent, removed by the ledger's state, and downloaded by runs.
+"""Tests staged batches in an object store: they are complete or absent, removed according to the ledger, and downloaded by runs.
 
-On an S3 server, on Azurite, on fake-gcs-server, and on pyarrow's own store in a folder, which stands for one where a test is about crashes.
+The stores are an S3 server, Azurite, fake-gcs-server, and pyarrow's own store in a folder, which replaces a store in tests of crashes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OTHER = "ffffffffffff"
 
 @dataclasses.dataclass
 class Store:
-    """A prefix of its own in a store; `options`: with values, `named`: as conf/ says them."""
+    """A prefix in a store. `options`: the options with values. `named`: the options as they are in conf/."""
 
     url: str
     options: dict[str, str]
@@ -88,7 +88,7 @@ def azure_prefix(azurite: AzuriteServer, monkeypatch: pytest.MonkeyPatch) -> Sto
 
 
 def staged_at(directory: Path, delivery: int = 7) -> tuple[Path, OutstandingBatch]:
-    """A batch of three rows in the folder, and the ledger's record of it."""
+    """Stages a batch of three rows in the folder, and returns the ledger's record of it."""
     part = orders(1, 2, 3)
     made = staging(directory, MemoryLedger(LEDGER))(part, record(part, delivery), no_more)
     known = dataclasses.replace(record(part, delivery), path=str(made.path.relative_to(directory)), rows=3)
@@ -96,7 +96,7 @@ def staged_at(directory: Path, delivery: int = 7) -> tuple[Path, OutstandingBatc
 
 
 def require_life_of_a_batch(store: Store, tmp_path: Path) -> None:
-    """From staging to the ack, with a run on this host and one on another."""
+    """Requires the life of a batch from staging to the ack, with a run on this host and a run on another one."""
     directory = store.directory(tmp_path)
     batches = StagedBatches(directory)
     assert batches.trace() == ""
@@ -158,7 +158,7 @@ def test_s3_a_batch_lives_the_same_in_a_store_that_is_a_folder(folder_store: Sto
 def test_s3_ha_a_batch_that_another_host_removes_in_the_same_moment_is_removed(
     location: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It was there when this one looked."""
+    """The batch existed when this host looked."""
     store: Store = request.getfixturevalue(location)
     (tmp_path / "batch").mkdir()
     for name in ("manifest.json", "rows.parquet"):
@@ -176,7 +176,7 @@ def test_s3_ha_a_batch_that_another_host_removes_in_the_same_moment_is_removed(
 def test_s3_fault_what_was_put_in_part_is_no_batch(
     folder_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A crash between two files, and one amid putting it again over an older one of that name."""
+    """The process crashes between two files, and while it puts the batch again over an older one of the same name."""
     directory = folder_store.directory(tmp_path)
     folder, known = staged_at(directory)
     batches, put = StagedBatches(directory), StoreFolder._put
@@ -203,7 +203,7 @@ def test_s3_fault_what_was_put_in_part_is_no_batch(
 def test_s3_fault_what_an_older_run_derived_on_this_host_is_not_taken_for_the_stores(
     folder_store: Store, tmp_path: Path
 ) -> None:
-    """It was killed before it could put it; a run on another host derived anew, and merged by that."""
+    """The older run was killed before it could upload its derived changes. A run on another host derived them again, and merged those."""
     folder = stage(
         tmp_path / "staging", {"shop.orders": [Changes(Schema({"id": "int"}), [Image(INSERT, 1, {"id": 1})])]}
     )

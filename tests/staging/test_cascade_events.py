@@ -1,4 +1,4 @@
-"""What a batch says of foreign keys that acted: from real servers through the engine to the staged files."""
+"""Tests what a batch contains about foreign keys that acted, from real servers through the engine to the staged files."""
 
 from __future__ import annotations
 

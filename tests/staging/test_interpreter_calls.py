@@ -1,7 +1,6 @@
-"""Nothing on the way from row images to columns costs the interpreter something a row: its calls are counted, type by type.
+"""Counts the calls of the interpreter between row images and columns, for each type: none may be made per row.
 
-Twice the rows may not make more calls than some for each chunk. Every row has values of its own, so that what is done once a distinct value
-counts too.
+Twice the rows may cause only some more calls for each chunk. Every row has different values, so that work per distinct value counts too.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ DAY = (1 << 39 | 26001 << 22 | 1 << 17).to_bytes(5)  # 2000-01-01 as DATETIME ha
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A type under test: a column and the bytes of its value in a given row's image, without their length."""
+    """A type under test: a column, and the bytes of its value in the image of a given row, without their length."""
 
     column: Column
     value: Callable[[int], bytes]
@@ -120,7 +119,7 @@ KINDS: dict[str, Kind] = {
 
 
 def calls_of(kind: Kind, rows: int) -> int:
-    """What decoding so many inserted rows of (id, value) takes."""
+    """Returns the number of calls for decoding this many inserted rows of (id, value)."""
     table = TableVersion(database="shop", table="t", columns=(ID, kind.column), key=("id",), version="1")
     images = []
     for row in random.Random(1).sample(range(rows), rows):  # noqa: S311 - test data
@@ -133,7 +132,7 @@ def calls_of(kind: Kind, rows: int) -> int:
 
 
 def calls_of_differences(rows: int) -> int:
-    """What so many updates take that log a JSON document as differences."""
+    """Returns the number of calls for this many updates that log a JSON document as differences."""
     updates: list[tuple[Image, bytes, Image]] = []
     for row in range(rows):
         before: dict[str, bytes | int | None] = {"id": row, "a": document({"a": row, "b": [row, "x"]}), "b": None}
@@ -163,7 +162,7 @@ def counted(table: TableVersion, given: Block, rows: int) -> int:
 @pytest.mark.parametrize("name", KINDS)
 def test_twice_the_rows_cost_no_more_calls(name: str) -> None:
     kind = KINDS[name]
-    calls_of(kind, 2)  # compiles, loads, makes tables
+    calls_of(kind, 2)  # This call compiles, loads and makes tables.
     more = calls_of(kind, 2 * ROWS) - calls_of(kind, ROWS)
     assert (more <= CALLS_MORE_MAX) == (name not in STILL_BY_THE_ROW), f"{more} calls more for {ROWS} rows more"
 

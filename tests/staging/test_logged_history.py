@@ -50,7 +50,7 @@ def test_the_log_ends_where_its_segment_does_history(tmp_path: Path) -> None:
 
 
 def test_preimages_of_images_that_lack_columns_say_so_history(tmp_path: Path) -> None:
-    """MINIMAL: the before image has the key, the after image what changed."""
+    """With MINIMAL, the before image has the key, and the after image has the changed columns."""
     whole_update = event(RowEventKind.UPDATE, [(1, 5, "x"), (1, 6, "x")])
     minimal = event(RowEventKind.DELETE, [(1,)], present=0b001)
     given = block([(ORDERS, RowEventKind.UPDATE, whole_update), (ORDERS, RowEventKind.DELETE, minimal)])

@@ -1,6 +1,7 @@
-"""Rows that lack columns are followed from key to key: what staging says of each image is enough to know which row of the lake it is of.
+"""Tests that rows that lack columns are followed from key to key: the staged columns of each image are enough to find its row in the lake.
 
-A table as a dictionary writes a history. From its staged images alone the end is found as `spark_jobs/merging/fold_partial.py` finds it.
+A table as a dictionary writes a history. The end state is computed from the staged images alone, as `spark_jobs/merging/fold_partial.py`
+does.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ STEPS = st.lists(
 
 @dataclasses.dataclass
 class Source:
-    """MySQL's table, and the row events of its changes. `whole`: with all columns."""
+    """The table of MySQL, and the row events of its changes. `whole`: whether the events have all columns."""
 
     rows: dict[str, Row]
     events: list[Change] = dataclasses.field(default_factory=list)
@@ -78,7 +79,7 @@ class Source:
 
 
 def staged(events: list[Change], folder: Path) -> tuple[list[Row], int]:
-    """The rows of the staged file, and its segment's moves."""
+    """Returns the rows of the staged file, and the moves of its segment."""
     given_block = block([(TABLE, event.kind, partial_event(TABLE, [event])) for event in events])
     writer = SegmentWriter(folder / "t.parquet", RowDecoder(TABLE))
     for batch in writer.decoder.chunks(given_block, np.arange(len(events))):
@@ -88,7 +89,7 @@ def staged(events: list[Change], folder: Path) -> tuple[list[Row], int]:
 
 
 def folded(images: list[Row], lake: dict[str, Row]) -> dict[str, Row]:
-    """The rule of `fold_partial`, in Python."""
+    """Applies the rule of `fold_partial` in Python."""
     names = [column.name for column in TABLE.columns]
     by_key: dict[str, Row] = {}
     lives: dict[tuple[str, int], Row] = {}
@@ -136,7 +137,7 @@ def test_rows_before_the_first_that_lacks_columns_share_its_segment_fidelity(
 
 
 def test_a_million_keys_that_move_are_followed_fidelity() -> None:
-    """Every key to the next one: each is left and taken again, and the tables of keys grow as they must."""
+    """Every key changes to the next one, so each key is left and used again, and the tables of keys grow."""
     schema = RowDecoder(TABLE).partial_schema
     moves, count, first = Moves(schema, TABLE.key), 1 << 14, 1
     last: Any = None

@@ -1,4 +1,4 @@
-"""One table that cannot be staged stops alone, whatever its staging raises; the others are staged as ever."""
+"""Tests that a table that cannot be staged stops alone, whatever its staging raises. The other tables are staged as usual."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_table_that_raises_in_any_stage_stops_alone(
 
 
 def _table_of(subject: Any, given: tuple[Any, ...]) -> str:
-    """The table's name, of the classes of STAGES."""
+    """Returns the table's name for an object of the classes in STAGES."""
     if isinstance(subject, RowDecoder):
         version = given[0] if given and isinstance(given[0], TableVersion) else subject.version
         return str(version.table)
@@ -97,7 +97,7 @@ def test_a_column_with_a_name_of_sluice_s_own_stops_its_table(name: str, tmp_pat
 
 
 def parent_of(name: str) -> TableVersion:
-    """A table whose deleted rows take rows of the child `name`, and those of the grandchild."""
+    """Returns a table whose deleted rows delete rows of the child `name` and of the grandchild."""
     orders = dataclasses.replace(ORDERS, table=f"{name}_parent")
     child, grandchild = (orders.database, name), (orders.database, f"{name}_child")
     first = Cascade(

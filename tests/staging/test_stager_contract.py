@@ -1,4 +1,4 @@
-"""One suite for whatever stages the batches of a destination: what `ports.Stager` promises to the hand-out."""
+"""Tests everything that stages the batches of a destination with one suite: the promises of `ports.Stager` to the hand-out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch on its way to disk: what is in its files and its manifest, and that nothing half-written or wrong is ever left."""
+"""Tests a batch on its way to disk: the contents of its files and its manifest, and that no incomplete or wrong file is ever left."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_a_truncate_and_a_schema_change_stand_between_the_rows_around_them(tmp_p
 
 @pytest.mark.found
 def test_rows_that_are_for_consumers_only_are_not_staged(tmp_path: Path) -> None:
-    """Number 17: rows of a table that stopped for the lake are in the stream, and must not get into the lake, nor set off cascades."""
+    """Number 17: rows of a table that stopped for the lake are in the stream. They must not reach the lake, nor cause cascades."""
     stopped = dataclasses.replace(ORDERS, stopped=True)
     rows = rows_block(
         (stopped, INSERT, [(1, 1, "a")]), (KEYLESS, INSERT, [(2, 2, "b")]), (stopped, DELETE, [(1, 1, "a")])
@@ -299,7 +299,9 @@ def test_names_that_no_file_may_have_do_not_leave_the_directory(tmp_path: Path) 
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files go to the device that is always full: by an open handle, since a writer given its path as root may remove the device."""
+    """The files go to the device that is always full. They are given as an open handle, because a writer with its path may, as root, remove
+    the device.
+    """
     real_writer = pq.ParquetWriter
 
     def on_full_disk(_path: Path, *arguments: Any, **options: Any) -> pq.ParquetWriter:
@@ -334,13 +336,15 @@ def test_a_missing_manifest_is_a_staging_error(tmp_path: Path) -> None:
 
 
 def test_blocks_are_taken_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A spilled transaction's blocks are loaded as they are asked for; with rows written out at once none may be held after its turn."""
+    """Blocks of a spilled transaction are loaded when they are requested. If rows are written at once, no block may stay in memory after
+    its turn.
+    """
     monkeypatch.setattr(staging, "PENDING_BYTES_MAX", 0)
     alive: set[int] = set()
     most = 0
 
     class Loaded:
-        """Stands for a slice that loads its block when it is asked for, as the store's spilled slices do."""
+        """Imitates a slice that loads its block when it is requested, as the store's spilled slices do."""
 
         changes = ()
 
@@ -410,7 +414,7 @@ AS_ITEMS = {"schema": ITEMS, "renamed_from": "shop.orders"}
 
 
 def test_ddl_a_table_that_got_another_name_says_which_it_was(tmp_path: Path) -> None:
-    """Also where that one stopped at this very place: the lake has all of its rows from before."""
+    """This also holds if the other table stopped at exactly this position, because the lake has all of its earlier rows."""
     taken = batch(change(TableChangeKind.SCHEMA, 100, ITEMS, **AS_ITEMS))
     for stopped_at in (None, {"shop.orders": Position(epoch=1, file=FILE, offset=4).order_key}):
         staged = stage(taken, "shop", 1, tmp_path, StagingRules(left_out=stopped_at or {}))

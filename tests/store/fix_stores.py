@@ -1,4 +1,4 @@
-"""The three stores, created like `instance` creates them: for the tests of the contract of `ports.EventStore`."""
+"""Creates the three stores as `instance` does, for the tests of the contract of `ports.EventStore`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bounds of one read or write of a file, and of blocks that are joined."""
+"""Tests the limits of one read or write of a file, and of blocks that are joined."""
 
 from __future__ import annotations
 

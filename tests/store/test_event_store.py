@@ -1,4 +1,4 @@
-"""The contract of the three stores: get, ack, rollback, a lost connection, and when a put waits."""
+"""Tests the contract of the three stores: get, ack, rollback, a lost connection, and when a put waits."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_ddl_a_table_that_took_another_name_is_a_batch_of_its_own(store: MemoryE
 def test_table_changes_within_a_transaction_are_handed_out_with_it(
     kind: str, tmp_path: Path, source: Source, first: bool, events_max: int
 ) -> None:
-    """A table that stops at its table map, or CREATE TABLE ... SELECT: the transaction goes on after the change."""
+    """A table stops at its table map, or a CREATE TABLE ... SELECT occurs. The transaction continues after this change."""
     store = make_store(kind, tmp_path, events_max=events_max)
     if not first:
         store.put(source.block([], open_events=2))
@@ -191,7 +191,7 @@ def test_empty_transactions_move_the_end_without_a_slice(store: MemoryEventStore
 
 
 def test_a_files_beginning_is_no_change_that_waits(store: MemoryEventStore, source: Source) -> None:
-    """It has the time of the last commit, however long ago that was."""
+    """The beginning of a file has the time of the last commit, however long ago this was."""
     source.time_us = 5_000_000
     store.put(source.block([1]))
     taken = store.get(MANY, MANY).end
@@ -224,7 +224,7 @@ def test_an_empty_block_that_ends_an_open_transaction_is_not_replaced(store: Mem
 
 
 def test_small_neighbours_are_handed_out_as_one_slice(store: MemoryEventStore, source: Source) -> None:
-    """Also where a transaction spans them; another file, other table references and table changes end a slice."""
+    """This also holds if a transaction spans them. Another file, other table references and table changes end a slice."""
     for open_events in (2, 0, 1, 0):
         store.put(source.block([1], open_events))
     source.file = "mysql-bin.000002"
@@ -303,7 +303,7 @@ def test_ack_frees_up_to_the_end_of_its_batch(store: MemoryEventStore, source: S
     assert store.acked_position == first.end
     store.ack(second.end)
     assert store.metrics().fill_bytes == 0
-    store.ack(second.end)  # again without effect
+    store.ack(second.end)  # The second ack has no effect.
 
 
 def test_ack_of_what_was_not_handed_out_is_an_error(store: MemoryEventStore, source: Source) -> None:
@@ -320,7 +320,7 @@ def test_a_lost_connection_forgets_only_the_open_transaction(store: MemoryEventS
     store.put(source.block([], open_events=2))
     store.drop_open_transaction()
     assert store.metrics().put_sequence == 1
-    source.number, source.transaction = 1, 1  # the same events come again, cut differently
+    source.number, source.transaction = 1, 1  # The same events arrive again, divided differently.
     store.put(source.block([], open_events=3))
     store.put(source.block([1]))
     assert numbers_in(store.get(MANY, MANY)) == [0, 1, 2, 3, 4]
@@ -403,7 +403,7 @@ def test_get_waits_for_the_end_of_a_transaction(store: MemoryEventStore, source:
 def test_a_fenced_thread_can_put_no_more_until_it_drops_the_stream_itself(
     kind: str, tmp_path: Path, source: Source
 ) -> None:
-    """Else the rest of a transaction could follow whose beginning was forgotten while the thread waited."""
+    """Otherwise the rest of a transaction could follow, whose beginning was dropped while the thread waited."""
     store = make_store(kind, tmp_path, bytes_max=1 << 20, events_max=2, files_bytes_max=1, start=START)
     store.put(source.block([2]))
     errors: list[BaseException] = []

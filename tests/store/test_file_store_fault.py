@@ -1,4 +1,4 @@
-"""The store in files over a restart: where it goes on, what a crash may tear off, and when it is refused or thrown away."""
+"""Tests the file store over a restart: where it continues, what a crash may remove, and when its files are refused or discarded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PURGED = "the source has purged it"
 
 
 class Restarts:
-    """One destination's files; the ledger is `cursor`."""
+    """One destination's files. The ledger is `cursor`."""
 
     def __init__(self, folder: Path) -> None:
         self.cursor, self.lost = START, ""
@@ -37,7 +37,7 @@ class Restarts:
         return open_store(self.plan, ledger, lambda: self.cursor)
 
     def take(self, store: MemoryEventStore, events: int = MANY) -> list[int]:
-        """The next batch, acked in ledger and store."""
+        """Takes the next batch, and acks it in ledger and store."""
         batch = store.get(MANY, events)
         assert batch.end is not None
         self.cursor = batch.end
@@ -59,7 +59,7 @@ def source() -> Source:
 
 
 def stored(shop: Restarts, source: Source) -> MemoryEventStore:
-    """Four transactions of two row events each, of which the first is acked, and one that is open."""
+    """Stores four transactions of two row events each, of which the first is acked, and an open transaction."""
     store = shop.open()
     store.put(source.block([2, 2]))
     store.put(source.block([2, 2], open_events=3))
@@ -110,7 +110,7 @@ def test_fault_a_torn_tail_is_cut_at_the_last_whole_transaction(shop: Restarts, 
 def test_fault_what_follows_a_torn_tail_is_never_taken_for_what_was_written_before(
     shop: Restarts, source: Source
 ) -> None:
-    """The old bytes stay behind the cut; the next start writes into another file."""
+    """The old bytes stay after the end of the valid part. The next start writes into another file."""
     stored(shop, source)
     with shop.files()[-1].open("r+b") as file:
         file.seek(-200, os.SEEK_END)
@@ -156,7 +156,7 @@ def test_fault_what_does_not_fit_the_ledger_is_read_again_where_the_source_has_i
 
 
 def test_fault_a_ledger_that_is_further_than_the_files_begins_them_anew(shop: Restarts, source: Source) -> None:
-    """Nothing that waits is in them: nobody asks the source."""
+    """The files have nothing that waits, so the source is not queried."""
     stored(shop, source)
     shop.lost = PURGED
     shop.cursor = BEYOND
@@ -190,7 +190,9 @@ HUGE_BLOCKS, BLOCK_EVENTS, RING_EVENTS = 10, 100, 150
 
 
 def huge(shop: Restarts, source: Source, kind: str) -> MemoryEventStore:
-    """A transaction of ten blocks, where the ring has space for two, after a small one that is acked only when all are put."""
+    """Stores a transaction of ten blocks, although the ring has space for two. Before it is a small one, which is acked only when all
+    blocks are stored.
+    """
     shop.plan = dataclasses.replace(shop.plan, kind=kind, events_max=RING_EVENTS)
     store = shop.open()
     store.put(source.block([2]))
@@ -203,7 +205,7 @@ def huge(shop: Restarts, source: Source, kind: str) -> MemoryEventStore:
 
 @pytest.mark.parametrize("kind", ["file", "mixed"])
 def test_a_huge_transaction_is_written_once(shop: Restarts, source: Source, kind: str) -> None:
-    """The ring refers to the blocks in the log; `spill` has no second copy of them."""
+    """The ring refers to the blocks in the log. `spill` has no second copy of them."""
     store = huge(shop, source, kind)
     batch = store.get(MANY, MANY)
     wanted = list(range(2, 2 + HUGE_BLOCKS * BLOCK_EVENTS))
@@ -269,7 +271,7 @@ def test_fault_a_full_disk_says_so_and_loses_nothing(
 def test_fault_a_disk_that_does_not_sync_leaves_nothing_half_done(
     shop: Restarts, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is put or handed out in spite of an error would come twice, or never."""
+    """Events that were stored or handed out in spite of an error would arrive twice or never."""
     store = shop.open()
     store.put(source.block([1]))
     block = source.block([1])

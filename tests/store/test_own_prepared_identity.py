@@ -1,4 +1,4 @@
-"""A stream beside the destination's gives each commit the rows of its own prepare, wherever the two are when it begins."""
+"""Tests that a stream next to the destination's gives each commit the rows of its own XA PREPARE, wherever both are when it begins."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def place_after(count: int, epoch: int = 1) -> Position:
 
 
 def take(prepared: OwnPrepared, event: Event, key: int) -> bytes | None:
-    """What a commit gives."""
+    """Returns what a commit gives."""
     if event.kind == "prepare":
         prepared.begin()
         prepared.record(event.rows)
@@ -46,7 +46,7 @@ def test_identity_a_stream_beside_gives_each_commit_its_own_rows(
         reader = Reader(history, keeper(Path(folder)))
         for number in range(live_at):
             reader.read()
-            reader.acked = min(number + 1, begin_at)  # a consumer's place counts
+            reader.acked = min(number + 1, begin_at)  # The position of a consumer counts.
         records, begin = reader.records, place_after(begin_at)
         assert isinstance(records, PreparedFiles)
         beside = OwnPrepared(lambda name: records.recorded_before(name, begin))

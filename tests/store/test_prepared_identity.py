@@ -1,4 +1,4 @@
-"""Both stores of prepared XA transactions give a commit the rows of its own prepare, wherever the stream begins again."""
+"""Tests that both stores of prepared XA transactions give a commit the rows of its own XA PREPARE, wherever the stream begins again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def content_of(content: Content | None) -> bytes | None:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """One event of the source's binlog. `rows`: of a prepare; of a commit those it must give."""
+    """One event of the source's binlog. `rows`: the rows of an XA PREPARE, or the rows that a commit must give."""
 
     kind: str
     name: str
@@ -46,7 +46,7 @@ class Event:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Event]:
-    """Two names, used again and again; never prepared twice at once."""
+    """Draws histories with two names that are used again and again, but never prepared twice at once."""
     undecided: dict[str, bytes] = {}
     events = []
     for number in range(draw(st.integers(1, 12))):
@@ -59,7 +59,8 @@ def histories(draw: st.DrawFn) -> list[Event]:
     return events
 
 
-# After an event: nothing, the stream begins again (how far back of what is not acked, in a new epoch, after a restart), or an ack.
+# What happens after an event: nothing, a new beginning of the stream (how far back of what is not acked, in a new epoch, after a restart),
+# or an ack.
 PERILS = st.one_of(st.none(), st.tuples(st.floats(0, 1), st.booleans(), st.booleans()), st.just("ack"))
 
 
@@ -117,7 +118,7 @@ def in_files(root: Path) -> Made:
 
 
 def over_hosts(root: Path) -> Made:
-    """Each restart is on the other of two hosts, whose folder is as it left it; or on one that never had it."""
+    """Each restart is on the other of two hosts, whose folder is as that host left it, or on a host that never had the destination."""
     tokens, store = (
         itertools.count(1),
         LedgerLocation(destination="shop", directory=root, staging=(root / "store").as_uri()),
@@ -201,7 +202,7 @@ def prepare(records: PreparedFiles, name: str, rows: bytes, order_key: int) -> N
 def test_ha_what_a_crash_leaves_before_the_copy_was_never_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its place was not acked, so the prepare comes again; until then nothing of it may be there."""
+    """Its position was not acked, so the XA PREPARE arrives again. Until then, no part of it may be in the store."""
     key = FIRST.order_key + 1
     monkeypatch.setattr(PreparedCopies, "put", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
@@ -211,7 +212,7 @@ def test_ha_what_a_crash_leaves_before_the_copy_was_never_prepared(
 
 
 def test_ha_a_holder_from_before_takes_nothing_away_however_late(tmp_path: Path) -> None:
-    """It stood still while another took over and prepared the same transaction again; then it does what it was about to do."""
+    """The old host was suspended while another one took over and prepared the same transaction again. Then it continues."""
     key = FIRST.order_key + 1
     first = on_host(tmp_path, "one", 1)
     prepare(first, "x", b"rows", key)
@@ -223,7 +224,7 @@ def test_ha_a_holder_from_before_takes_nothing_away_however_late(tmp_path: Path)
 
 
 def test_ha_of_two_records_of_a_name_the_later_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash came between the new record and the removal of the old one."""
+    """A crash occurred between the new record and the removal of the old one."""
     key = FIRST.order_key + 1
     first = on_host(tmp_path, "one", 1)
     prepare(first, "x", b"old", key)
@@ -231,7 +232,7 @@ def test_ha_of_two_records_of_a_name_the_later_counts(tmp_path: Path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         prepare(first, "x", b"new", key + 5)
     monkeypatch.undo()
-    # the second finds that it was committed, and is told the same commit again
+    # The second host finds that the transaction was committed, and gets the same commit again.
     for host, token in (("one", 2), ("two", 3)):
         assert content_of(on_host(tmp_path, host, token).commit("x", key + 9)) == b"new"
 

@@ -1,4 +1,6 @@
-"""A transaction larger than the ring: kept on disk, delivered whole, one block in memory at a time, no file left behind."""
+"""Tests a transaction larger than the ring: it is kept on disk, delivered as a whole, with one block in memory at a time, and no file is
+left.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def store(directory: Path) -> MemoryEventStore:
 
 
 def put_huge(store: MemoryEventStore, source: Source, *, ring_sizes: int = 10) -> None:
-    """One transaction of `ring_sizes` times the ring, left open."""
+    """Puts one transaction of `ring_sizes` times the ring, and leaves it open."""
     for _ in range(ring_sizes):
         store.put(source.block([], open_events=RING_EVENTS))
 
@@ -64,7 +66,7 @@ def test_a_transaction_ten_times_the_ring_is_delivered_whole(store: MemoryEventS
     store.put(source.block([1], open_events=2))
     batch = store.get(1, 1)
     assert numbers_in(batch) == list(range(3, 3 + 10 * RING_EVENTS + 1))
-    assert numbers_in(batch) == list(range(3, 3 + 10 * RING_EVENTS + 1))  # a retry reads the same
+    assert numbers_in(batch) == list(range(3, 3 + 10 * RING_EVENTS + 1))  # A second attempt reads the same.
     assert batch.end is not None
     store.ack(batch.end)
     assert store.metrics().spilled_bytes == 0
@@ -213,7 +215,7 @@ print(json.dumps({"spilled": spilled, "bytes": batch.byte_count, "count": count,
 
 
 def test_memory_stays_bounded_for_a_transaction_of_two_gigabytes(directory: Path) -> None:
-    """SLUICE_TEST_SPILL_BYTES makes it smaller where the disk is."""
+    """SLUICE_TEST_SPILL_BYTES makes the transaction smaller if the disk is small."""
     result = subprocess.run(
         [sys.executable, "-c", HUGE, str(directory), str(TRANSACTION_BYTES)],
         capture_output=True,

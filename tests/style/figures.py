@@ -1,7 +1,7 @@
 """Prints figures of the source code that show whether it becomes smaller and plainer: `python -m tests.style.figures [--json]`.
 
-The figures are read from the sources alone. How many files a change passes on its way to the lake is not among them: only a reader, or a
-trace of a run with all its set-up, can tell which files these are.
+The figures are read from the sources alone. The number of files that a change passes on its way to the lake is not among them. Only a
+reader, or a trace of a run with all its set-up, can find these files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.style.sources import BENCHMARKS, ROOT, Source, sources
 
 
 def figures(root: Path = ROOT) -> dict[str, Any]:
-    """All figures by name, as values that JSON can hold."""
+    """Returns all figures by name, as values that JSON can contain."""
     product = sources(root)
     benchmarks = sources(root, (BENCHMARKS,))
     return {**_of_product(product), **_of_imports([*product, *benchmarks]), **_of_words(root, product)}
@@ -87,11 +87,11 @@ def _uses(word: str, code: dict[str, dict[str, Counter[str]]], pages: Counter[st
     return {**kinds, "pages": pages[word]}
 
 
-DETAILS = frozenset({"replaced words by package and word"})  # in --json only
+DETAILS = frozenset({"replaced words by package and word"})  # Figures that are only in --json.
 
 
 def as_text(found: dict[str, Any]) -> str:
-    """The figures for a person: a list or a table of counts is preceded by its length and indented below its name."""
+    """Formats the figures for a person. A list or a table of counts has its length first, and its items indented below its name."""
     return "\n".join(line for name, value in found.items() if name not in DETAILS for line in _lines(name, value))
 
 

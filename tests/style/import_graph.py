@@ -15,7 +15,7 @@ Graph = Mapping[str, frozenset[str]]
 
 
 def file_graph(files: Sequence[Source]) -> Graph:
-    """File → the files that it imports, by their paths."""
+    """Returns file → the files that it imports, by their paths."""
     paths = {source.module: source.name for source in files}
     return {source.name: frozenset(_imported(source, paths)) - {source.name} for source in files}
 
@@ -30,14 +30,14 @@ def _imported(source: Source, paths: Mapping[str, str]) -> Iterator[str]:
 
 
 def _modules_of(node: ast.Import | ast.ImportFrom) -> list[tuple[str, ...]]:
-    """For each imported name the modules that it may mean; the first one that exists is meant."""
+    """Returns, for each imported name, the modules that it may mean. The first one that exists is meant."""
     if isinstance(node, ast.Import):
         return [(alias.name,) for alias in node.names]
     return [(f"{node.module}.{alias.name}", node.module or "") for alias in node.names]
 
 
 def folded(graph: Graph, depth: int | None = None) -> Graph:
-    """The same imports between folders; with a depth, between the first `depth` parts of their paths."""
+    """Returns the same imports between folders. With a depth, the folders are the first `depth` parts of the paths."""
     found: dict[str, set[str]] = defaultdict(set)
     for file, imported in graph.items():
         here = _folder(file, depth)

@@ -1,6 +1,6 @@
 """Counts uses of the words that docs/glossary.md replaces, in identifiers and in prose, for `tests.style.figures`.
 
-A count is of the word alone: "place" in a sentence about a place on a disk counts too. It shows where to look, not what is wrong.
+A count ignores the context: "place" in a sentence about a place on a disk counts too. It shows where to look, not what is wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PARTS_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 def replaced_words(root: Path) -> list[str]:
-    """The words in the first column of the glossary's last table, without the remarks in parentheses."""
+    """Returns the words in the first column of the glossary's last table, without the remarks in parentheses."""
     _, _, table = (root / GLOSSARY).read_text().partition(HEADING)
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")][2:]
     return [word.strip() for cell in cells for word in re.sub(r"\(.*?\)", "", cell).split(",")]
@@ -30,23 +30,23 @@ def replaced_words(root: Path) -> list[str]:
 
 @functools.cache
 def _pattern(word: str) -> re.Pattern[str]:
-    """The word with its regular endings."""
+    """Returns a pattern for the word with its regular endings."""
     return re.compile(rf"\b{word}(s|es|d|ed|ing)?\b", re.IGNORECASE)
 
 
 def count_words(words: Iterable[str], text: str) -> Counter[str]:
-    """Word → number of uses in a text."""
+    """Returns word → number of uses in a text."""
     flat = " ".join(text.split())
     return Counter({word: found for word in words if (found := len(_pattern(word).findall(flat)))})
 
 
 def as_prose(identifier: str) -> str:
-    """An identifier as separate words: "at_hand" and "AtHand" become "at hand"."""
+    """Returns an identifier as separate words: "at_hand" and "AtHand" become "at hand"."""
     return " ".join(PARTS_OF_NAME.findall(identifier)).lower()
 
 
 def count_in_names(words: Sequence[str], source: Source) -> Counter[str]:
-    """Word → number of uses in the names that a file's code uses; each use of a name counts."""
+    """Returns word → number of uses in the names that a file's code uses. Each use of a name counts."""
     names = Counter(token.string for token in source.tokens if token.type == tokenize.NAME)
     found: Counter[str] = Counter()
     for name, uses in names.items():
@@ -54,7 +54,7 @@ def count_in_names(words: Sequence[str], source: Source) -> Counter[str]:
     return found
 
 
-@functools.cache  # a few names make most of the code
+@functools.cache  # Most of the code uses few names.
 def _words_of_name(words: tuple[str, ...], name: str) -> Counter[str]:
     return count_words(words, as_prose(name))
 
@@ -68,7 +68,7 @@ def prose(source: Source) -> list[str]:
 
 
 def count_in_code(files: Sequence[Source], words: Sequence[str]) -> dict[str, dict[str, Counter[str]]]:
-    """Package → "identifiers" and "prose" → word → number of uses."""
+    """Returns package → "identifiers" and "prose" → word → number of uses."""
     found: dict[str, dict[str, Counter[str]]] = {}
     for source in files:
         package = found.setdefault(source.folder.split("/")[0], {"identifiers": Counter(), "prose": Counter()})
@@ -78,6 +78,6 @@ def count_in_code(files: Sequence[Source], words: Sequence[str]) -> dict[str, di
 
 
 def count_in_pages(root: Path, words: Sequence[str]) -> Counter[str]:
-    """Word → number of uses in the README, the changelog and docs/, without the glossary itself."""
+    """Returns word → number of uses in the README, the changelog and docs/, without the glossary itself."""
     pages = {path for pattern in PROSE_PAGES for path in root.glob(pattern)} - {root / GLOSSARY}
     return sum((count_words(words, path.read_text()) for path in sorted(pages)), Counter())

@@ -11,12 +11,12 @@ from tests.style.sources import Source
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 KERNEL_DECORATORS = ("kernel", "compiled", "njit")
 SETTINGS_BASE = "BaseModel"
-CLIENT = "canal_client/"  # ships alone, without the rest
+CLIENT = "canal_client/"  # This package can be shipped alone.
 STATES_FILE = "cdc_engine/states.py"
 
 
 def classes(files: Sequence[Source]) -> Iterator[tuple[Source, ast.ClassDef]]:
-    """Every class with the file that defines it."""
+    """Yields every class with the file that defines it."""
     for source in files:
         for node in source.nodes(ast.ClassDef):
             assert isinstance(node, ast.ClassDef)
@@ -24,7 +24,7 @@ def classes(files: Sequence[Source]) -> Iterator[tuple[Source, ast.ClassDef]]:
 
 
 def functions(files: Sequence[Source]) -> Iterator[tuple[Source, Function]]:
-    """Every function and method with the file that defines it."""
+    """Yields every function and method with the file that defines it."""
     for source in files:
         for node in source.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
             assert isinstance(node, Function)
@@ -40,12 +40,12 @@ def shared_names(files: Sequence[Source]) -> dict[str, list[str]]:
 
 
 def functions_named(files: Sequence[Source], name: str) -> int:
-    """How many functions have a name."""
+    """Returns how many functions have a name."""
     return sum(node.name == name for _, node in functions(files))
 
 
 def most_arguments(files: Sequence[Source], *, kernels: bool) -> tuple[int, str]:
-    """The largest number of arguments of a function, without `self`, and which function has it."""
+    """Returns the largest number of arguments of a function, without `self`, and the function that has it."""
     counted = [
         (_arguments(node), f"{source.name}: {node.name}")
         for source, node in functions(files)
@@ -62,12 +62,12 @@ def _arguments(function: Function) -> int:
 
 
 def _is_kernel(function: Function) -> bool:
-    """Whether a function is compiled."""
+    """Returns whether a function is compiled."""
     return any(_called_name(one) in KERNEL_DECORATORS for one in function.decorator_list)
 
 
 def _called_name(decorator: ast.expr) -> str:
-    """`command` of `@app.command()`, `kernel` of `@kernel`."""
+    """Returns `command` for `@app.command()`, and `kernel` for `@kernel`."""
     node = decorator.func if isinstance(decorator, ast.Call) else decorator
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
@@ -96,7 +96,7 @@ def commands(files: Sequence[Source]) -> int:
 
 
 def states(files: Sequence[Source]) -> dict[str, int]:
-    """Enumeration of states → number of its members."""
+    """Returns enumeration of states → number of its members."""
     found: Counter[str] = Counter()
     for source, node in classes(files):
         if source.name == STATES_FILE and node.name.endswith("State"):

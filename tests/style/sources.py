@@ -24,12 +24,12 @@ PRODUCT = (
     "console",
 )
 BENCHMARKS = "benchmarks"
-NAMESPACE = "sluice."  # before the name of each product package where it is imported
+NAMESPACE = "sluice."  # The prefix of each product package in imports.
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A Python file below `root`, read and parsed once."""
+    """A Python file below `root`, which is read and parsed once."""
 
     root: Path
     path: Path
@@ -66,21 +66,21 @@ class Source:
         return list(ast.walk(self.tree))
 
     def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
-        """All syntax nodes of the given kinds."""
+        """Returns all syntax nodes of the given kinds."""
         return (node for node in self._all_nodes if isinstance(node, kinds))
 
 
 def sources(root: Path, packages: tuple[str, ...] = PRODUCT) -> list[Source]:
-    """All Python files of the packages, sorted by path."""
+    """Returns all Python files of the packages, sorted by path."""
     return [Source(root, path) for package in packages for path in sorted((root / package).rglob("*.py"))]
 
 
 def checkout_sources(packages: tuple[str, ...] = PRODUCT) -> tuple[Source, ...]:
-    """The same for this checkout, whose files do not change while the tests run: each is parsed once per process."""
+    """Returns the same for this checkout. Its files do not change while the tests run, so each is parsed once per process."""
     return tuple(source_of(source.path) for source in sources(ROOT, packages))
 
 
 @functools.cache
 def source_of(path: Path) -> Source:
-    """A file of this checkout, parsed once per process."""
+    """Returns a file of this checkout, parsed once per process."""
     return Source(ROOT, path)

@@ -1,6 +1,6 @@
-"""Packages import only what the table of docs/architecture.md permits, by the imports of every module.
+"""Tests, by the imports of every module, that packages import only what the table of docs/architecture.md permits.
 
-The names of rooms are those of their folders: an import of `sluice.cdc_engine.errors` is one of the room `cdc_engine.errors`.
+Packages are named by their folders: an import of `sluice.cdc_engine.errors` is an import of the package `cdc_engine.errors`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VALUES = {
     "secret_values",
 }
 STAGES = ("parser", "snapshot", "sink", "store", "meta", "ha", "staging", "table_meta")
-# room → what of our own it may import, beside itself
+# package → the packages of Sluice that it may import, in addition to itself
 MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.errors": set(),
     "cdc_engine.position": {"cdc_engine.errors"},
@@ -187,7 +187,7 @@ def module_name(path: Path) -> str:
 
 @functools.cache
 def imports(path: Path) -> set[str]:
-    """What a file imports; our own rooms by the names of their folders."""
+    """Returns what a file imports. Packages of Sluice have the names of their folders."""
     return {name.removeprefix(NAMESPACE) for name in imported_names(path)}
 
 

@@ -1,4 +1,4 @@
-"""Every function that writes a Delta table checks the fence, by the code of all writers."""
+"""Tests, by the code of all writers, that every function that writes a Delta table checks the fence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.spark_jobs.session import LakeSession
 from tests.style.sources import ROOT
 
 WRITERS = ("spark_jobs", "console", "orchestration")
-# deltalake's calls that commit, or remove files of a table
+# The calls of deltalake that commit, or remove files of a table.
 COMMITS = {
     *(
         "write_deltalake",
@@ -23,8 +23,10 @@ COMMITS = {
     ),
     *("add_constraint", "drop_constraint", "set_column_metadata", "compact", "vacuum", "restore"),
 }
-ASKS = {"check", "commit", "_committed"}  # of the fence; by `SideTable.commit`; by a task, which cannot ask
-# their own tables in a folder of the run; a demo without other hosts; scratch of a machine's set-up
+# The calls that check the fence: directly, by `SideTable.commit`, or in a task, which cannot check it.
+ASKS = {"check", "commit", "_committed"}
+# Code without a fence: it writes its own tables in a folder of the run, belongs to a demo without other hosts, or writes temporary files of
+# a machine's set-up.
 APART = {"console/demo", "console/toolchain", "spark_jobs/backfill/into.py::_as_table"}
 
 
@@ -40,7 +42,7 @@ def calls(node: ast.AST) -> set[str]:
 
 
 def functions(path: Path) -> list[tuple[str, ast.AST]]:
-    """The outermost ones, those of classes too: a write within may be a function that `SideTable.commit` calls."""
+    """Yields the outermost functions, also those of classes, because an inner function may be one that `SideTable.commit` calls."""
     body = ast.parse(path.read_text()).body
     body += [each for one in body if isinstance(one, ast.ClassDef) for each in one.body]
     name = str(path.relative_to(ROOT))
@@ -49,7 +51,7 @@ def functions(path: Path) -> list[tuple[str, ast.AST]]:
 
 @pytest.mark.found
 def test_whoever_commits_asks_the_fence() -> None:
-    """Number 5: each committer asked for its locks when it began, or not at all."""
+    """Number 5: each function that commits checked its locks only when it began, or never."""
     files = [path for room in WRITERS for path in (ROOT / room).rglob("*.py")]
     found = [each for path in files for each in functions(path) if not each[0].startswith(tuple(APART))]
     writers = {name: calls(node) for name, node in found if COMMITS & calls(node)}

@@ -1,4 +1,4 @@
-"""A test that starts a server, Spark or a browser carries the mark of it."""
+"""Tests that a test that starts a server, Spark or a browser has the mark for it."""
 
 import pytest
 

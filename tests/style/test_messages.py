@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 from tests.style.sources import checkout_sources
 
-# what only a checkout has: its script
+# Texts about things that only a checkout has: its script.
 OF_A_CHECKOUT = ("clone the repository and use its ./sluice", "in a checkout: ")
 REPLACED = re.compile(r"\b(told|asked|anew|wish|runway|mend|lengthen)\b")
-WORDS_MIN = 4  # fewer are names, patterns and keys
+WORDS_MIN = 4  # Literals with fewer words are names, patterns and keys.
 
 
 @functools.cache
 def messages() -> list[tuple[str, str]]:
-    """Place and text of each literal of several words that is no docstring."""
+    """Yields location and text of each literal of several words that is not a docstring."""
     return list(_messages())
 
 

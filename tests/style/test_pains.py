@@ -1,4 +1,4 @@
-"""docs/pains.md promises by naming tests: they are there."""
+"""Tests that the tests that docs/pains.md names exist."""
 
 from __future__ import annotations
 

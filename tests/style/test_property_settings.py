@@ -1,4 +1,4 @@
-"""How property tests are run: none may fail because the machine was busy."""
+"""Tests how property tests are run: none may fail because the machine was busy."""
 
 from __future__ import annotations
 

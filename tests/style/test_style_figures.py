@@ -1,4 +1,4 @@
-"""The script of figures counts what it says, on small sources that are written here."""
+"""Tests that the script of figures counts correctly, on small sources that are written here."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GLOSSARY = """# Glossary
 
 @pytest.fixture
 def product(tmp_path: Path) -> Path:
-    """A root with a glossary; `write` puts files below it."""
+    """Creates a root with a glossary. `write` puts files below it."""
     write(tmp_path, "docs/glossary.md", GLOSSARY)
     return tmp_path
 

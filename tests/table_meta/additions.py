@@ -1,4 +1,4 @@
-"""Definitions of a column that ALTER TABLE … ADD gives to a table with a row in it, read from `corpus/additions.txt`."""
+"""Reads definitions of columns from `corpus/additions.txt`. ALTER TABLE … ADD adds each to a table with a row."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SECTIONS = (FOLLOWED, STOPS, BY_SETTING, ON_MYSQL, ON_MARIADB)
 
 @dataclasses.dataclass(frozen=True)
 class Additions:
-    """`stops`: definitions whose value is not certain, so that the table is re-snapshotted.
+    """Column definitions. `stops`: definitions whose value is not certain, so that the table is re-snapshotted.
 
-    `by_setting`: followed where explicit_defaults_for_timestamp is on.
+    `by_setting`: definitions that are followed if explicit_defaults_for_timestamp is on.
 
-    `stops_on_mysql`, `stops_on_mariadb`: what servers of the other flavour let be told.
+    `stops_on_mysql`, `stops_on_mariadb`: definitions that are certain only on servers of the other flavour.
     """
 
     followed: tuple[str, ...]

@@ -48,7 +48,7 @@ CREATES = (
     "TRUNCATE grown",
 )
 
-# on the table `grown (id int primary key)`
+# These statements are for the table `grown (id int primary key)`.
 ALTERS = (
     (
         "ALTER TABLE grown ADD COLUMN a int UNSIGNED FIRST, ADD b varchar(10) charset latin1 AFTER ID, "

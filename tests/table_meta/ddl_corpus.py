@@ -1,8 +1,8 @@
-"""The statements of corpus/*.sql: a file is a group, run in a database of its own, in its order.
+"""Reads the statements of corpus/*.sql. A file is a group, which runs in its own database, in its order.
 
-A statement ends with a semicolon at the end of a line. A line `--@ mysql80 mariadb114` names the servers that what follows is for,
-`--@ all` every one; a line `--@client sjis` the charset that they are sent in, after SET NAMES.
-A group may hold statements that a server refuses: those are in no binlog and change nothing.
+A statement ends with a semicolon at the end of a line. A line `--@ mysql80 mariadb114` names the servers to which the following statements
+apply, and `--@ all` every one. A line `--@client sjis` names the charset in which they are sent, after SET NAMES. A group may have
+statements that a server refuses. These are in no binlog and change nothing.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from sluice.cdc_engine.binlog.charsets.collations import CHARSETS
 
 FOLDER = Path(__file__).parent / "corpus"
 ALL, CLIENT = "all", "--@client "
-LIKE = {"mysql9": ("mysql80",)}  # server → those whose statements it gets too
+LIKE = {"mysql9": ("mysql80",)}  # server → other servers whose statements it also gets
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """`statements`: as they are sent, with the servers each is for, none for every one."""
+    """`statements`: the statements as they are sent, each with the servers to which it applies, or none for every server."""
 
     name: str
     statements: tuple[tuple[bytes, frozenset[str]], ...]

@@ -27,7 +27,7 @@ MAGIC = b"\xfebin"
 
 @contextlib.contextmanager
 def row_metadata(server: DatabaseServer, mode: str) -> Iterator[None]:
-    """The server writes this much metadata into table maps inside the block."""
+    """Makes the server write this much metadata into table maps inside the block."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT @@GLOBAL.binlog_row_metadata")
         (before,) = cursor.fetchall()[0]
@@ -40,7 +40,7 @@ def row_metadata(server: DatabaseServer, mode: str) -> Iterator[None]:
 
 @dataclasses.dataclass
 class Scene:
-    """One database on a server, and the binlog written since the scene began. `after` keeps the schema after each statement."""
+    """One database on a server, and the binlog that was written since the scene began. `after` keeps the schema after each statement."""
 
     server: DatabaseServer
     database: str
@@ -64,7 +64,7 @@ class Scene:
         return _position(*_end_of_binlog(watching or self.connection))
 
     def replay(self, history: TableHistory) -> Replayed:
-        """All events since the scene began, in their order."""
+        """Replays all events since the scene began, in their order."""
         replayed = Replayed([], [], [])
         tells = file_format(self.server, self.file).tells_timestamps
         for event_type, end, event in events_since(self.server, self.file, self.start):
@@ -92,7 +92,7 @@ class Replayed:
 
 @contextlib.contextmanager
 def scene(server: DatabaseServer, database: str, charset: str = "utf8mb4") -> Iterator[Scene]:
-    """A fresh database; its server's schema was read, and its binlog's end noted, before it was made."""
+    """Creates a new database. The server's schema was read, and the end of its binlog recorded, before it was created."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"DROP DATABASE IF EXISTS {database}")
         cursor.execute("FLUSH BINARY LOGS")
@@ -104,7 +104,9 @@ def scene(server: DatabaseServer, database: str, charset: str = "utf8mb4") -> It
 
 
 def events_since(server: DatabaseServer, file: str, start: int) -> Iterator[tuple[int, int, bytes]]:
-    """Type, end offset and bytes without checksum of each event in the binlog file. MariaDB writes end positions of 0: they are counted."""
+    """Returns type, end offset and bytes without checksum of each event in the binlog file. MariaDB writes some end positions as 0, so
+    these are computed.
+    """
     at = start
     for event in _events(server, file, start):
         at += len(event)
@@ -120,7 +122,7 @@ def _events(server: DatabaseServer, file: str, at: int) -> Iterator[bytes]:
 
 
 def file_format(server: DatabaseServer, file: str) -> FileFormat:
-    """As the file's first event tells it."""
+    """Returns the format that the file's first event describes."""
     (event,) = itertools.islice(_events(server, file, len(MAGIC)), 1)
     return parse_format_description(event)
 

@@ -1,4 +1,4 @@
-"""One suite for every schema history that the parser may be given: what `ports.SchemaHistory` promises, whoever keeps it."""
+"""Tests every schema history that the parser may get with one suite: the promises of `ports.SchemaHistory`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def captured(database: str, _table: str) -> bool:
 
 
 def table_map(*names: str, table: str = "orders") -> TableMap:
-    """Of a table of int columns."""
+    """Returns the table map of a table with int columns."""
     count = len(names)
     return TableMap(
         table_id=1,
@@ -93,7 +93,7 @@ def test_ddl_a_statement_that_is_met_again_gives_the_same_changes(opened: Opened
 
 
 def test_ddl_what_was_learnt_is_kept_before_it_is_told(opened: Opened) -> None:
-    """A process that ends right after a statement has not forgotten it."""
+    """A process that ends right after a statement has stored it."""
     first = opened().apply(CREATE, "shop", at(20))
     assert first
     history = opened()

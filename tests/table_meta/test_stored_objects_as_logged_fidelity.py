@@ -43,7 +43,7 @@ def begun(folder: Path, flavour: str = "mysql", objects: StoredObjects | None = 
             {"bins"},
         ),
         ("CREATE SQL SECURITY INVOKER VIEW elsewhere.v AS SELECT id FROM bins", "DELETE FROM elsewhere.v", {"bins"}),
-        # the changed view is not named where a table is expected
+        # The changed view is not named where a table is expected.
         (
             f"CREATE {SECURITY} VIEW elsewhere.v AS SELECT id FROM depot.bins",
             "WITH x AS (SELECT 1) UPDATE elsewhere.v SET id = 1",
@@ -54,7 +54,7 @@ def begun(folder: Path, flavour: str = "mysql", objects: StoredObjects | None = 
             "UPDATE { OJ elsewhere.v LEFT JOIN elsewhere.w ON 1 } SET v.id = 1",
             {"bins"},
         ),
-        # a view in a database of the server
+        # This is a view in a database of the server.
         (
             f"CREATE {SECURITY} VIEW mysql.v AS SELECT id FROM depot.bins",
             "UPDATE mysql.v SET id = 1",
@@ -75,7 +75,7 @@ def test_a_view_is_followed_as_servers_log_it_fidelity(
 @pytest.mark.parametrize(
     ("flavour", "statement", "tables"),
     [
-        # a stored function that stands for a sequence, as MySQL has none
+        # A stored function has the name of a sequence's function, because MySQL has no sequences.
         ("mysql", "INSERT INTO items VALUES (nextval('orders'))", ALL),
         ("mariadb", "INSERT INTO items VALUES (nextval(orders_sequence))", {"items"}),
         ("mysql", "INSERT INTO items VALUES (nvl(1, 2))", ALL),
@@ -117,7 +117,7 @@ def test_a_trigger_in_oracle_mode_may_call_without_a_sign_of_it_fidelity(tmp_pat
 def test_a_statement_of_a_temporary_table_is_not_followed_fidelity(
     tmp_path: Path, objects: StoredObjects | None, statement: str, tables: set[str]
 ) -> None:
-    """MySQL 5.7 and MariaDB log it with the table's own name, which a captured table may have."""
+    """MySQL 5.7 and MariaDB log such a statement with the table's own name, and a captured table may have this name."""
     history = begun(tmp_path, objects=objects)
     changes = history.apply(statement, "shop", at(2), OF_TEMPORARY)
     assert stopped(changes) == tables
@@ -130,7 +130,9 @@ def test_a_statement_of_a_temporary_table_is_not_followed_fidelity(
 def test_a_captured_table_without_a_schema_stops_too_fidelity(
     tmp_path: Path, session: StatementSession, tables: set[str]
 ) -> None:
-    """A table that was altered after the stream's start is not in the history, and becomes known by a table map: without the row."""
+    """A table that was altered after the stream's start is not in the history. A table map makes it known, without the row of the
+    statement.
+    """
     assert stopped(begun(tmp_path).apply("INSERT INTO unknown VALUES (1)", "shop", at(2), session)) == tables
 
 

@@ -1,4 +1,6 @@
-"""A statement in statement format also stops what triggers and views change with it, if the history follows these; by position."""
+"""Tests that a statement in statement format also stops the tables that triggers and views change with it, if the history follows these by
+position.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ INSERT = "INSERT INTO items VALUES (1)"
             INSERT,
             {"items", "bins"},
         ),
-        # its foreign keys, too
+        # Its foreign keys are followed too.
         (
             ("CREATE TRIGGER t AFTER INSERT ON items FOR EACH ROW DELETE FROM orders",),
             INSERT,
@@ -83,7 +85,7 @@ INSERT = "INSERT INTO items VALUES (1)"
             INSERT,
             {"items"},
         ),
-        # what the table of a trigger is called later
+        # This is the later name of a trigger's table.
         (
             (
                 "CREATE TRIGGER t AFTER INSERT ON skip_me FOR EACH ROW INSERT INTO bins VALUES (1)",
@@ -117,11 +119,11 @@ INSERT = "INSERT INTO items VALUES (1)"
             set(),
         ),
         (("CREATE VIEW v AS SELECT 1", "ALTER VIEW v AS SELECT id FROM bins"), "DELETE FROM v", {"bins"}),
-        # a view that is only read may call a function that writes
+        # A view that is only read may call a function that writes.
         (("CREATE VIEW v AS SELECT f(1) AS a",), "INSERT INTO items SELECT a FROM v", ALL),
         (("CREATE VIEW v AS SELECT f(1) AS a",), "CREATE TABLE skip_that SELECT a FROM v", ALL),
         (("CREATE VIEW v AS SELECT id FROM bins",), "INSERT INTO items SELECT id FROM v", {"items"}),
-        (("CREATE TRIGGER t AFTER INSERT ON",), INSERT, ALL),  # what it is about cannot be read
+        (("CREATE TRIGGER t AFTER INSERT ON",), INSERT, ALL),  # The table of the trigger cannot be read.
         ((), "INSERT INTO elsewhere.temporary_one VALUES (1)", set()),
         ((), "CREATE TABLE skip_that SELECT f(1)", ALL),
         ((), "INSERT INTO mysql.rds_heartbeat2 VALUES (1)", set()),
@@ -179,24 +181,24 @@ UNKNOWN = (("shop", "early"), ("shop", "skip_early"), ("elsewhere", "early"))
         ((), "INSERT INTO items VALUES (f(1))", {*ALL, "early"}),
         ((), "INSERT INTO early VALUES (1)", {"early"}),
         (("CREATE VIEW elsewhere.v AS SELECT id FROM early",), "DELETE FROM elsewhere.v", {"early"}),
-        # of which tables it is a child is unknown
+        # Sluice does not know of which tables it is a child.
         ((), INSERT, {"items", "early"}),
         ((), "INSERT INTO elsewhere.temporary_one VALUES (1)", set()),
         ((), "INSERT INTO mysql.rds_heartbeat2 VALUES (1)", set()),
-        # once its schema is known, it is a table like all others
+        # Once its schema is known, it is a table like all others.
         (("CREATE TABLE early (id int)",), INSERT, {"items"}),
         (("CREATE TABLE early (id int)",), "SELECT f(1)", {*ALL, "early"}),
         (("CREATE OR REPLACE TABLE early (id int)",), INSERT, {"items"}),
         (("DROP TABLE IF EXISTS early", "CREATE TABLE IF NOT EXISTS early (id int)"), INSERT, {"items"}),
         (("RENAME TABLE early TO skip_old", "CREATE TABLE IF NOT EXISTS early (id int)"), INSERT, {"items"}),
-        # whether this statement creates the table is unknown
+        # It is unknown whether this statement creates the table.
         (("CREATE TABLE IF NOT EXISTS early (id int)",), INSERT, {"items", "early"}),
     ],
 )
 def test_a_table_of_unknown_schema_stops_too_fidelity(
     tmp_path: Path, before: tuple[str, ...], statement: str, tables: set[str]
 ) -> None:
-    """The stream begins in the past, and statements that come later there changed or created the table."""
+    """The stream begins in the past. Statements that are later in it changed or created the table."""
     made = TableHistory(tmp_path / "schema.jsonl", lambda base, name: base in CAPTURED and not name.startswith("skip_"))
     made.seed(SchemaSnapshot(FACTS, (), TABLES, stored_objects=StoredObjects(), unknown_tables=UNKNOWN), at(1))
     made.compact([at(1)])

@@ -1,5 +1,5 @@
-"""An OpenTelemetry collector for tests: accepts OTLP over HTTP and parses the protobuf. `holding`: it accepts requests and never
-answers.
+"""Provides an OpenTelemetry collector for tests, which accepts OTLP over HTTP and parses the protobuf. `holding`: it accepts requests and
+never answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A batch from taking it to its ack is one trace at a real collector, of engine and run; a collector that is away changes nothing."""
+"""Tests the trace of a batch from its take to its ack, with the spans of engine and run, at a real collector. A collector that is away
+changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ TRACE = Trace(ledger_id=batch().ledger_id, delivery=7)
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing is sent any more once a test has ended."""
+    """Ensures that nothing is sent after the end of a test."""
     made: list[Any] = []
     for name in otlp.ENDPOINTS:
         monkeypatch.delenv(name, raising=False)
@@ -35,7 +37,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(otlp, "SEND_MILLISECONDS", 20)
     yield
     for sender in made:
-        sender._processor.span_exporter.shutdown()  # ends its tries, for which the processor would wait
+        sender._processor.span_exporter.shutdown()  # This ends its attempts, for which the processor would wait.
         sender._processor.shutdown()
 
 
@@ -48,7 +50,7 @@ def collector(fresh: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collecto
 
 
 def played(folder: Path, traces: Traces, word: str = "ack", error: str = "") -> OutstandingBatch:
-    """What engine and run say of one batch."""
+    """Makes engine and run report one batch."""
     given = batch()
     (folder / given.path).mkdir(parents=True, exist_ok=True)
     traces.staged(given, taken_ns=10**18)
@@ -110,7 +112,7 @@ def test_a_collector_that_does_not_answer_holds_up_nothing(collector: Collector,
     traces = Traces("shop", tmp_path, trace_sender())
     played(tmp_path, traces)
     assert collector.reached.wait(60)
-    for _ in range(3000):  # more than the queue holds; whoever waited would wait for ever
+    for _ in range(3000):  # These are more than the queue can contain. A caller that waited would wait forever.
         traces.settled(batch(), "ack", 1)
     assert not collector.may_answer.is_set()
     traces.flush()

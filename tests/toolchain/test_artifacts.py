@@ -1,4 +1,4 @@
-"""Which files are downloaded: Delta's jars are those of the Python package that uv.lock pins."""
+"""Tests which files are downloaded: Delta's jars fit the Python package that uv.lock pins."""
 
 from __future__ import annotations
 

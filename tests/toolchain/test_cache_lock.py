@@ -1,4 +1,4 @@
-"""A process holds the lock of the cache; a file that a dead process left does not."""
+"""Tests that only a process holds the lock of the cache, and not a file that a dead process left."""
 
 import subprocess
 import sys

@@ -1,4 +1,6 @@
-"""Where Chromium comes from: PATH, else a package, which is told where its libraries and fonts are. A machine without one says so."""
+"""Tests where Chromium comes from: from PATH, or from a package, which gets the locations of its libraries and fonts. On a machine without
+one, the error says so.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""An archive of Spark's classes is of one Java and of these jars, is mapped by each server where there is one, and does no harm else."""
+"""Tests the archive of Spark's classes: it is for one Java and these jars, each server maps it if it exists, and otherwise it has no
+effect.
+"""
 
 import io
 import os
@@ -84,7 +86,7 @@ def test_an_archive_that_is_there_is_not_made_again(cache: Cache, jars: Path, mo
 
 @pytest.mark.spark
 def test_a_spark_that_does_not_start_leaves_none_and_says_why(cache: Cache, tmp_path: Path) -> None:
-    """Whoever sets up goes on: that Spark does not start is said again by whoever starts it."""
+    """Set-up continues. The start of Spark will report again that Spark does not start."""
     program = tmp_path / "java"
     program.write_text("#!/bin/sh\n[ $1 = -Xshare:on ] || { echo no such thing as a class >&2; exit 1; }\n")
     program.chmod(0o755)
@@ -108,7 +110,7 @@ def test_a_java_without_an_archive_of_its_own_is_not_tried(cache: Cache, tmp_pat
 
 @pytest.mark.spark
 def test_the_server_has_mapped_the_archive_where_there_is_one(spark_server: SparkConnectServer) -> None:
-    """In the checks there is: they make it before the first test."""
+    """In the checks the archive exists, because they make it before the first test."""
     archive = class_archive(open_cache(), set_up([]).java)
     maps = Path(f"/proc/{spark_server.pid}/maps").read_text()
     assert (str(archive) in maps) == archive.exists()

@@ -1,4 +1,4 @@
-"""A private database server starts empty, keeps its data over restarts and crashes, and leaves no process behind."""
+"""Tests a private database server: it starts empty, keeps its data over restarts and crashes, and leaves no process."""
 
 from pathlib import Path
 

@@ -33,7 +33,7 @@ def cache(tmp_path: Path) -> Cache:
 
 @pytest.fixture
 def java(tmp_path: Path, cache: Cache) -> Java:
-    """The machine's Java behind a script that counts its starts."""
+    """Returns the machine's Java behind a script that counts its starts."""
     real = provide_java(cache)
     script = tmp_path / "java"
     script.write_text(f'#!/bin/sh\necho started >>"{tmp_path}/starts"\nexec "{real.program}" "$@"\n')
@@ -43,7 +43,7 @@ def java(tmp_path: Path, cache: Cache) -> Java:
 
 @pytest.fixture
 def artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact:
-    """A jar in a repository that is a folder."""
+    """Returns a jar in a repository that is a folder."""
     folder = tmp_path / "repository"
     folder.mkdir()
     (folder / "thing-1.0.jar").write_bytes(CONTENT)
@@ -107,7 +107,7 @@ def test_disk_that_is_full_from_the_start(cache: Cache) -> None:
 
 
 def test_disk_that_fills_up_while_downloading(cache: Cache, java: Java, artifact: Artifact) -> None:
-    """A limit on file sizes stands for the disk: the same refusal, at any amount of free space."""
+    """A limit on file sizes imitates a full disk: the refusal is the same, with any amount of free space."""
     program = f"""
 import resource
 from pathlib import Path

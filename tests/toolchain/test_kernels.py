@@ -1,4 +1,4 @@
-"""When set-up compiles the kernels: once, and again those that a changed source went into, or whose code is gone."""
+"""Tests when set-up compiles the kernels: once, and again if a source that they use has changed or their code is gone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.console.toolchain.shared_kernels import SharedKernels
 
 
 class Room:
-    """A room of two files with kernels, of which one takes a constant from a third; the rehearsal compiles what is not there."""
+    """A package with two files with kernels, of which one uses a constant from a third file. The rehearsal compiles what is missing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.said, self.rehearsals = folder / "binlog", list[str](), 0
@@ -54,7 +54,7 @@ def test_kernels_are_compiled_once(room: Room) -> None:
 
 
 def test_a_constant_in_another_file_means_compiling_anew_what_it_went_into(room: Room) -> None:
-    """numba would not: it looks at the file that the kernel is in."""
+    """numba would not do so, because it only looks at the file of the kernel."""
     room.compile()
     assert room.compiled == ["scan", "rows"]
     (room.folder / "scan_state.py").write_text("AT = 2\n")

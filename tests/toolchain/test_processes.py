@@ -1,4 +1,4 @@
-"""A child process ends with its parent, on request, or by force; a port that is taken is said before anything starts."""
+"""Tests that a child process ends with its parent, on request, or by force, and that a used port is reported before anything starts."""
 
 import signal
 import socket
@@ -58,7 +58,7 @@ def test_child_that_ignores_the_request_is_killed_at_the_deadline(tmp_path: Path
 
 
 def test_child_hears_ctrl_c_also_where_its_parent_does_not(tmp_path: Path) -> None:
-    """A shell that starts `sluice up` in the background lets it ignore SIGINT; Dagster would make SIGTERM the same in its servers."""
+    """A shell that starts `sluice up` in the background makes it ignore SIGINT. Dagster would do the same with SIGTERM in its servers."""
     earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         child = ChildProcess(["/bin/sh", "-c", "echo ready; kill -INT $$; echo deaf"], tmp_path / "log")

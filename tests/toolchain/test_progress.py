@@ -1,4 +1,4 @@
-"""What a run of the tests prints while it goes on."""
+"""Tests what a run of the tests prints while it runs."""
 
 from __future__ import annotations
 

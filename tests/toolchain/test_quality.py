@@ -1,4 +1,4 @@
-"""What `./sluice test` runs: everything without arguments, the chosen tests alone with paths, no server in a quick run."""
+"""Tests what `./sluice test` runs: everything without arguments, only the chosen tests with paths, no server in a quick run."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_workers_are_one_more_than_cores_where_the_memory_holds_them(cores: int,
 def test_each_check_that_fails_fails_the_run_and_all_are_run(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], wrong: str
 ) -> None:
-    """The types too, which run beside the others and are told last."""
+    """This includes the type check, which runs in parallel and is reported last."""
     programs = dict.fromkeys(("lint", "types", "tests"), ("platform", "--terse"))
     monkeypatch.setattr(quality, "set_up", lambda *_, **__: None)
     monkeypatch.setattr(quality, "provide_class_archive", lambda *_: True)
@@ -126,7 +126,7 @@ Failing = Callable[..., int]
 
 @pytest.fixture
 def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failing:
-    """The exit code of a whole run in which tests of these names fail, and a module stands for running them again."""
+    """Returns the exit code of a whole run in which tests of these names fail. A module replaces the second run."""
     record = tmp_path / "lastfailed"
     record.write_text('{"of an earlier run": true}')
 
@@ -181,7 +181,7 @@ def test_who_chooses_tests_sees_a_failure_at_once(arguments: list[str]) -> None:
 
 
 def test_the_record_of_what_failed_is_pytests_own(tmp_path: Path) -> None:
-    """What `--last-failed` reads: a failure is in it by its name, what passed is not."""
+    """This is the file that `--last-failed` reads: it has a failed test by its name, and no passed test."""
     (tmp_path / "pytest.ini").touch()
     (tmp_path / "test_one.py").write_text("def test_good(): pass\ndef test_bad(): assert not 1\n")
     subprocess.run([sys.executable, "-m", "pytest", "-q", "-n", "2"], cwd=tmp_path, check=False, capture_output=True)

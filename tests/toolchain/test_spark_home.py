@@ -1,4 +1,4 @@
-"""Spark starts from the same folder for every checkout, so all checkouts share the archive of its classes."""
+"""Tests that Spark starts from the same folder for every checkout, so all checkouts share the archive of its classes."""
 
 import os
 import shutil
@@ -45,7 +45,7 @@ def test_checkouts_with_the_same_files_share_one_that_outlives_them(
 
 
 def test_files_that_were_installed_anew_are_another(cache: Cache, installed: Path) -> None:
-    """An environment that was mended is not left with what was broken."""
+    """A repaired environment does not keep the broken files."""
     home, jar = spark_home(cache), installed / "jars" / "spark-core.jar"
     damaged = jar.read_text()
     jar.unlink()

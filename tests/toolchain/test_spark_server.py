@@ -1,4 +1,4 @@
-"""The Spark server runs Delta with our settings, and neither stop nor kill leaves a process."""
+"""Tests that the Spark server runs Delta with our settings, and that neither stop nor kill leaves a process."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The ./sluice script: a prepared checkout starts without touching anything, an unprepared one says what it lacks."""
+"""Tests the ./sluice script: a prepared checkout starts without changes, and an unprepared one names what it lacks."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ def _start(checkout: Path, *arguments: str, **environment: str) -> "subprocess.C
 
 
 def _stamp(checkout: Path) -> str:
-    """What the script writes when it has installed everything, and compares at the next start."""
+    """Returns what the script writes when it has installed everything, and compares at the next start."""
     sums = [
         subprocess.run(["cksum"], input=(checkout / name).read_bytes(), capture_output=True, check=True).stdout.decode()
         for name in ("uv.lock", "pyproject.toml")

@@ -161,7 +161,7 @@ def busy(made: Family) -> Callable[[], None]:
 def test_the_snapshot_of_a_child_ends_though_parents_go_in_every_batch(
     source: DatabaseServer, spark_server: SparkConnectServer, tmp_path: Path
 ) -> None:
-    """Number 15: each lost parent row had all chunks of its children read again, so under a busy parent the snapshot never ended."""
+    """First a table that is new in the lake, then a re-snapshot of mapped columns."""
     numbers = range(1, CHILDREN + 1)
     rows = (
         f"INSERT INTO parent VALUES {', '.join(f'({n}, {n!r})' for n in range(1, PARENTS + 1))}",

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 
 def require_older_until_published(shop: Shop, made: list[str], change: list[str], tables: set[str]) -> None:
-    """`made`: statements before the engine reads; `change`: those that change rows without row events."""
+    """`made`: statements before the engine reads. `change`: statements that change rows without row events."""
     shop.captured.run(*made)
     with running(shop.captured) as engine:
         for name in ("calm", *sorted(tables)):

@@ -1,4 +1,6 @@
-"""A snapshot of a table without a current-state table: its history is compared with the rows that were read, its change log gets them."""
+"""Tests a snapshot of a table without a current-state table: the history is compared with the rows that were read, and the change log gets
+these rows.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def test_history_and_log_without_a_mirror_have_what_a_snapshot_read(alone: tuple
     reading.holds.begin(NAME, 100)
     take(reading, 2, wanted, image(UPDATE_AFTER, 200, 1, "held"), image(DELETE, 208, 3, "read"))
     reading.chunk(1, [{"id": 1, "value": "a"}, {"id": 2, "value": "read"}, {"id": 3, "value": "read"}])
-    for _ in range(2):  # as after a crash before the record of it
+    for _ in range(2):  # This is the state after a crash before the publication was recorded.
         published = reading.publish(208, since=96, **wanted)
     assert (published.rows, published.label) == (3, 208)
     reading.holds.open.clear()

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def reading(lake: Lake) -> Reading:
-    """The rows of shop.orders are being read, nothing is held yet."""
+    """Starts a snapshot of shop.orders, with nothing buffered yet."""
     holds = Holding(lake.folder / "held")
     holds.begin("shop.orders")
     return Reading(lake, "shop.orders", ORDERS, holds)
@@ -43,7 +43,7 @@ class Source:
         return {"id": key, **{name: self._value(name) for name in "abc"}}
 
     def change(self) -> list[Image]:
-        """One statement: mostly an update, of a key that changes whole rows only."""
+        """Returns one statement: mostly an update, of a key that changes only whole rows."""
         self.order_key += 1
         key, other = self.random.sample(range(KEYS), 2)
         kind = self.random.choice(["update"] * 5 + ["insert", "delete", "move", "replace"])
@@ -94,7 +94,7 @@ def test_a_snapshot_of_rows_whose_images_lack_columns_equals_the_source_fidelity
 
 
 def _take(reading: Reading, images: list[Image], number: int, deletes: str) -> None:
-    """A segment of whole rows says nothing of columns."""
+    """A segment of whole rows has no columns that describe present columns."""
     lacking = any(set(each.values) != set(ORDERS.columns) for each in images if each.operation != DELETE)
     reading.take(Changes(ORDERS, images, partial=lacking), number, deletes=deletes)
 
@@ -106,7 +106,7 @@ def test_rows_that_came_without_all_columns_have_a_snapshot_read_anew_fidelity(r
     with pytest.raises(ColumnsDifferError, match="1 rows were inserted while the table was read"):
         reading.publish(101)
     reading.take(Changes(ORDERS, [Image(UPDATE_AFTER, 102, {"id": 2, "b": 5})], partial=True), 2)
-    with pytest.raises(ColumnsDifferError, match="2 rows"):  # of an update whose row was not read
+    with pytest.raises(ColumnsDifferError, match="2 rows"):  # These are updates whose rows were not read.
         reading.publish(102)
 
 

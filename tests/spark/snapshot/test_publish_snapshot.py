@@ -1,4 +1,6 @@
-"""Whatever happens to rows while they are read, the table that is published equals the replay of the stream, and goes on from there."""
+"""Tests that, whatever happens to rows while a snapshot reads them, the published table equals the replay of the stream, and continues from
+there.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ ORDERS = Schema({"id": "int", "value": "string"}, key=("id",))
 
 @dataclasses.dataclass
 class Holding:
-    """`SnapshotBuffers` over folders of the test; `open`: "database.table" → where its changes are held."""
+    """Implements `SnapshotBuffers` over folders of the test. `open`: "database.table" → the folder of its buffered changes."""
 
     folder: Path
     open: dict[str, BufferedChanges] = dataclasses.field(default_factory=dict)
@@ -88,7 +90,7 @@ class Holding:
 
 @dataclasses.dataclass
 class Reading:
-    """One table whose rows are being read."""
+    """A table whose rows a snapshot reads."""
 
     lake: Lake
     name: str
@@ -124,7 +126,7 @@ class Reading:
         )
 
     def publication(self, index: int, since: int | None = None, **options: Any) -> Publication:
-        """Of what was read and held, up to a place."""
+        """Returns the publication of everything that was read and buffered, up to a position."""
         return Publication(
             snapshot_id="0123456789ab",
             owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=self.name),
@@ -150,7 +152,7 @@ class Reading:
 
 @pytest.fixture
 def reading(lake: Lake) -> Reading:
-    """The rows of shop.orders are being read, nothing is held yet."""
+    """Starts a snapshot of shop.orders, with nothing buffered yet."""
     holds = Holding(lake.folder / "held")
     holds.begin("shop.orders")
     return Reading(lake, "shop.orders", ORDERS, holds)
@@ -160,7 +162,7 @@ def image(operation: int, order_key: int, key: int, value: str = "") -> Image:
     return Image(operation, order_key, {"id": key, "value": value})
 
 
-# each example is some Spark merges, so a failure is shown as it was found instead of made smaller for minutes
+# Each example is some Spark merges. So a failure is shown as it was found, and is not reduced for minutes.
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
 @given(streams=STREAMS, cuts=CUTS, data=st.data())
 def test_a_snapshot_equals_the_replay_of_the_stream(
@@ -175,7 +177,7 @@ def test_a_snapshot_equals_the_replay_of_the_stream(
         holds = Holding(lake.folder / f"held-{deletes}")
         readings[deletes] = Reading(lake, f"shop.{deletes}", KEYED, holds)
         holds.begin(f"shop.{deletes}")
-    # what was merged before the snapshot began is not held; it is merged anew by none
+    # Changes that were merged before the snapshot began are not buffered, and are not merged again.
     for number, model in enumerate(models):
         read_at = data.draw(st.integers(begin, len(transactions)), "read at")
         rows = _state(model, transactions[:read_at])
@@ -187,9 +189,9 @@ def test_a_snapshot_equals_the_replay_of_the_stream(
         for number, images in enumerate(held):
             each.merge(images, number + (100 if deletes == "soft" else 0), deletes=deletes)
         each.publish(last, deletes=deletes)
-        each.publish(last, deletes=deletes)  # as after a crash before the record of it
+        each.publish(last, deletes=deletes)  # This is the state after a crash before the publication was recorded.
         each.holds.open.clear()
-        for number, images in enumerate(held[-1:]):  # a run that was killed: the same batch once more
+        for number, images in enumerate(held[-1:]):  # A run was killed, so the same batch is delivered once more.
             each.merge(images, number + (300 if deletes == "soft" else 200), deletes=deletes)
     _compare(lake, models)
 
@@ -228,7 +230,7 @@ def test_a_snapshot_gives_a_table_the_layout_that_conf_asks_for(reading: Reading
         reading.publish(100 * index, layout=layout)
         partitions.append(reading.lake.log("shop.orders").metadata().partition_columns)
         assert reading.lake.rows("shop.orders", "id", "value") == [(1, "a"), (2, "b")]
-    assert partitions == [[], ["value"], ["value"], [], []]  # what nobody asks to be otherwise stays
+    assert partitions == [[], ["value"], ["value"], [], []]  # A layout that conf/ no longer requests stays.
     with pytest.raises(TableError, match="Delta cannot partition a clustered table"):
         reading.publish(900, layout=partitioned)
 
@@ -265,7 +267,7 @@ def test_a_second_snapshot_at_the_same_place_is_published_too(reading: Reading) 
 
 
 def _is_told(reading: Reading) -> None:
-    """Each publication is an interval of its own in the table's history, though none has a delivery that tells it from the others."""
+    """Each publication is a separate interval in the table's history, although no delivery number distinguishes them."""
     target = reading.lake.target("shop.orders")
     told = history_of(HistoryTable("shop", "shop.orders", target.path, ("id",), {}))
     published = [each for each in told if each.kind == "snapshot"]
@@ -351,7 +353,7 @@ def test_rows_that_a_snapshot_read_open_versions_of_the_history(reading: Reading
     changes = f"{reading.lake.folder}/orders__log"
     name = f"sluice/shop/{LEDGER_ID}/log/{reading.name}"
     change_log.append_event(SideTable(reading.name, changes, name, {}, fence=BY_HAND), "schema", (16, 0), {}, "{}")
-    for _ in range(2):  # a publication that is repeated
+    for _ in range(2):  # The publication is repeated.
         reading.publish(64, history=history, change_log=changes)
     told = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(changes))
     rows = pa.table(told.execute("SELECT operation, order_key FROM t ORDER BY order_key").read_all()).to_pylist()
@@ -365,7 +367,7 @@ def test_rows_that_a_snapshot_read_open_versions_of_the_history(reading: Reading
 def test_a_snapshot_that_is_canceled_after_its_commit_is_in_the_history_after_the_next_batch(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run was killed between the two commits. The history had all buffered changes already, so the positions were equal."""
+    """The run was killed between the two commits. The history already had all buffered changes, so the positions were equal."""
 
     def dies(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -390,11 +392,11 @@ def test_a_snapshot_that_is_canceled_after_its_commit_is_in_the_history_after_th
 
 @pytest.mark.found
 def test_a_publication_that_is_repeated_or_late_is_dropped_by_its_transaction(reading: Reading) -> None:
-    """Numbers 5 and 22: where the table was at the publication's order key already, its commit had no transaction: a second run, or one
-    that was late, wrote all rows once more, over what came since.
+    """Numbers 5 and 22: if the table was already at the publication's order key, the commit had no transaction. A second or late run then
+    wrote all rows once more, over later changes.
     """
     reading.chunk(1, [{"id": 1, "value": "read"}])
-    for _ in range(2):  # killed after its commit: the second one finds the table there
+    for _ in range(2):  # The first run is killed after its commit. The second one finds the table.
         reading.publish(100)
     log = reading.lake.log("shop.orders")
     version, name = log.version(), reading.publication(100).chunks.folder.name

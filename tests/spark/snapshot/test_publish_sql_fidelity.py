@@ -1,4 +1,4 @@
-"""The statement that publishes a snapshot, as text: what Spark would refuse."""
+"""Tests the text of the statement that publishes a snapshot for parts that Spark would refuse."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.spark.snapshot.test_changed_settings_snapshot import Shop
 
 
 def copy_by_trigger(shop: Shop, copy: str) -> tuple[str, ...]:
-    """The triggers of pt-online-schema-change, which write to the copy in the transaction that changes the table."""
+    """Returns the triggers of pt-online-schema-change, which write to the copy in the transaction that changes the table."""
     base = shop.captured.database
     written = f"REPLACE INTO {base}.{copy} (n, filler) VALUES (NEW.n, NEW.filler)"
     gone = f"DELETE IGNORE FROM {base}.{copy} WHERE n <=> OLD.n"
@@ -35,7 +35,7 @@ def begin_copy(shop: Shop, copy: str, *, triggers: bool) -> None:
 
 
 def swap(shop: Shop, copy: str, remains: str, *, triggers: bool) -> None:
-    """The rest of the copy, edits by hand (one row lacks, one differs, one is more), and the swap."""
+    """Copies the remaining rows, edits the copy by hand (one row is missing, one differs, one is added), and swaps the tables."""
     base = shop.captured.database
     shop.captured.run(
         f"INSERT IGNORE INTO {base}.{copy} (n, filler) SELECT n, filler FROM {base}.orders",
@@ -59,7 +59,7 @@ def swap(shop: Shop, copy: str, remains: str, *, triggers: bool) -> None:
 def test_the_lake_has_the_rows_of_the_copy(
     case: tuple[str, str], how: str, request: pytest.FixtureRequest, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Number 26: the lake kept the rows of the table that was swapped out (200 of 201 rows), and all was well."""
+    """Number 26: the lake kept the rows of the table that was swapped out (200 of 201 rows), and nothing was reported."""
     flavour, tool = case
     server: DatabaseServer = request.getfixturevalue(flavour)
     shop, (copy, remains) = (

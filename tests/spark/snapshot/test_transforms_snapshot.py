@@ -46,14 +46,14 @@ PEOPLE = {
 
 
 class Transformed(Shop, Broken):
-    """The tables `numbers`, whose rows are merged together with small ones, and `people`, which Spark merges with a log and a history."""
+    """The tables `numbers`, which is merged with other small tables, and `people`, which Spark merges with a log and a history."""
 
     def describe(self, numbers: Mapping[str, object], people: Mapping[str, object]) -> None:
         settings = {"merge": "spark", "history": True, "change_log": True, **people}
         self.say("", numbers=json.dumps(numbers)[1:-1], people=json.dumps(settings)[1:-1])
 
     def is_read_again(self, engine: Engine, name: str) -> bool:
-        """Whether a statement stopped the table and a re-snapshot of it has begun, after the next batch."""
+        """Returns whether a statement stopped the table and a re-snapshot of it has begun, after the next batch."""
         self.merge_next(engine)
         record = SnapshotRecords(self.captured.directory).get(name)
         return (
@@ -90,15 +90,15 @@ def test_rows_of_a_snapshot_the_stream_a_repair_and_a_backfill_are_transformed_s
     shop.describe(NUMBERS, PEOPLE)
     with running(shop.captured) as engine:
         assert shop.stopped(engine) == {"numbers": "RULES_CHANGED", "people": "RULES_CHANGED"}
-        shop.captured.run(f"INSERT INTO {people} VALUES (4, 'dan@d.org', 1)")  # is buffered, or read
+        shop.captured.run(f"INSERT INTO {people} VALUES (4, 'dan@d.org', 1)")  # This change is buffered, or read.
         shop.settle(engine)
         assert shop.numbers() == {(1, "A", 1), (2, "BC", 2)}
         assert shop.lake("people", "id, email, domain") == {(1, None, "a.org"), (3, None, "c.org")}
         shop.captured.run(
-            f"UPDATE {people} SET kind = 0 WHERE id = 2",  # enters
-            f"UPDATE {people} SET kind = 1 WHERE id = 3",  # leaves
+            f"UPDATE {people} SET kind = 0 WHERE id = 2",  # The row enters the condition.
+            f"UPDATE {people} SET kind = 1 WHERE id = 3",  # The row leaves the condition.
             f"UPDATE {people} SET id = 11 WHERE id = 1",
-            f"DELETE FROM {people} WHERE id = 4",  # was never there
+            f"DELETE FROM {people} WHERE id = 4",  # This row was never in the lake.
             f"UPDATE {numbers} SET filler = 'xyz' WHERE n = 1",
         )
         shop.merge(engine)

@@ -1,4 +1,6 @@
-"""A new table is made of the very files that its rows were read into: without Spark, in one commit, and as Spark would make it."""
+"""Tests a new table that consists of the files into which its rows were read: it is made without Spark, in one commit, and as Spark would
+make it.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ STEPS = st.tuples(
 
 
 class NoSpark:
-    """Stands where a lane does; whatever is asked of Spark beyond its settings is an error."""
+    """Replaces a Spark session. Every call of Spark except for its settings is an error."""
 
     fence = BY_HAND
 
@@ -80,7 +82,7 @@ def publish_files(reading: Reading, index: int, **options: Any) -> PublishedSnap
 
 @pytest.fixture
 def reading(tmp_path: Path) -> Reading:
-    """The rows of shop.orders are being read, nothing is held yet."""
+    """Starts a snapshot of shop.orders, with nothing buffered yet."""
     return reading_in(tmp_path)
 
 
@@ -89,7 +91,7 @@ def reading(tmp_path: Path) -> Reading:
 def test_a_snapshot_made_of_files_equals_the_replay_of_the_stream(
     tmp_path_factory: pytest.TempPathFactory, streams: Any, cuts: Any, data: Any
 ) -> None:
-    """A row that was read overwrites no later change, and one that was deleted while it was read does not come back."""
+    """A row that was read overwrites no later change. A row that was deleted while it was read does not come back."""
     models = replay(streams)
     transactions = [transaction for model in models for transaction in model.transactions]
     begin = data.draw(st.integers(0, len(transactions)), "transactions before the snapshot")
@@ -148,12 +150,12 @@ def test_only_the_chunk_of_a_snapshot_that_has_changed_rows_is_written_anew(read
 def test_fault_what_a_killed_publication_of_a_snapshot_left_goes_with_the_next_one(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed between the files and the commit: nobody sees a table, and the next try makes it whole."""
+    """The run is killed between the files and the commit. No reader sees a table, and the next attempt completes it."""
     reading.chunk(1, [{"id": 1, "value": "read"}])
     lake = Path(reading.lake.path(NAME)).parent
 
     class KilledError(BaseException):
-        """Nothing is tidied up."""
+        """The simulated kill, after which nothing is cleaned up."""
 
     def killed(*_: Any) -> None:
         raise KilledError
@@ -164,8 +166,8 @@ def test_fault_what_a_killed_publication_of_a_snapshot_left_goes_with_the_next_o
         with pytest.raises(KilledError):
             publish_files(reading, 100)
     assert [path.name for path in lake.iterdir()] == [f".{NAME}.snapshot-0123456789ab"]
-    (lake / f".{NAME}.snapshot-ba9876543210").mkdir()  # of a snapshot that was canceled since
-    (lake / f".{NAME}2.snapshot-0123456789ab").mkdir()  # of another table
+    (lake / f".{NAME}.snapshot-ba9876543210").mkdir()  # This folder is from a snapshot that was canceled since.
+    (lake / f".{NAME}2.snapshot-0123456789ab").mkdir()  # This folder belongs to another table.
     publish_files(reading, 100)
     assert sorted(path.name for path in lake.iterdir()) == [f".{NAME}2.snapshot-0123456789ab", NAME]
     assert reading.lake.rows(NAME, "id", "value") == [(1, "read")]
@@ -174,12 +176,12 @@ def test_fault_what_a_killed_publication_of_a_snapshot_left_goes_with_the_next_o
 def test_fault_a_snapshot_of_a_publication_that_was_killed_before_it_was_on_disk_is_put_there_by_the_next(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That one finds the table, so its own commit, here none at all, does not bring the names of the table's folders."""
+    """The next publication finds the table and makes no commit of its own. So its commit does not sync the names of the table's folders."""
     reading.chunk(1, [{"id": 1, "value": "read"}])
     disk = Disk(reading.lake.folder, monkeypatch)
 
     class KilledError(BaseException):
-        """Before anything is synced."""
+        """The simulated kill, before anything is synced."""
 
     def killed(*_: Any, **__: Any) -> None:
         raise KilledError
@@ -192,13 +194,13 @@ def test_fault_a_snapshot_of_a_publication_that_was_killed_before_it_was_on_disk
     files = [each for each in table.rglob("*") if each.is_file()]
     assert [why for each in files for why in disk.loses(each)], "its name is not on disk yet"
     monkeypatch.setattr(publish_module, "_make_by_spark", lambda *_: None)
-    monkeypatch.setattr(DeltaTable, "own_commit", lambda *_: None)  # there is none, so it is not read back
+    monkeypatch.setattr(DeltaTable, "own_commit", lambda *_: None)  # There is no commit, so none is read back.
     publish(NoSpark(), reading.publication(100, SINCE), {}, reading.records)  # type: ignore[arg-type]
     assert [why for each in files for why in disk.loses(each)] == []
 
 
 def test_a_snapshot_asks_for_no_date_that_python_does_not_have(reading: Reading) -> None:
-    """MySQL takes a year 0, also in a key."""
+    """MySQL accepts a year 0, also in a key."""
     days = Reading(reading.lake, "shop.days", Schema({"day": "date"}, key=("day",)), reading.holds, marks=MARKS)
     days.holds.begin(days.name)
     days.chunk(1, [{"day": dt.date(2026, 11, 23)}, {"day": dt.date(2026, 11, 24)}])
@@ -236,7 +238,7 @@ def test_identity_what_lies_where_the_table_of_a_snapshot_goes_is_left_to_spark(
     place = Path(reading.lake.path(NAME))
     place.mkdir(parents=True)
     (place / "notes.txt").write_text("of somebody")
-    with pytest.raises(AttributeError):  # no such Spark
+    with pytest.raises(AttributeError):  # There is no such Spark.
         publish(NoSpark(), reading.publication(100, SINCE), {}, reading.records)  # type: ignore[arg-type]
     assert [each.name for each in place.iterdir()] == ["notes.txt"]
     assert [each.name for each in place.parent.iterdir()] == [place.name]
@@ -321,7 +323,9 @@ def _typed() -> tuple[tuple[LakeColumn, ...], pa.Table]:
 
 
 def test_statistics_of_a_snapshots_files_hold_every_value(tmp_path: Path) -> None:
-    """Held against those that deltalake finds when it writes the same rows; where they are wider, they hold them."""
+    """The statistics are compared with those that deltalake computes for the same rows. If they are wider, they must
+    contain deltalake's.
+    """
     columns, rows = _typed()
     pq.write_table(rows, tmp_path / "t.parquet", row_group_size=1)
     deltalake.write_deltalake(tmp_path / "theirs", rows, configuration={"delta.minWriterVersion": "7"})
@@ -332,12 +336,12 @@ def test_statistics_of_a_snapshots_files_hold_every_value(tmp_path: Path) -> Non
     commit.write_text("\n".join(lines) + "\n")
     ours = _flat(deltalake.DeltaTable(tmp_path / "theirs"))
     assert ours["num_records"] == 2
-    # deltalake says nothing of binary columns
+    # deltalake writes no statistics of binary columns.
     told = {name: value for name, value in theirs.items() if value is not None}
     differ = {name.partition(".")[::2] for name, value in told.items() if ours[name] != value}
     names = {column.name: column.type for column in columns}
     wider = {"string", "timestamp", "timestamp_ntz"}
-    # deltalake cuts integers at 2^63 and knows no NaN
+    # deltalake limits integers to 2^63, and supports no NaN.
     assert {names[name] for _, name in differ} <= {*wider, "double", "decimal(20,0)"}
     assert ours["min.c13"] == ours["max.c13"] == decimal.Decimal(2**64 - 1)
     assert not {"min.c5", "max.c5", "min.c8"} & {name for name, value in ours.items() if value is not None}
@@ -364,7 +368,7 @@ def _with_statistics(line: str, text: str) -> str:
 
 @pytest.mark.spark
 def test_a_table_that_a_snapshot_made_of_files_is_spark_s_own(lake: Lake) -> None:
-    """Every type reads alike, statistics lose no row, and merges, a repeated publication and OPTIMIZE go on from there."""
+    """Every type reads alike, statistics hide no row, and merges, a repeated publication and OPTIMIZE continue with the table."""
     columns, rows = _typed()
     schema = Schema({column.name: column.type for column in columns}, key=("id",))
     holds = Holding(lake.folder / "held")
@@ -393,13 +397,13 @@ def test_a_table_that_a_snapshot_made_of_files_is_spark_s_own(lake: Lake) -> Non
             assert session.sql(asked).collect()[0][0] == len(known), column
         session.sql(f"OPTIMIZE {mine}")
     first = found["auto"][1]
-    assert first.publish(100, since=SINCE).way == "spark"  # the run was killed before its record
+    assert first.publish(100, since=SINCE).way == "spark"  # The run was killed before its record was written.
     assert lake.rows("shop.auto", "id") == [(1,), (2,)]
 
 
 @pytest.mark.found
 def test_a_publication_that_is_late_makes_no_table_ha(tmp_path: Path) -> None:
-    """Number 5: a publication asked for the run lock before it began to write files. Another host may have published meanwhile."""
+    """Number 5: a publication checked the run lock before it began to write files. Another host may have published meanwhile."""
     reading = reading_in(tmp_path)
     reading.chunk(1, [{"id": 1, "value": "read"}])
     late = NoSpark()

@@ -1,1 +1,1 @@
-"""A lake and staged files in object stores, on real servers."""
+"""Tests a lake and staged files in object stores, on real servers."""

@@ -1,7 +1,7 @@
-"""Runs of another host: `python -m tests.spark.stores.run_elsewhere` with its own SLUICE_CONF, until its input ends.
+"""Executes runs as another host: `python -m tests.spark.stores.run_elsewhere` with its own SLUICE_CONF, until its input ends.
 
-It loads the code location as a run does that Dagster starts, and does one run a line of JSON: `job`, with the `config` and `tags` of a run
-request or the `assets` that somebody materializes. Prints what came of each, one line.
+It loads the code location as a run of Dagster does, and executes one run per line of JSON. A line has `job`, with the `config` and `tags`
+of a run request, or the `assets` that somebody materializes. It prints the result of each run in one line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def done(definitions: dg.Definitions, wanted: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     from sluice.orchestration.definitions import defs  # noqa: PLC0415  reads conf/, as each run does
 
-    snapshot_run.WAIT_SECONDS = 0.0  # whoever asks looks again
+    snapshot_run.WAIT_SECONDS = 0.0  # The caller tries again itself.
     tables = sorted(key.path[-1] for key in defs.resolve_asset_graph().materializable_asset_keys)
     say({"tables": tables})
     for line in sys.stdin:

@@ -1,6 +1,7 @@
-"""The whole pipeline on a Spark cluster of a master and two workers: staged batches and lake in S3, by the conf of docs/deployment.md.
+"""Tests the whole pipeline on a Spark cluster of a master and two workers, with staged batches and lake in S3, and the conf of
+docs/deployment.md.
 
-A run is killed between two tables, and a worker with its executor amid a batch; what is merged equals the source.
+A run is killed between two tables, and a worker with its executor is killed during a batch. The merged tables equal the source.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def cluster(tmp_path: Path, s3_store: S3Server) -> Iterator[SparkCluster]:
 
 @pytest.fixture
 def connect(tmp_path: Path, s3_store: S3Server, cluster: SparkCluster) -> Iterator[SparkConnectServer]:
-    """The Connect server whose tasks are the cluster's."""
+    """Starts the Connect server, whose tasks run on the cluster."""
     server = SparkConnectServer(
         None, tmp_path / "connect", memory="1g", extras=EXTRAS, settings=ServerSettings(more=cluster.settings)
     )
@@ -58,7 +59,7 @@ def connect(tmp_path: Path, s3_store: S3Server, cluster: SparkCluster) -> Iterat
 
 
 def page_conf(root: Path, store: S3Server, prefix: str, remote: str) -> str:
-    """The conf of the page, with this machine's places in place of the page's."""
+    """Returns the conf of the page with the addresses of this machine."""
     given = {
         "/srv/sluice": str(root / "data"),
         "s3://bucket": prefix,
@@ -75,7 +76,7 @@ def page_conf(root: Path, store: S3Server, prefix: str, remote: str) -> str:
 
 
 def run_until_killed(order: MergeOrder, gate: Path) -> None:
-    """A run that stands still after its first table."""
+    """Starts a run that waits after its first table, until it is killed."""
 
     def stand(_: object) -> None:
         gate.touch()

@@ -1,4 +1,4 @@
-"""Google Cloud Storage without a server: accounts that cannot be read, and its file system on a store in memory."""
+"""Tests Google Cloud Storage without a server: accounts that cannot be read, and its file system on a store in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_google_an_account_that_cannot_be_read_is_an_error_of_the_store(options:
 
 
 class NoCopies(GoogleHandler):
-    """A store that copies no file."""
+    """A store that cannot copy files."""
 
     def copy_file(self, src: str, dest: str) -> None:
         raise OSError(f"{src} is larger than a copy to {dest} may be")

@@ -1,6 +1,7 @@
-"""A lake in Azure on a real Azurite: small merges, a run that is killed, the comparison, the check and `sluice sql`.
+"""Tests a lake in Azure on a real Azurite: small merges, a run that is killed, the comparison, the check and `sluice sql`.
 
-Azurite has no Data Lake endpoint, which Spark's client for Azure needs. So Spark makes the tables in a folder, which is then uploaded."""
+Azurite has no Data Lake endpoint, which Spark's client for Azure needs. So Spark makes the tables in a folder, which is then uploaded.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +172,7 @@ def test_azure_a_lake_is_asked_by_names(
 
 
 def test_azure_files_that_are_gone_already_are_skipped(azurite: AzuriteServer, prefix: str) -> None:
-    """pyarrow may end the process with an abort if it removes a file of Azure that does not exist."""
+    """If pyarrow removes a file of Azure that does not exist, it may abort the process."""
     folder = StoreFolder(prefix, azurite.options)
     folder.write("a/file", b"left")
     folder.remove_files([*(f"a/none-{number}" for number in range(20)), "a/file"])

@@ -1,6 +1,8 @@
-"""A lake in Google Cloud Storage on a real fake-gcs-server: small merges, a run that is killed, the comparison, the check and `sluice sql`.
+"""Tests a lake in Google Cloud Storage on a real fake-gcs-server: small merges, a run that is killed, the comparison, the check and
+`sluice sql`.
 
-Spark makes the tables in a folder, which is then uploaded, because Sluice has no jar of Google's client for Spark."""
+Spark makes the tables in a folder, which is then uploaded, because Sluice has no jar of Google's client for Spark.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A lake in S3 on a real server: both ways of a merge, a run that is killed, the cut, the comparison, and where credentials are seen."""
+"""Tests a lake in S3 on a real server: both ways of merging, a run that is killed, the consistent snapshot, the comparison, and where
+credentials are visible.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def s3_lake(lake: Lake, s3_store: S3Server, prefix: str) -> Lake:
 
 @pytest.fixture
 def s3_config(s3_store: S3Server, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
-    """A destination whose lake is there; credentials by the names of variables."""
+    """Returns the configuration of a destination with this lake. Credentials are given by the names of variables."""
     monkeypatch.setenv("LAKE_ACCESS", ACCESS_KEY)
     monkeypatch.setenv("LAKE_SECRET", SECRET_KEY)
     return make_config(tmp_path).model_copy(update={"lake": prefix, "storage_options": {**s3_store.options, **KEYS}})
@@ -104,7 +106,7 @@ def test_s3_fault_a_task_that_outlives_its_killed_run_changes_nothing_twice(
     tmp_path: Path,
     runs: list[BaseProcess],
 ) -> None:
-    """The store refuses its late commit: the version is there already, and what it brings as well."""
+    """The store refuses the late commit of the task, because this version exists already, with the same changes."""
     assert s3_lake.spark.sessions_file is not None
     s3_lake.way = "small"
     s3_lake.merge({"shop.keyed": [Changes(ORDERS, FIRST)], "shop.log": [Changes(Schema(ORDERS.columns), FIRST)]})
@@ -230,7 +232,7 @@ def test_s3_a_commit_that_was_written_over_is_no_success(
     """Number 22: another host's Spark looked, stood still and wrote over the commit of this run, which took its own for done."""
     s3_lake.way = "spark"
     s3_lake.merge({NAME: [Changes(ORDERS, FIRST)]})
-    # the server of this test refuses checksums of parts
+    # The server of this test refuses checksums of parts.
     monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
     refresh, before, over = DeltaTable.refresh, s3_lake.log(NAME).version(), list[str]()
 

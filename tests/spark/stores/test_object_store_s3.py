@@ -1,4 +1,4 @@
-"""deltalake's words for a store, said in Spark's; and what of them an error may show. No server."""
+"""Tests the translation of deltalake's options of a store to Spark's, and what an error may show of them. The tests use no server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A table that is new in a lake in a store consists of the files that its snapshot uploaded: in one commit, whole or absent, whoever is
-killed."""
+"""Tests a new table in a store that consists of the files that its snapshot uploaded: it is made in one commit, and is whole or absent,
+whichever process is killed.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def azure_root(azurite: AzuriteServer) -> tuple[str, dict[str, str]]:
 
 @dataclasses.dataclass
 class StoreReading:
-    """A table whose rows are being read, and its path in a store. `uploads`: whether its chunks are in the store too."""
+    """A table whose rows a snapshot reads, and its path in a store. `uploads`: whether its chunks are in the store too."""
 
     reading: Reading
     uploads: bool
@@ -94,7 +95,7 @@ def root(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
 
 @pytest.fixture
 def reading(tmp_path: Path, root: tuple[str, dict[str, str]]) -> StoreReading:
-    """The rows of shop.orders are being read, nothing is held yet."""
+    """Starts a snapshot of shop.orders, with nothing buffered yet."""
     found = reading_in(tmp_path)
     found.lake.root, found.lake.storage_options = root
     return StoreReading(found, uploads=False)
@@ -125,7 +126,7 @@ def test_store_a_new_table_consists_of_what_was_read(reading: StoreReading, uplo
 
 
 class KilledError(BaseException):
-    """Nothing is tidied up."""
+    """The simulated kill, after which nothing is cleaned up."""
 
 
 def killed_at(point: str, patch: pytest.MonkeyPatch) -> None:
@@ -223,7 +224,7 @@ def test_store_identity_a_table_that_another_program_makes_meanwhile_stays(
 def test_store_identity_what_lies_where_the_table_goes_is_left_to_spark(reading: StoreReading) -> None:
     reading.reading.chunk(1, [{"id": 1, "value": "read"}])
     reading.table.write("notes.txt", b"of somebody")
-    with pytest.raises(AttributeError):  # no such Spark
+    with pytest.raises(AttributeError):  # There is no such Spark.
         reading.publish(100)
     assert list(reading.table.sizes()) == ["notes.txt"]
 
@@ -245,7 +246,7 @@ def test_store_a_publication_that_is_late_makes_no_table_ha(reading: StoreReadin
 def test_store_a_run_that_stands_still_removes_no_file_of_the_table_that_another_run_makes_ha(
     reading: StoreReading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It listed what a killed run left, and was told by the fence that it may go on. Then it stood still."""
+    """The run listed the files of a killed run, and the fence let it continue. Then it was suspended."""
     reading.reading.chunk(1, [{"id": 1, "value": "read"}])
     with monkeypatch.context() as patch:
         killed_at("before the commit", patch)
@@ -267,7 +268,7 @@ def test_store_a_run_that_stands_still_removes_no_file_of_the_table_that_another
 def test_s3_spark_goes_on_with_a_table_that_consists_of_what_was_read(
     lake: Lake, s3_root: tuple[str, dict[str, str]]
 ) -> None:
-    """Spark reads it, merges into it, and publishes it again; both ways make the same rows."""
+    """Spark reads the table, merges into it, and publishes it again. Both ways give the same rows."""
     lake.root, lake.storage_options = s3_root
     holds = Holding(lake.folder / "held")
     found = {}

@@ -1,4 +1,6 @@
-"""Another writer commits to a table while Sluice merges batches into it, on each kind of store: nothing of either writer is lost."""
+"""Tests another writer that commits to a table while Sluice merges batches into it, on each kind of store: no change of either writer is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def in_s3(request: pytest.FixtureRequest, lake: Lake) -> Lake:
 
 
 def in_azure(request: pytest.FixtureRequest, lake: Lake) -> Lake:
-    """Azurite has no endpoint for Spark, which makes the table in a folder that is then uploaded."""
+    """Azurite has no endpoint for Spark, so Spark makes the table in a folder, which is then uploaded."""
     store: AzuriteServer = request.getfixturevalue("azurite")
     there = dataclasses.replace(
         lake, root=f"az://{store.container}/{uuid.uuid4().hex[:12]}", storage_options=store.options
@@ -82,7 +84,7 @@ def in_azure(request: pytest.FixtureRequest, lake: Lake) -> Lake:
 
 @pytest.fixture(params=["local", "s3", "azure"])
 def raced(request: pytest.FixtureRequest, lake: Lake) -> Lake:
-    """A lake whose table has the first two batches in two files."""
+    """Creates a lake whose table has the first two batches in two files."""
     lake.way = "small"
     match request.param:
         case "azure":

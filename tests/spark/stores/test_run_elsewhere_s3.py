@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Elsewhere:
-    """A host of runs, with a conf/ that names no folder of the engine's."""
+    """A host for runs, with a conf/ that names no folder of the engine."""
 
     def __init__(self, root: Path, conf: Path) -> None:
         self.data = root / "data"

@@ -1,4 +1,4 @@
-"""Spark commits to a Delta table in S3 while another writer commits the same version, or while the answer of the store is lost."""
+"""Tests Spark's commits to a Delta table in S3 while another writer commits the same version, or while the answer of the store is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_jar_of_the_log_store_was_made_of_the_source_in_the_repository() -> 
 
 
 class Table:
-    """A Delta table in a bucket of its own, which Spark reaches over a proxy."""
+    """A Delta table in its own bucket, which Spark reaches over a proxy."""
 
     def __init__(self, store: S3Server) -> None:
         self.bucket = f"commits-{uuid.uuid4().hex[:12]}"

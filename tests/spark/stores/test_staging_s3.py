@@ -1,4 +1,6 @@
-"""Staged batches in an S3 store, from the source to the lake there: both ways of a merge, cascades, snapshots, an engine that restarts."""
+"""Tests staged batches in an S3 store, from the source to the lake in the store: both ways of merging, cascades, snapshots, an engine that
+restarts.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ NAMED = {"aws_access_key_id": "$LAKE_ACCESS", "aws_secret_access_key": "$LAKE_SE
 
 @pytest.fixture
 def prefix(s3_store: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A prefix of its own in the store; its credentials by the names of variables."""
+    """Returns a new prefix in the store. Credentials are given by the names of variables."""
     monkeypatch.setenv("LAKE_ACCESS", ACCESS_KEY)
     monkeypatch.setenv("LAKE_SECRET", SECRET_KEY)
     monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
@@ -81,7 +83,7 @@ class Destination:
         )
 
     def merge(self, batch: OutstandingBatch) -> list[str]:
-        """The ways of its tables; by a run that does not see what the engine staged."""
+        """Merges a batch with a run that does not see what the engine staged. Returns the ways in which its tables were merged."""
         shutil.rmtree(self.captured.directory / "staging", ignore_errors=True)
         ways: list[str] = []
         spark_merge(

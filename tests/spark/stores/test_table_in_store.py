@@ -1,4 +1,4 @@
-"""The first commit of a table in a store, on a store in memory: what another run or program does between the upload and the commit."""
+"""Tests the first commit of a table in a store in memory: what another run or program does between the upload and the commit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOST = "this run does not hold the run lock of shop any more"
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> StoreFolder:
-    """The folder of a table that does not exist yet."""
+    """Returns the folder of a table that does not exist yet."""
     store = MemoryStore()
 
     def opened(url: str, _options: Mapping[str, str]) -> tuple[pafs.PyFileSystem, str]:
@@ -102,7 +102,7 @@ def test_store_a_lock_that_is_lost_during_the_commit_leaves_the_whole_table_ha(
 def test_store_identity_files_that_were_removed_before_the_commit_become_no_table(
     table: StoreFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another destination has the same path in its conf/, and takes the files for those of a killed run."""
+    """Another destination has the same path in its conf/, and mistakes the files for those of a killed run."""
     put_file = StoreFolder.put_file
 
     def removed(there: StoreFolder, file: Path, name: str = "") -> None:

@@ -1,1 +1,1 @@
-"""Delta tables: whose they are, how they follow their source, who reads them."""
+"""Tests Delta tables: their owners, how they follow their source, and their readers."""

@@ -1,6 +1,6 @@
-"""Delta tables that follow what was altered of their source: columns added, widened, renamed, dropped, converted.
+"""Tests Delta tables that follow alterations of their source: columns are added, widened, renamed, dropped, converted.
 
-All stories are merged in one batch, before and after data of the tables around their alterations; each test looks at one table.
+All stories are merged in one batch, with data of the tables before and after their alterations. Each test looks at one table.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ STORIES: dict[str, list[Segment]] = {
 
 
 class Followed:
-    """The lake after the batch, and after the same batch cut anew in every other way."""
+    """The lake after the batch, and after the same batch divided in every other way."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -173,7 +173,7 @@ def test_ddl_a_table_follows_its_source(followed: Followed, name: str) -> None:
 
 
 def test_ddl_a_type_is_widened_in_place(followed: Followed) -> None:
-    """Read by Spark: deltalake refuses tables with widened types, but knows their log."""
+    """The table is read by Spark, because deltalake refuses tables with widened types. But deltalake can read their log."""
     types = {
         column: type_name for column, type_name in followed.first["ddl.widened"].columns if column in WIDE_AFTER.columns
     }
@@ -189,7 +189,7 @@ def test_ddl_a_type_is_widened_in_place(followed: Followed) -> None:
 
 
 def test_ddl_a_statement_that_only_converts_columns_is_one_commit_without_column_mapping(followed: Followed) -> None:
-    """So every reader reads the table afterwards, also Polars, which refuses column mapping."""
+    """So every reader can read the table afterwards, also Polars, which refuses column mapping."""
     table = followed.lake.log("ddl.retyped")
     operations = [commit["operation"] for commit in reversed(table.history())]
     assert [each for each in operations if each not in {"MERGE", "WRITE"}] == [
@@ -205,14 +205,14 @@ def test_ddl_a_statement_that_only_converts_columns_is_one_commit_without_column
 def test_ddl_a_batch_that_comes_again_changes_nothing(followed: Followed) -> None:
     versions = {name: followed.lake.log(name).version() for name in STORIES}
     repeated = followed.merge(followed.directory)
-    for cut in (0, 1, 2):  # each segment alone, as when batches are cut anew
+    for cut in (0, 1, 2):  # Each segment is a batch of its own, as if the batches were divided differently.
         followed.merge(followed.lake.stage({name: segments[cut : cut + 1] for name, segments in STORIES.items()}))
     assert {name: followed.lake.log(name).version() for name in STORIES} == versions
     assert all(report.skipped for report in repeated.values())
 
 
 class LaneThatBreaks(LakeSession):
-    """A lane that is cut off before its nth statement of a kind that changes a table."""
+    """A Spark session that is interrupted before its nth statement of a kind that changes a table."""
 
     def __init__(self, session: LakeSession, statements: int) -> None:
         super().__init__(session.spark)
@@ -228,7 +228,7 @@ class LaneThatBreaks(LakeSession):
 
 
 def test_ddl_a_merge_that_broke_anywhere_is_taken_up_again(followed: Followed) -> None:
-    """The swap, the drop and the copies of one statement, cut off after every one or two of its statements."""
+    """The swap, the drop and the copies of one statement are interrupted after every one or two of their statements."""
     name, lake = "ddl.many", followed.lake
     target = TableTarget(path=str(lake.folder / "lake" / "ddl.cut"))
     batch = read_staged_batch(lake.stage({name: STORIES[name]}))

@@ -31,12 +31,12 @@ KEY = 77
 
 @dataclasses.dataclass
 class Change:
-    """A statement: what each column so far becomes (None: dropped), and the columns added."""
+    """A statement: the new name of each column (None if it is dropped), and the added columns."""
 
     before: dict[str, str]
     after: dict[str, str]
     alterations: tuple[Alteration, ...]
-    expected: dict[str, str]  # column afterwards → column whose values it has, "" for none
+    expected: dict[str, str]  # column afterwards → the column whose values it has, "" for none
     kept: set[str]
 
 
@@ -80,7 +80,7 @@ def changes(draw: st.DrawFn) -> Change:
 
 @dataclasses.dataclass
 class Played:
-    """A table as column → (type, column its values came from)."""
+    """A table as column → (type, the column from which its values came)."""
 
     columns: dict[str, tuple[str, str]]
 
@@ -114,14 +114,14 @@ class Played:
 @settings(deadline=None)
 @given(changes(), st.sets(st.sampled_from(NAMES)))
 def test_ddl_every_column_has_the_values_it_is_to_have(change: Change, left: set[str]) -> None:
-    """`left`: columns that the source dropped before, and the table kept."""
+    """`left`: columns that the source dropped before, and that the table kept."""
     left -= set(change.before)
     table = Played({name: (type_name, name) for name, type_name in change.before.items()})
     table.columns |= {name: ("string", f"{name} of before") for name in left}
     columns = tuple(LakeColumn(name=name, type=type_name) for name, type_name in change.after.items())
     segment = SchemaSegment(order_key=KEY, commit_time_us=0, key=(), columns=columns, alterations=change.alterations)
     plan = plan_of(table.there, tuple(left), segment)
-    for _ in range(2):  # a step that is behind the table changes nothing when it comes again
+    for _ in range(2):  # A step that the table has passed already changes nothing when it is repeated.
         table.run(removing_statements("t", plan, table.there))
     for _ in range(2):
         table.run(giving_statements("t", plan, table.there))
@@ -138,7 +138,7 @@ def test_ddl_every_column_has_the_values_it_is_to_have(change: Change, left: set
 
 
 def test_ddl_a_plan_that_is_behind_the_table_has_no_steps() -> None:
-    """As when the ledger was set up anew and the statement comes under another order key."""
+    """This happens if the ledger was created again, and the statement arrives under another order key."""
     segment = SchemaSegment(
         order_key=KEY,
         commit_time_us=0,

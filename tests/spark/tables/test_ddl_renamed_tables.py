@@ -92,7 +92,9 @@ GONE_ON = {
 
 @pytest.mark.spark
 def test_ddl_tables_that_swap_names_swap_rows_and_columns(lake: Lake) -> None:
-    """Keyed, keyed otherwise and keyless, in a circle; each goes on with changes of what it is now."""
+    """Tables with a key, with another key and without a key exchange their names in a circle. Each continues with changes of the table that
+    has its name now.
+    """
     lake.merge(BEFORE)
     directory = lake.stage(CYCLE)
     lake.merge_staged(directory, CYCLE)
@@ -107,7 +109,7 @@ def test_ddl_tables_that_swap_names_swap_rows_and_columns(lake: Lake) -> None:
 
 
 class LaneThatBreaks(LakeSession):
-    """Is cut off before or after its write."""
+    """A Spark session that is interrupted before or after its write."""
 
     def __init__(self, session: LakeSession, *, after: bool) -> None:
         super().__init__(session.spark)
@@ -123,7 +125,9 @@ class LaneThatBreaks(LakeSession):
 @pytest.mark.spark
 @pytest.mark.parametrize("order", [("s.a", "s.b", "s.log"), ("s.log", "s.b", "s.a")], ids=" ".join)
 def test_ddl_identity_a_swap_that_broke_anywhere_is_finished(lake: Lake, order: tuple[str, ...]) -> None:
-    """Forwards and backwards along the circle; each table is cut off before its commit and after it, before it is remembered."""
+    """The tables are merged in both orders along the circle. Each table is interrupted before its commit, and after the commit before it is
+    recorded.
+    """
     records = Records()
     targets = {name: lake.target(name) for name in CYCLE}
     merge_batch(lake.stage(BEFORE), targets, lake.spark, BatchContext(records=records))
@@ -151,7 +155,7 @@ def _merged(
 
 @pytest.mark.spark
 def test_ddl_a_plain_rename_brings_the_rows_along(lake: Lake) -> None:
-    """To a name that the lake does not have, to one that it has from before, and from one of which it has nothing."""
+    """The new name is missing in the lake, exists from before, or belongs to a table of which the lake has nothing."""
     lake.merge(BEFORE)
     first: dict[str, list[Segment]] = {"s.c": [named(20, "s.a", A)], "s.a": [Truncate(20)]}
     second: dict[str, list[Segment]] = {"s.b": [named(30, "s.c", A)], "s.log": [named(30, "s.none", LOG)]}
@@ -185,7 +189,7 @@ def test_ddl_marks_of_deleted_rows_and_left_columns_come_along(lake: Lake) -> No
 
 @pytest.mark.spark
 def test_ddl_identity_rows_of_a_table_that_is_not_as_it_was_left_are_not_taken(lake: Lake) -> None:
-    """A disk that is not mounted, or columns that conf/ has otherwise under the other name."""
+    """A disk is not mounted, or conf/ has other columns under the other name."""
     records = Records()
     targets = {name: lake.target(name) for name in BEFORE}
     merge_batch(lake.stage(BEFORE), targets, lake.spark, BatchContext(records=records))

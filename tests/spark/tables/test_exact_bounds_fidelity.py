@@ -1,4 +1,6 @@
-"""No row is passed over because the log says a bound that is none: numbers of more digits than a float has, as BIGINT UNSIGNED."""
+"""Tests that no row is skipped because of wrong bounds in the log, for numbers with more digits than a float has,
+such as BIGINT UNSIGNED.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,9 @@ def test_fidelity_columns_that_a_float_holds_keep_their_bounds() -> None:
 
 
 def test_fidelity_files_are_found_by_bounds_above_all_signed_numbers(tmp_path: Path) -> None:
-    """A merge of a table with such keys failed for good: Arrow compares no decimal with an int of 64 bits and more."""
+    """Before, merges of a table with such keys failed permanently, because Arrow cannot compare a decimal with an integer of 64 bits or
+    more.
+    """
     rows = pa.table({"id": pa.array([decimal.Decimal(2**64 - 9), decimal.Decimal(2**64 - 5)], pa.decimal128(20, 0))})
     deltalake.write_deltalake(tmp_path / "t", rows)
     commit = next((tmp_path / "t" / "_delta_log").glob("*.json"))
@@ -151,7 +155,7 @@ def rows_of(schema: Schema, operation: int, index: int, *keys: int, n: int = 0) 
 
 
 def mapped(lake: Lake, how: str) -> str:
-    """A table that Spark made and altered, so that its key has another name in its files than in the table."""
+    """Creates a table that Spark made and altered, so that its key has another name in its files than in the table."""
     before, altered = ALTERED[how]
     lake.way = "spark"
     lake.merge({how: [rows_of(before, INSERT, 1, 1, 2), altered]})
@@ -160,7 +164,7 @@ def mapped(lake: Lake, how: str) -> str:
 
 
 def by_every_reader(session: SparkSession, path: str, key: int) -> list[int]:
-    """How many rows of a key Spark, DuckDB and deltalake find."""
+    """Returns how many rows of a key Spark, DuckDB and deltalake find."""
     connection = duckdb.connect()
     connection.execute(f"LOAD '{next(Path(duckdb_extension_delta.__file__).parent.rglob('delta.duckdb_extension'))}'")
     duck = connection.sql(f"SELECT count(*) FROM delta_scan('{path}') WHERE id = {key}::DECIMAL(20,0)").fetchall()
@@ -192,7 +196,7 @@ def test_small_merges_of_mapped_tables_leave_no_rounded_bounds(lake: Lake, sessi
 def test_files_with_rounded_bounds_are_rewritten_before_the_next_merge(
     lake: Lake, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 1: a table that an earlier version left with rounded bounds is repaired once, also after a crash amid the repair."""
+    """Number 1: a table that an earlier version left with rounded bounds is repaired once, also after a crash during the repair."""
     path = rounded_by_an_earlier_version(lake, monkeypatch)
     assert by_every_reader(session, path, BIG) != [1, 1, 1], "the fault that is repaired"
     reading = deltalake.DeltaTable(path)
@@ -239,7 +243,7 @@ def test_maintenance_rewrites_files_with_rounded_bounds(
 
 
 def rounded_by_an_earlier_version(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A mapped table with a file whose bounds deltalake rounded, as it does without `writer_properties`."""
+    """Creates a mapped table with a file whose bounds deltalake rounded, as it does without `writer_properties`."""
     path = mapped(lake, "shop.renamed")
     with monkeypatch.context() as earlier:
         earlier.setattr(exact_bounds, "may_be_rounded", lambda _table: False)
@@ -278,7 +282,7 @@ def test_columns_that_swapped_their_names_are_judged_by_their_own_bounds(lake: L
 
 
 def test_fidelity_nested_columns_of_mapped_tables_have_no_bounds() -> None:
-    """The names of files are those that deltalake has to be told; nested ones cannot be named."""
+    """deltalake must be given the names in the files, and nested ones cannot be named."""
     mapped_as = {b"delta.columnMapping.physicalName": b"col-1"}
     long: Any = pa.field("id", pa.decimal128(20, 0), metadata=mapped_as)
     plain: Any = pa.field("n", pa.int32(), metadata={b"delta.columnMapping.physicalName": b"n0"})

@@ -1,4 +1,6 @@
-"""Bounds that a footer gives lose no row, to whoever skips files by them: any values of any type, in files as a snapshot's chunks are."""
+"""Tests that readers who skip files by the bounds in a footer miss no row: any values of any type, in files like the
+chunks of a snapshot.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from sluice.cdc_engine.parquet_files import lake_writer
 from sluice.spark_jobs.tables.file_statistics import statistics
 from sluice.spark_jobs.tables.new_table import Contents, make_table
 
-# around the place where texts are cut, and what JSON, UTF-16 or a reader of lines take for something else
+# These texts have special characters for the limit at which texts are shortened, and for JSON, UTF-16 or readers of lines.
 AWKWARD = st.text(st.sampled_from('aß\U0001f600\U0010ffff\uffff\x00\x1f"\\\u2028\x85 '), min_size=28, max_size=40)
 TEXTS = st.one_of(st.text(max_size=6), AWKWARD, st.text(max_size=3).map(lambda text: text + "y" * 5000))
 LAST, LAST_UTC = dt.datetime.max, dt.datetime.max.replace(tzinfo=dt.UTC)  # noqa: DTZ901  without a zone
@@ -90,7 +92,7 @@ def test_a_reader_that_skips_files_finds_each_value(
             assert all(value <= high for value in known), told
     everything = [value for found in files for value in found if value is not None]
     dataset, lazy = table.to_pyarrow_dataset(), pl.scan_delta(str(path))
-    # a parameter of so many digits would be a DOUBLE
+    # A parameter with this many digits would be a DOUBLE.
     asked = f"CAST(? AS {type_name})" if type_name.startswith("decimal") else "?"
     duck_sql = f"SELECT count(*) FROM delta_scan('{path}') WHERE value = {asked}"
     for value in set(everything):
@@ -107,7 +109,7 @@ def _for_duck(value: Any) -> Any:
 
 
 def _make(path: Path, type_name: str, kind: pa.DataType, files: Sequence[Sequence[Any]]) -> None:
-    """One data file for each list, of row groups of two rows; the other column always has bounds."""
+    """Writes one data file for each list, with row groups of two rows. The other column always has bounds."""
     columns = (LakeColumn(name="value", type=type_name), LakeColumn(name="other", type="int"))
     schema = pa.schema([("value", kind), ("other", pa.int32())])
 

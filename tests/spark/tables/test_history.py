@@ -1,4 +1,6 @@
-"""A table's own log tells which batches made it and what became of a row: `sluice history` and `sluice why`, on merges by Spark."""
+"""Tests that a table's own log shows which batches made it and what happened to a row: `sluice history` and `sluice why`, on merges by
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ class Told:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectServer) -> Told:
-    """Five batches of one table, each merged by a run of its own name."""
+    """Merges five batches of one table, each with a run of its own name."""
     folder: Path = tmp_path_factory.mktemp("history")
     lake = Lake(folder, SparkSettings(remote=spark_server.url, sessions_file=folder / "lanes.json"))
     reports = []

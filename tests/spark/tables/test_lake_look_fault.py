@@ -1,4 +1,4 @@
-"""What another hand does to a Delta table that nobody writes to is found by a look at its log; Spark has no part in it."""
+"""Tests that changes by another program to an idle Delta table are found by a look at its log, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tables that conf/ partitions, clusters or gives a change data feed: made so, merged so, told so where they are already."""
+"""Tests tables that conf/ partitions, clusters or gives a change data feed: they are created like this, merged like this, and existing
+tables are altered.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ ROWS = [(1, "fr", "moved"), (3, "de", "c"), (4, "it", "d")]
 
 
 def merged(lake: Lake, images: list[Image], layout: Layout) -> str:
-    """Who merged it."""
+    """Merges the images, and returns which way merged them."""
     return lake.merge({TABLE: [Changes(ORDERS, images)]}, layout=layout)[TABLE].way
 
 
@@ -60,7 +62,7 @@ def test_a_table_is_clustered_when_made_told_otherwise_and_no_longer(lake: Lake,
     assert detail(session, lake)["clusteringColumns"] == ["country", "id"]
     version = lake.log(TABLE).version()
     merged(lake, [image(INSERT, 33, 5)], Layout(cluster_by=("country", "id")))
-    assert lake.log(TABLE).version() == version + 1  # it is not told again
+    assert lake.log(TABLE).version() == version + 1  # The property is not set again.
     merged(lake, [image(DELETE, 49, 5)], Layout())
     assert not detail(session, lake)["clusteringColumns"]
     assert lake.rows(TABLE, "id", "country", "name") == ROWS

@@ -1,4 +1,4 @@
-"""How many rows are marked, told by logs that are cut short or made by others; `tests/spark/small` holds it to Spark's own."""
+"""Tests the number of marked rows for logs that are shortened or made by other programs. `tests/spark/small` compares it with Spark's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def commit(log: Path, version: int, *actions: dict[str, Any]) -> None:
 
 
 def checkpoint(log: Path, version: int, counts: list[int | None] | None) -> None:
-    """One without vectors (None) may lack their column."""
+    """Writes a checkpoint. One without deletion vectors (None) may lack their column."""
     vectors = [{"deletionVector": None if count is None else {"cardinality": count}} for count in counts or []]
     adds = vectors if counts is not None else [{"path": "a.parquet"}]
     pq.write_table(pa.table({"add": pa.array([*adds, None])}), log / f"{version:020d}.checkpoint.parquet")

@@ -24,7 +24,7 @@ MADE = {"shop.times": TIMES, "shop.plain": PLAIN, "shop.log": KEYLESS}
 
 
 def first_commit(lake: Lake, name: str) -> dict[str, Any]:
-    """The actions that make a table, without what differs from table to table, and from one moment to another."""
+    """Returns the actions that create a table, without values that differ between tables and times."""
     lines = (Path(lake.target(name).path) / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
     actions = {kind: value for line in lines for kind, value in json.loads(line).items() if kind != "commitInfo"}
     metadata = actions["metaData"]
@@ -95,7 +95,7 @@ def test_fault_a_table_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: 
         with pytest.raises(OSError, match="No space left"):
             make_table(str(place), COLUMNS, {}, check=UNASKED)
     assert list(place.parent.iterdir()) == []
-    place.mkdir()  # as somebody may have left it
+    place.mkdir()  # Somebody may have left such a folder.
     assert make_table(str(place), COLUMNS, {}, check=UNASKED)
     assert [each.name for each in place.parent.iterdir()] == ["orders"]
 

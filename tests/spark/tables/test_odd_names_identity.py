@@ -1,4 +1,4 @@
-"""Tables with names that no file has: each is in a folder of its own below the lake, on a real server and a real Spark."""
+"""Tests tables with names that no file can have: each is in a folder of its own below the lake, on a real server and a real Spark."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ class Odd(Pipeline):
 def test_tables_with_names_that_no_file_has(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Number 6: `../../../outside` leaves the lake, `orders/2024` lies inside `orders`; number 25: `%s` breaks `equal`, `..` fails runs."""
+    """Number 6: `../../../outside` was outside the lake, `orders/2024` was inside `orders`. Number 25: `%s` broke `equal`, `..` made runs
+    fail.
+    """
     odd = Odd(tmp_path / "a" / "b" / "c", mysql80, spark_server)
     odd.captured.describe("tables:", f"  {odd.captured.database}.log/ged: {{history: true, change_log: true}}")
     odd.say("CREATE TABLE {table} (id INT PRIMARY KEY, `per%cent` INT, `tick``s` VARCHAR(9), `q\"u'o` INT)")

@@ -1,4 +1,4 @@
-"""What a merge tells of its price: rows changed and rewritten as they were, files looked into and left out."""
+"""Tests what a merge reports about its cost: rows that were changed or rewritten unchanged, files that were scanned or skipped."""
 
 from __future__ import annotations
 

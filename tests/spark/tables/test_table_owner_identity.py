@@ -1,4 +1,4 @@
-"""Whether a Delta table is the one that this ledger left: the rules, each by an example. Spark has no part in it."""
+"""Tests the rules that decide whether a Delta table is the one that this ledger left, with an example for each. The tests use no Spark."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def restored(version: int) -> Mapping[str, Any]:
 
 
 def after(*commits: Mapping[str, Any]) -> FoundTable:
-    """With commits after version 5, the newest first, as Delta tells them."""
+    """Returns the table with commits after version 5, the newest first, as Delta lists them."""
     numbered = [{**each, "version": 6 + index} for index, each in enumerate(commits)]
     return dataclasses.replace(THERE, version=5 + len(commits), commits=numbered[::-1])
 
@@ -59,17 +59,19 @@ def after(*commits: Mapping[str, Any]) -> FoundTable:
         (None, GONE),
         (None, THERE),
         (None, dataclasses.replace(THERE, owner="", applied_epoch=-1)),
-        (LEFT, dataclasses.replace(THERE, owner="", written_before=True)),  # the property was taken away by hand
+        (LEFT, dataclasses.replace(THERE, owner="", written_before=True)),  # The property was removed by hand.
         (LEFT, THERE),
         (LEFT, after(commit("OPTIMIZE"), commit("VACUUM START"), commit("SET TBLPROPERTIES"))),
         (LEFT, after(commit("MERGE", delivery=7))),
         (LEFT, after(commit("MERGE", delivery=6, end=START))),
         (LEFT, after(commit("MERGE", delivery=6, end={**START, "file": "binlog.000008", "offset": 900}))),
-        (LEFT, after(commit("MERGE", delivery=6, end={**END, "offset": 901}))),  # read again in its own epoch
-        (LEFT, dataclasses.replace(THERE, commits=({**commit("RESTORE"), "version": 5},))),  # it was accepted as it is
+        # The batch was read again in its own epoch.
+        (LEFT, after(commit("MERGE", delivery=6, end={**END, "offset": 901}))),
+        # The table was accepted as it is.
+        (LEFT, dataclasses.replace(THERE, commits=({**commit("RESTORE"), "version": 5},))),
         (LEFT, after(commit("MERGE", delivery=9, ledger="ffffffffffff"))),
         (LEFT, after(commit("WRITE", mode="Append"))),
-        (LEFT, after(restored(3), restored(5))),  # all is back
+        (LEFT, after(restored(3), restored(5))),  # All commits are back.
         (LEFT, after(commit("MERGE", delivery=7), restored(3), restored(6))),
     ],
 )
@@ -96,7 +98,8 @@ def test_identity_a_table_that_is_ours_is_written(record: TableRecord | None, fo
         ("TABLE_RESTORED", LEFT, after(commit("WRITE", mode="Overwrite"))),
         ("TABLE_RESTORED", LEFT, after(restored(5), restored(4))),
         ("TABLE_RESTORED", LEFT, after(restored(3), restored(6))),
-        ("TABLE_RESTORED", LEFT, after(commit("MERGE", delivery=7), restored(5))),  # what the run merged is gone
+        # The rows that the run merged are gone.
+        ("TABLE_RESTORED", LEFT, after(commit("MERGE", delivery=7), restored(5))),
         ("TABLE_RESTORED", LEFT, after(restored(3), commit("MERGE", delivery=7))),
         ("TABLE_AHEAD", None, dataclasses.replace(THERE, applied_epoch=3)),
         ("TABLE_AHEAD", LEFT, after(commit("MERGE", delivery=8))),
@@ -127,7 +130,9 @@ def test_identity_a_restore_past_a_small_merge_that_no_record_has_is_refused() -
 
 
 def test_ddl_identity_a_table_that_took_over_rows_of_another_is_ours() -> None:
-    """Also where the merge broke before it was remembered; its id is another one then. What another hand did is refused as ever."""
+    """This also holds if the merge was interrupted before the new table was recorded. The table then has another id. Changes by other
+    programs are still refused.
+    """
 
     def replaced(table: str, ledger: str = OURS.ledger_id) -> Mapping[str, Any]:
         batch = {"sluice": 1, "ledger": ledger, "table": table, "delivery": 7, "end": END}

@@ -1,4 +1,4 @@
-"""A user's own OPTIMIZE and VACUUM, between merges and in their midst: one of both is done again, and no row goes astray."""
+"""Tests a user's own OPTIMIZE and VACUUM between and during merges: one of the two conflicting commits is repeated, and no row is lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class User:
     def __init__(self, session: LakeSession, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self._session, self._table = session, delta_path(path)
         self.conflicts = 0
-        # as maintenance does: a VACUUM lists files by ten thousand tasks unless told otherwise
+        # Maintenance does the same, because by default a VACUUM lists files with ten thousand tasks.
         session.configure({**settings.SMALL_SETTINGS, **VACUUM_SETTINGS})
         whole = LakeSession.commit
 
@@ -64,8 +64,8 @@ class User:
 
 @pytest.fixture
 def user(lake: Lake, monkeypatch: pytest.MonkeyPatch, marks_rows: None) -> Iterator[User]:
-    """A user of a table with marked rows, which is what OPTIMIZE rewrites."""
-    of_the_user = dataclasses.replace(lake.spark, sessions_file=None)  # a run ends the sessions that its file names
+    """Returns a session of a user, and a table with marked rows, which OPTIMIZE rewrites."""
+    of_the_user = dataclasses.replace(lake.spark, sessions_file=None)  # A run ends the sessions that its file names.
     with open_sessions(of_the_user, 1) as (session,):
         yield User(session, lake.target(NAME).path, monkeypatch)
 

@@ -1,4 +1,4 @@
-"""The error of a Spark that cannot replace a table of its Delta says which versions can."""
+"""Tests the error of a Spark whose Delta cannot replace a table: it says which versions can."""
 
 import pytest
 

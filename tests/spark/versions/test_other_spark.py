@@ -1,4 +1,4 @@
-"""Spark 3.5 with Delta 3.3, and Spark 4.0 with Delta 4.0, merge and publish as the pinned version does: its tests, on their servers."""
+"""Runs the tests of merges and publications on servers of Spark 3.5 with Delta 3.3, and Spark 4.0 with Delta 4.0."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ globals().update(
 
 
 def test_the_server_is_the_old_one_and_runs_merge_its_small_tables(lake: Lake, other_spark: OtherSpark) -> None:
-    """It starts no Python process for them, which would stay when the session ends."""
+    """The old server starts no Python process for them, because such a process would stay when the session ends."""
     with open_sessions(lake.spark, 1) as (session,):
         assert session.spark.version == other_spark.version
     assert why_not_on_executors(lake.spark).startswith(OLD_SPARK)

@@ -1,4 +1,4 @@
-"""A lake in S3 with servers of Spark 3.5 and 4.0: merges in both ways, a publication, and a commit that another writer replaces."""
+"""Tests a lake in S3 with servers of Spark 3.5 and 4.0: merges in both ways, a publication, and a commit that another writer replaces."""
 
 from __future__ import annotations
 

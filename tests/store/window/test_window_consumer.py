@@ -1,4 +1,4 @@
-"""The window of a stream: readers at places of their own get what follows, whole and once, whatever the stream does."""
+"""Tests the window of a stream: readers at different positions get everything that follows, complete and once, whatever the stream does."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_is_above_the_bounds_goes_and_whoever_needs_it_is_told() -> None:
 
 
 def test_a_place_at_the_same_offset_with_another_executed_set_is_another_place() -> None:
-    """Streams that were asked for by GTID set begin at one offset, and each left out what its reader had."""
+    """Streams that were requested by GTID set begin at one offset, and each left out what its reader had."""
     window, source = Window(START, bytes_max=64), Source(transaction=6)
     window.put(source.block([1, 1, 1], size=16))
     ended = window.read(WindowPosition(START), 1, 1 << 20)
@@ -105,7 +105,9 @@ def test_an_open_transaction_that_comes_again_is_read_once() -> None:
 
 
 def test_another_transaction_than_the_one_that_was_begun_is_read_whole_failover() -> None:
-    """The server dies amid a transaction; another one has committed something else before it. What comes twice is told to be anew."""
+    """The server dies during a transaction. Another server has committed something else before it. Rows that arrive twice are reported as
+    repeated.
+    """
     window = Window(START, bytes_max=1 << 20)
     window.put(Source().block([], 4))
     begun = window.read(WindowPosition(START), 3 * 16, 1 << 20)
@@ -126,7 +128,7 @@ def test_another_transaction_than_the_one_that_was_begun_is_read_whole_failover(
 
 @pytest.mark.parametrize("is_another", [True, False], ids=["another", "the-same"])
 def test_a_stream_of_its_own_goes_on_amid_the_transaction_that_was_begun_and_no_other(*, is_another: bool) -> None:
-    """What was taken of it goes as it comes: it may be more than the window holds."""
+    """The part of it that was taken is passed on as it arrives, because it may be larger than the window."""
     live, source = Window(START, bytes_max=1 << 20), Source()
     live.put(source.block([], 9, size=16))
     begun = live.read(WindowPosition(START), 7 * 16, 1 << 20)
@@ -150,8 +152,8 @@ def test_a_stream_of_its_own_goes_on_amid_the_transaction_that_was_begun_and_no_
 def test_a_position_that_counts_other_row_events_is_refused_and_a_true_one_is_not(
     block_count: int, *, own: bool, mariadb: bool
 ) -> None:
-    """Such a position would skip row events of its transaction, or, beyond its end, whole transactions after it. MariaDB's offsets are
-    not compared.
+    """Such a position would skip row events of its transaction. Beyond its end, it would skip whole later transactions. MariaDB's offsets
+    are not compared.
     """
     start = dataclasses.replace(START, gtid_set="0-1-5" if mariadb else "")
     live, source = Window(start, bytes_max=1 << 20), Source()
@@ -184,7 +186,9 @@ def test_a_position_that_counts_other_row_events_is_refused_and_a_true_one_is_no
 
 
 def test_a_statement_names_the_transaction_that_it_begins() -> None:
-    """CREATE TABLE … SELECT: the statement, then rows whose place is another. It goes from a window before they come."""
+    """With CREATE TABLE … SELECT, the statement comes first, then rows whose position is different. The statement leaves the window before
+    the rows arrive.
+    """
     live, own = Window(START, bytes_max=1 << 20), Window(START, bytes_max=1 << 20, waits=True)
     statement = LoggedStatement(
         text="CREATE TABLE t", database="shop", offset=20, length=9, seconds=1, server=1, session=NO_SESSION
@@ -209,7 +213,7 @@ def test_what_came_of_a_transaction_that_was_dropped_names_no_other_one_failover
     own, source = Window(START, bytes_max=1 << 20, waits=True), Source()
     own.put(source.block([], 2))
     _, position = drained(own, WindowPosition(START))
-    assert own.read(position, 1, 1) is not None  # it goes from the window
+    assert own.read(position, 1, 1) is not None  # The statement leaves the window here.
     own.drop_open()
     own.put(Source(epoch=2, number=100).block([1]))
     reading = own.read(position, 1 << 20, 1 << 20)
@@ -287,7 +291,7 @@ def test_a_window_keeps_a_bounded_number_of_blocks_without_bytes(monkeypatch: py
 
 
 def test_a_window_remembers_a_bounded_number_of_executed_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A set that is forgotten is computed again, and means the same position."""
+    """If a set was dropped, it is computed again, and means the same position."""
     monkeypatch.setattr("sluice.cdc_engine.store.window.window.EXECUTED_MAX", 4)
     window, source = Window(START, bytes_max=1 << 20), Source(transaction=1)
     window.put(source.block([1] * 20, size=16))

@@ -1,1 +1,1 @@
-"""What a statement makes of a table, and what of it the lake follows."""
+"""Tests the effect of a statement on a table, and what the lake follows of it."""

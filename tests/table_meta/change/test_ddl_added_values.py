@@ -1,4 +1,6 @@
-"""What rows already there hold in an added column, by the session that ran the statement; and what that session was, from its event."""
+"""Tests the values that existing rows get in an added column, depending on the session that ran the statement, and the parsing of this
+session from its event.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rows already there hold in an added column, on real servers: what the change tells is what SELECT prints, or the table stops."""
+"""Tests the values that existing rows get in an added column, on real servers: they equal what SELECT prints, or the table stops."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ SECONDS, FRACTION = 1600000000, ".123456"
 
 @dataclasses.dataclass(frozen=True)
 class Taken:
-    """A definition that the server took: what SELECT prints of the row that was there, and of one that was inserted without the column
-    (none where the server lets none be)."""
+    """A definition that the server accepted. It has what SELECT prints of the existing row, and of a row that was inserted without the
+    column (none if the server refuses such a row).
+    """
 
     definition: str
     there: str | None
@@ -55,7 +56,9 @@ def taken(played: Scene, folder: Path, definitions: tuple[str, ...], sql_mode: s
 def _values(
     played: Scene, number: int, definition: str, sql_mode: str
 ) -> tuple[str | None, tuple[str | None, ...]] | None:
-    """What SELECT prints of the two rows, a TIMESTAMP in UTC, bytes in hexadecimal; None where the server has no such column."""
+    """Returns what SELECT prints of the two rows, with a TIMESTAMP in UTC and bytes in hexadecimal. None if the
+    server has no such column.
+    """
     with played.connection.cursor() as cursor:
         cursor.execute("SET sql_mode = %s, time_zone = '+03:30'", (sql_mode,))
         cursor.execute(f"CREATE TABLE t{number} (id int primary key)")

@@ -1,4 +1,4 @@
-"""What a statement alters of a table, item by item, and the schema that is followed after a stop. No server needed."""
+"""Tests what a statement alters of a table, item by item, and the schema that is followed after a stop. No server needed."""
 
 from __future__ import annotations
 

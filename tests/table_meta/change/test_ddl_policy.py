@@ -1,4 +1,4 @@
-"""What a policy and an approval decide about a statement, and what the lake gets from it."""
+"""Tests what a policy and an approval decide about a statement, and what the lake gets of it."""
 
 from __future__ import annotations
 
@@ -126,12 +126,12 @@ Apply = Callable[..., tuple[TableChange, ...]]
 
 @dataclasses.dataclass
 class Reviewed:
-    """A history at a policy, and the files of its reviews."""
+    """A history with a policy, and the files of its approvals."""
 
     folder: Path
 
     def apply(self, statement: str, **words: str) -> tuple[TableChange, ...]:
-        """The changes that a statement means, by a history made anew."""
+        """Returns the changes that a statement causes in a new history."""
         return self.history(**words).apply(statement, "shop", at(200))
 
     def history(self, **words: str) -> TableHistory:

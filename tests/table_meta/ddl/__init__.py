@@ -1,1 +1,1 @@
-"""Reading statements."""
+"""Tests the reading of statements."""

@@ -1,4 +1,6 @@
-"""Several hundred statements on real servers: after each, the schema that is read from the binlog is the one in information_schema."""
+"""Tests several hundred statements on real servers: after each, the schema that is read from the binlog equals the one in
+information_schema.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ Schemas = dict[tuple[str, str], TableSchema]
 
 @dataclasses.dataclass
 class Step:
-    """A statement of the corpus that the server took, where its event ends, and the schemas that the server had then."""
+    """A statement of the corpus that the server accepted, the end of its event, and the schemas that the server had then."""
 
     group: str
     statement: bytes
@@ -44,18 +46,18 @@ def schemas_on_server(watching: pymysql.Connection[Any]) -> Schemas:
 
 
 def played_group(played: Scene, group: Group, server: str) -> list[Step]:
-    """Whatever the statements do to their session, another one sees what became of them."""
+    """The schemas are read in another session, whatever the statements do to their own session."""
     steps: list[Step] = []
     with played.connection.cursor() as cursor, played.server.connect() as watching:
         cursor.execute(f"CREATE DATABASE {group.database} CHARACTER SET utf8mb4")
         played.connection.select_db(group.database)
         for statement in group.of(server):
             try:
-                played.connection.query(statement)  # bytes go as they are
+                played.connection.query(statement)  # Bytes are sent unchanged.
             except pymysql.MySQLError:
                 continue
             position = played.now(watching)
-            silent = steps and steps[-1].position == position  # what writes no event changes nothing
+            silent = steps and steps[-1].position == position  # A statement that writes no event changes nothing.
             schemas = steps[-1].schemas if silent else schemas_on_server(watching)
             steps.append(Step(group.name, statement, position, schemas))
         cursor.execute(f"DROP DATABASE {group.database}")
@@ -84,12 +86,12 @@ def schema_of(history: TableHistory, name: tuple[str, str], position: Position) 
 
 
 def differences(history: TableHistory, steps: list[Step]) -> list[str]:
-    """Each difference at the first statement that shows it."""
+    """Returns each difference at the first statement that shows it."""
     found: dict[str, bytes] = {}
     everywhere, names, group = list(history.table_names()), [], ""
     for step in steps:
         begins, group = step.group != group, step.group
-        if begins:  # tables of other groups are gone, and stay so
+        if begins:  # Tables of other groups are gone, and stay gone.
             databases = {database for each in steps if each.group == group for database, _ in each.schemas}
             names = [name for name in everywhere if name[0] in databases or name[0].startswith(f"ddl_{group}")]
         got = {name: schema_of(history, name, step.position) for name in (everywhere if begins else names)}
@@ -112,7 +114,7 @@ def _difference(got: TableSchema | None, expected: TableSchema | None) -> str:
         for mine, theirs in itertools.zip_longest(got.columns, expected.columns)
         if mine is None or theirs is None or not _same_column(mine, theirs)
     ]
-    # which engine is the default, or stands in for another, no statement says
+    # No statement shows which storage engine is the default, or replaces another one.
     if not ROWS_ELSEWHERE & {got.engine, expected.engine}:
         got, expected = (dataclasses.replace(schema, engine="") for schema in (got, expected))
     tables = [dataclasses.replace(schema, columns=()) for schema in (got, expected)]
@@ -122,7 +124,9 @@ def _difference(got: TableSchema | None, expected: TableSchema | None) -> str:
 
 
 def _same_column(mine: DeclaredColumn, theirs: DeclaredColumn) -> bool:
-    """A default that one side does not know (it is no plain literal) is not compared; nor is what a server shows with `?`."""
+    """Returns whether two columns are equal. A default that one side does not know (because it is no plain literal) is not compared, nor is
+    a default that a server shows with `?`.
+    """
     mine, theirs = (
         dataclasses.replace(each, type=each.type.replace(HIDDEN_CHARACTER, UNKNOWN)) for each in (mine, theirs)
     )

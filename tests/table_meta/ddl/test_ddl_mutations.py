@@ -1,4 +1,4 @@
-"""Mutated statements of the whole corpus, as events of a binlog: nothing but a named stop comes out, and the stream goes on."""
+"""Tests mutated statements of the whole corpus as events of a binlog: they cause at most a named stop, and the stream continues."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.binlog.scan.event_factory import START, EventFactory, feed
 from tests.table_meta.ddl_corpus import groups
 
 SHARDS = 4
-# Of each shard, some 6 s of a core: together twice as many as 60 s fed when they were asked for, in half the time, since the corpus is
-# read once and two of three statements are mutated. To go on for 60 s would hold up every run of the tests for more of the same.
+# The number of mutations of each shard, which takes some 6 s of a core. Together this is twice as many as in a test of 60 s, in half the
+# time, because the corpus is read once and two of three statements are mutated. A test of 60 s would only delay every run of the tests.
 MUTATIONS = 8000
-INTACT = 1 / 3  # of the statements: there must be tables for what is mutated
+INTACT = 1 / 3  # The share of statements that are not mutated, because mutated statements need tables.
 STATES = {
     "SCHEMA_UNKNOWN",
     "SCHEMA_MISMATCH",
@@ -71,7 +71,7 @@ WORDS = (
 
 
 class InMemory:
-    """A repository that keeps records for as long as it lives."""
+    """A repository that keeps records in memory."""
 
     def __init__(self) -> None:
         self.records: list[HistoryRecord] = []
@@ -90,7 +90,7 @@ class InMemory:
 
 
 def mutated(statement: bytes, other: bytes, chance: random.Random) -> bytes:
-    """Once to four times cut, spliced, doubled, or with a piece put in."""
+    """Returns the statement after one to four mutations: parts are removed, replaced, repeated or inserted."""
     for _ in range(chance.randint(1, 4)):
         at, end = sorted(chance.randint(0, len(statement)) for _ in range(2))
         end = min(end, at + chance.choice((1, 3, 30)))
@@ -109,7 +109,7 @@ def mutated(statement: bytes, other: bytes, chance: random.Random) -> bytes:
 
 
 def status(chance: random.Random) -> bytes:
-    """A session of any mode and any charsets."""
+    """Returns a session with any mode and any charsets."""
     modes = 0
     for bit in (0, 0, 1 << 2, 1 << 20, 1 << 9, 1 << 22, 1 << 0):
         modes |= bit * chance.randint(0, 1)

@@ -1,4 +1,4 @@
-"""The lexer: literals and names come back as they went in; text that is no statement never ends in anything but tokens or a clear error."""
+"""Tests the lexer: literals and names are returned unchanged, and text that is no statement causes only tokens or a clear error."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The schema history: by position, across restarts, against real servers."""
+"""Tests the schema history: by position, over restarts, with real servers."""

@@ -1,6 +1,6 @@
-"""Foreign keys in the schema history: what an account with nothing but SELECT sees of them, and what is said where they are in doubt.
+"""Tests foreign keys in the schema history: what an account with only SELECT sees of them, and what is reported if they are in doubt.
 
-That they are followed through DDL on every server is in `test_ddl_corpus`, with corpus/foreign_keys.sql.
+`test_ddl_corpus` tests with corpus/foreign_keys.sql that they are followed through DDL on every server.
 """
 
 from __future__ import annotations

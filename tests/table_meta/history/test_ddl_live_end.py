@@ -1,4 +1,4 @@
-"""Where no rule reads a statement: at the live end the server's schema answers, after it nothing does."""
+"""Tests a statement that no rule can read: at the live end the server's schema is used, and later none."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_ddl_the_servers_schema_answers_until_another_statement_touches_the_tabl
 def test_ddl_a_statement_no_rule_reads_is_answered_at_the_live_end_once_and_for_all(
     mysql80: DatabaseServer, tmp_path: Path
 ) -> None:
-    """The text that the history is given stands for a syntax of later servers; what the server did is a plain ALTER."""
+    """The text that the history gets imitates the syntax of a later server. The server itself executed a plain ALTER."""
     unread = "ALTER TABLE t ADD b SPINOR(3)"
     source = Source(destination="shop", host="127.0.0.1", port=mysql80.port, user="root", password=str)
     with scene(mysql80, "meta_unread") as played:

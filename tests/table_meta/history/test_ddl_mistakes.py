@@ -1,4 +1,6 @@
-"""No exception of ours ends a stream: whatever reading a statement, or following it, raises stops the tables it may concern, by name."""
+"""Tests that no exception ends a stream: whatever reading or following a statement raises stops, by name, the tables
+that it may concern.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def captured(database: str, table: str) -> bool:
 
 @pytest.fixture
 def known(tmp_path: Path) -> TableHistory:
-    """shop with captured tables and one that is not."""
+    """Returns shop with captured tables and one that is not captured."""
     made = TableHistory(tmp_path / "schema.jsonl", captured)
     tables = tuple(
         TableSchema(database="shop", table=name, charset="utf8mb4", columns=(ID,), key=("id",))
@@ -153,14 +155,14 @@ def test_ddl_a_mistake_at_a_table_map_stops_its_table(known: TableHistory, monke
 
 @pytest.mark.parametrize("client", sorted(CHARSETS))
 def test_ddl_a_client_of_any_charset_is_read(known: TableHistory, client: str) -> None:
-    """myloader begins with SET NAMES binary; some charsets Python does not have. All agree on ASCII."""
+    """myloader begins with SET NAMES binary, and Python lacks some charsets. All of them agree on ASCII."""
     collation = {name: number for number in range(2000, 0, -1) if (name := _name_of(number))}[client]
     status = b"\x04" + collation.to_bytes(2, "little") * 3
     for text in ("FLUSH TABLES", "CREATE USER x", "ALTER TABLE items ADD c int"):
         query = parse_query(EventFactory(checksum=False).query(text, status=status), 0)
         assert query.session.client == query.session.connection == query.session.server == client
         changes = known.apply(query.text, query.database, at(200), query.session)
-        if client not in {"ucs2", "utf16", "utf16le", "utf32"}:  # no client can have these
+        if client not in {"ucs2", "utf16", "utf16le", "utf32"}:  # No client can use these charsets.
             assert [change.kind for change in changes] == [TableChangeKind.SCHEMA] * ("items" in text)
 
 

@@ -1,4 +1,6 @@
-"""RENAME TABLE: captured tables take their rows along, copies of schema change tools too where all rows were followed; others stop."""
+"""Tests RENAME TABLE: captured tables take their rows along, and so do copies of schema change tools if all their rows were followed. Other
+tables stop.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ UUID = "6ace8bcef73211ea87e9f875a4d24e90"
 UUID_APART = "6ace8bce_f732_11ea_87e9_f875a4d24e90"
 LONG = "a_table_with_a_name_that_leaves_no_room_for_what_a_tool_appends"
 
-# all that is altered is followed, and no table goes unseen
+# The policies follow every alteration, and no table is ignored.
 REVIEW = SchemaDecisions(
     policy=lambda *_: {kind: {"drop": "keep", "drop_table": "hold"}.get(kind, "apply") for kind in PLANS}
 )
-# as conf/ has it where nobody says anything
+# The default policies of conf/.
 DEFAULT = SchemaDecisions(policy=lambda *_: dict.fromkeys(PLANS, "apply") | {"drop": "keep", "drop_table": "ignore"})
 
 
@@ -52,7 +54,7 @@ def history(request: pytest.FixtureRequest, tmp_path: Path) -> TableHistory:
 
 
 def swapped(history: TableHistory, name: str, copy: str, old: str) -> tuple[TableChange, ...]:
-    """What the swap of a tool means: its copy was altered before."""
+    """Returns what the swap of a tool means. Its copy was altered before."""
     history.apply(f"CREATE TABLE {copy} LIKE {name}", "shop", at(200))
     history.apply(f"ALTER TABLE {copy} ADD added varchar(3) NOT NULL DEFAULT 'x' AFTER id", "shop", at(210))
     history.apply(f"ALTER TABLE {copy} MODIFY id bigint", "shop", at(220))
@@ -102,7 +104,7 @@ def captures_all(history: TableHistory) -> bool:
     "swap", ["RENAME TABLE orders TO _orders_del, _orders_gho TO orders", "ALTER TABLE _orders_gho RENAME orders"]
 )
 def test_ddl_a_copy_that_was_there_before_the_stream_brings_no_rows(tmp_path: Path, swap: str) -> None:
-    """Number 26: the lake has of such a copy only the rows that came since; that it is captured by now proves nothing."""
+    """Number 26: the lake has only the rows of such a copy that arrived since. That the copy is captured by now proves nothing."""
     history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, DEFAULT)
     facts = DdlServerFacts(flavour="mysql", charset="utf8mb4")
     history.seed(SchemaSnapshot(facts, (), (table("orders"), table("_orders_gho"))), at(100))
@@ -127,7 +129,7 @@ def test_ddl_a_copy_that_was_created_while_it_was_excluded_brings_no_rows(tmp_pa
 
 
 def told(changes: tuple[TableChange, ...]) -> dict[str, tuple[str, str]]:
-    """By table what the lake is told, and which table it was."""
+    """Returns table → what the lake is told, and the previous name of the table."""
     return {change.table: (change.kind.value, change.renamed_from) for change in changes}
 
 

@@ -1,4 +1,6 @@
-"""A schema that an operator gives for a table of which none could be known: from the table's stop on, and for just that stop."""
+"""Tests a schema that an operator gives for a table with an unknown schema: it is valid from the table's stop on, and
+only for this stop.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def opened(folder: Path) -> TableHistory:
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> tuple[TableHistory, TableChange]:
-    """A history in which the table stopped at 200, and the change that told so."""
+    """Returns a history in which the table stopped at 200, and the change that reported it."""
     history = opened(tmp_path)
     history.seed(
         SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), (ORDERS,)), at(100)
@@ -82,7 +84,7 @@ def test_ddl_a_resolved_table_goes_on_with_the_schema_given_from_its_stop_on(
 
 @pytest.mark.found
 def test_ddl_a_stop_has_the_version_by_which_consumers_read_on(tmp_path: Path) -> None:
-    """Number 17: whatever the lake waits for, the stream has the table's new schema; without one the version says why."""
+    """Number 17: whatever the lake waits for, the stream has the table's new schema. If there is none, the version says why."""
     history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True)
     history.seed(
         SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), (ORDERS,)), at(100)

@@ -1,4 +1,4 @@
-"""The corpus read without a server: restarts and returns to earlier positions between any two statements change no schema."""
+"""Reads the corpus without a server: restarts and returns to earlier positions between any two statements change no schema."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def states(history: TableHistory, index: int) -> States:
 
 
 def expected(factory: pytest.TempPathFactory, group: Group) -> tuple[list[str], list[States]]:
-    """The statements that a server would take, and the states after each, read once from beginning to end."""
+    """Returns the statements that a server would accept, and the states after each, read once from beginning to end."""
     if group.name not in EXPECTED:
         history = begun(factory.mktemp("straight"), group)
         taken: list[str] = []

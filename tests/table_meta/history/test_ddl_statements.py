@@ -1,4 +1,4 @@
-"""What a statement means for captured and other tables: nothing, a change, or a stop with a state and a reason. No server needed."""
+"""Tests what a statement means for captured and other tables: nothing, a change, or a stop with a state and a reason. No server needed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def history(tmp_path: Path) -> TableHistory:
 
 
 def stopped(changes: tuple[TableChange, ...]) -> dict[str, str]:
-    """Of those that do not go on under another name."""
+    """Returns the stopped tables, without those that continue under another name."""
     assert all(change.kind is TableChangeKind.STOPPED or change.renamed_from for change in changes)
     return {change.table: change.state for change in changes if change.kind is TableChangeKind.STOPPED}
 
@@ -161,7 +161,7 @@ def test_every_captured_table_of_a_statement_stops(
     ],
 )
 def test_a_table_created_from_a_query_stops(history: TableHistory, rest: str) -> None:
-    """A query in parentheses, or VALUES or TABLE after partitions, was not recognized: in a session that logs statements, the table
+    """Before, a query in parentheses, or VALUES or TABLE after partitions, was not recognized. In a session that logs statements, the table
     continued without the rows of the query, which have no row events.
     """
     changes = history.apply(f"CREATE TABLE fresh {rest}", "shop", at(200))
@@ -332,7 +332,9 @@ SEQUENCE = (
 
 
 def test_ddl_row_events_of_a_sequence_are_of_no_table(tmp_path: Path) -> None:
-    """MariaDB logs what NEXTVAL takes as rows. A table that is known may have such columns; what has others stops as ever."""
+    """MariaDB logs the values that NEXTVAL takes as rows. A known table may have the same columns. A row event with other columns stops its
+    table as usual.
+    """
     made = TableHistory(tmp_path / "schema.jsonl", captured)
     known = table("known", *SEQUENCE)
     made.seed(

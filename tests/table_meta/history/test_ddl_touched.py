@@ -1,4 +1,4 @@
-"""Which tables a statement may have given other columns, by statement."""
+"""Tests which tables a statement may have given other columns, by statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table map against the history: what agrees is resolved, what differs stops the table with a sentence that shows both sides."""
+"""Compares a table map with the history: if they agree, the table is resolved. If they differ, it stops with a sentence that shows both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = (
     DeclaredColumn(name="ref", type="uuid", charset="binary"),
 )
 SCHEMA = TableSchema(database="shop", table="orders", charset="utf8mb4", columns=COLUMNS, key=("id",))
-# what MySQL writes without being asked: signs of id and price, charsets of name and ref
+# What MySQL always writes: the signs of id and price, and the charsets of name and ref.
 MINIMAL: list[tuple[int, bytes]] = [(Field.SIGNEDNESS, b"\x80"), (Field.COLUMN_CHARSET, b"\xfc\xff\x00\x3f")]
 FULL: list[tuple[int, bytes]] = [
     *MINIMAL,
@@ -86,7 +86,7 @@ def test_a_difference_stops_the_table_and_shows_both_sides(
 def test_columns_that_an_outer_join_lets_be_null_are_those_of_the_history_fidelity(
     fields: list[tuple[int, bytes]],
 ) -> None:
-    """UPDATE … LEFT JOIN: the table map says of all columns that they may be NULL, and the table goes on."""
+    """In an UPDATE … LEFT JOIN, the table map says that all columns may be NULL, and the table continues."""
     joined = dataclasses.replace(SCHEMA, columns=tuple(dataclasses.replace(each, nullable=True) for each in COLUMNS))
     assert fit(table_map_of(joined, fields), SCHEMA) == (SCHEMA.version(), None)
     strict = dataclasses.replace(SCHEMA, columns=tuple(dataclasses.replace(each, nullable=False) for each in COLUMNS))
@@ -129,7 +129,7 @@ def test_full_metadata_shows_names_labels_and_key_that_differ() -> None:
 
 
 def test_a_unique_key_told_as_the_primary_key_is_none() -> None:
-    """A server tells the first unique NOT NULL key where there is no primary key; the history knows that there is none."""
+    """If there is no primary key, a server reports the first unique NOT NULL key as one. The history knows that there is none."""
     keyless = dataclasses.replace(SCHEMA, key=())
     assert fit(table_map_of(SCHEMA, FULL), keyless) == (keyless.version(), None)
 

@@ -1,4 +1,4 @@
-"""The history against a model of a few lines: a list of (position, tables) that is cut when the stream goes back."""
+"""Compares the history with a model of a few lines: a list of (position, tables), which is shortened when the stream goes back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def at(offset: int) -> Position:
 
 
 class HistoryMachine(RuleBasedStateMachine):
-    """`stream`: what the source wrote, never changed. `read`: how many of its statements the history has taken since the last rewind."""
+    """`stream`: what the source wrote, which never changes. `read`: how many of its statements the history has taken
+    since the last rewind.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +51,7 @@ class HistoryMachine(RuleBasedStateMachine):
         return TableHistory(self.folder / "schema.jsonl", lambda database, _: database == "d")
 
     def written(self, statement: str, change: Schemas, gap: int) -> None:
-        """The source writes a statement; it is read when the history has read all before it."""
+        """Lets the source write a statement. It is read when the history has read everything before it."""
         offset, schemas = (
             (self.stream[-1][0], self.stream[-1][2]) if self.stream else (START, dict.fromkeys(TABLES, ()))
         )

@@ -1,4 +1,4 @@
-"""The history, fed with a real server's binlog, has at every position the schema that the server itself had there."""
+"""Feeds the history with a real server's binlog: at every position it has the schema that the server had there."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def assert_history_equals_server(played: Scene, history: TableHistory) -> None:
 
 def play(played: Scene, alters: tuple[str, ...]) -> int:
     for statement in CREATES:
-        if "AS SELECT" not in statement or "mysql-5.7" not in played.server.version:  # refused there with GTIDs
+        if "AS SELECT" not in statement or "mysql-5.7" not in played.server.version:  # MySQL 5.7 refuses it with GTIDs.
             played.run(statement)
     for row in INSERTS:
         played.run(row)
@@ -109,7 +109,7 @@ def _assert_all(played: Scene, folder: Path, alters: tuple[str, ...]) -> None:
 def test_full_metadata_alone_tells_what_the_history_would(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Without any schema in the history; only what a table map cannot tell apart differs (`tinyint(1)`, kinds of geometry, float(7,3))."""
+    """The history has no schema. Only types that a table map cannot distinguish differ (`tinyint(1)`, kinds of geometry, float(7,3))."""
     source: DatabaseServer = request.getfixturevalue(server)
     with row_metadata(source, "FULL"), scene(source, "meta_full") as played:
         for statement in (*CREATES, *INSERTS):

@@ -1,4 +1,6 @@
-"""One table whose schema or foreign keys raise stops alone: when a history begins, when its parent is renamed, when cascades are found."""
+"""Tests that a table whose schema or foreign keys raise stops alone: when a history begins, when its parent is renamed, and when cascades
+are searched.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def begun(folder: Path) -> TableHistory:
 
 
 def raising(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, odd: set[str]) -> None:
-    """The function raises for these tables, which it gets as its first schema."""
+    """Makes the function raise for these tables, which are its first argument."""
     real, chance = getattr(place, name), random.Random(repr(sorted(odd)))  # noqa: S311  the errors of a test
 
     def maybe(*given: Any, **named: Any) -> Any:
@@ -108,7 +110,7 @@ def test_a_foreign_key_that_raises_puts_its_child_in_doubt(
 def test_a_child_whose_foreign_keys_raise_stops_when_its_parent_is_renamed(
     odd: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 25: the renamed parent stops for a mistake with one of its children, which goes on and points at the old name."""
+    """Number 25: the renamed parent stopped because of an error in one of its children, which continued and referred to the old name."""
     known = begun(tmp_path)
     raising(monkeypatch, foreign_keys, "pointing", odd)
     changes = known.apply("RENAME TABLE parent TO elder", "shop", at(200))

@@ -1,4 +1,4 @@
-"""The limits of reading a schema from a server, of the display of statements, and of file names."""
+"""Tests the limits of reading a schema from a server, of the display of statements, and of file names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_schema_that_never_rests_is_given_up_after_some_attempts(monkeypatch: 
 
 
 def untouched(count: int, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, int]:
-    """Returns the verdict if `count` events follow, and how many events the server is asked for at most."""
+    """Returns the verdict if `count` events follow, and the largest number of events that the server is asked for."""
     asked: list[int] = []
     event = ("b.000001", 4, "Xid", 1, 35, "COMMIT /* xid=1 */")
     cursor = SimpleNamespace(

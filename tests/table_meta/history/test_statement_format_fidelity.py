@@ -17,7 +17,7 @@ from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, 
 ID = DeclaredColumn(name="id", type="int", nullable=False)
 LIKEWISE = {"orders", "items", "lines", "notes"}
 ALL = {*LIKEWISE, "bins"}
-# as pt-table-checksum writes it on a server with row format
+# The statement as pt-table-checksum writes it on a server with row format.
 CHECKSUM = (
     "REPLACE INTO percona.checksums (db, tbl, chunk, chunk_index, this_cnt, this_crc) "
     "SELECT 'shop', 'orders', '1', NULL, COUNT(*) AS cnt, COALESCE(LOWER(CONV(BIT_XOR(CAST(CRC32(CONCAT_WS('#', `id`, "
@@ -126,8 +126,8 @@ def test_the_tables_that_a_row_change_writes_to_fidelity(statement: str, names: 
     ],
 )
 def test_a_table_named_as_a_modifier_fidelity(statement: str, names: list[str]) -> None:
-    """DATA, XML, HISTORY, LOCAL, QUICK and CONCURRENT are not reserved. They were skipped as modifiers: `INSERT INTO history.events`
-    stopped the default database's tables, and history.events continued without the row.
+    """DATA, XML, HISTORY, LOCAL, QUICK and CONCURRENT are not reserved. Before, they were skipped as modifiers:
+    `INSERT INTO history.events` stopped the default database's tables, and history.events continued without the row.
     """
     assert names_of(statement) == names
 
@@ -141,7 +141,7 @@ def test_a_table_named_as_a_modifier_fidelity(statement: str, names: list[str]) 
     ],
 )
 def test_an_odbc_join_fidelity(statement: str, names: list[str]) -> None:
-    """The first table of `{ OJ t LEFT JOIN u ON … }` was not among the tables that the statement writes, so it continued."""
+    """Before, the first table of `{ OJ t LEFT JOIN u ON … }` was not among the tables that the statement writes, so it continued."""
     assert names_of(statement) == names
 
 
@@ -160,8 +160,8 @@ def test_an_odbc_join_fidelity(statement: str, names: list[str]) -> None:
     ],
 )
 def test_a_table_next_to_a_word_that_is_no_keyword_there_fidelity(statement: str, names: list[str]) -> None:
-    """A column or table named `from`, `set`, `using`, MariaDB's FOR PORTION OF … FROM, and a parenthesis after USING hid tables that the
-    statement writes, so these continued.
+    """Before, some words hid tables that the statement writes, so these continued: a column or table named `from`, `set` or `using`,
+    MariaDB's FOR PORTION OF … FROM, and a parenthesis after USING.
     """
     assert names_of(statement) == names
 
@@ -179,7 +179,9 @@ def test_a_table_next_to_a_word_that_is_no_keyword_there_fidelity(statement: str
     ],
 )
 def test_an_analyzed_row_change_fidelity(statement: str, names: list[str]) -> None:
-    """MariaDB executes the statement that it analyzes. It was read like ANALYZE TABLE, so the table continued without the change."""
+    """MariaDB executes the statement that it analyzes. Before, it was read like ANALYZE TABLE, so the table continued
+    without the change.
+    """
     assert names_of(statement) == names
 
 
@@ -203,7 +205,7 @@ def test_an_analyzed_statement_that_cannot_be_read_stops_the_tables_it_names_fid
         ("INSERT INTO skip_me SELECT * FROM orders", set()),
         ("REPLACE INTO percona.checksums SELECT 1 FROM shop.orders", set()),
         ("REPLACE INTO percona.unseen SELECT 1 FROM shop.orders", set()),
-        ("UPDATE orders SET id = 2", {"orders", "lines", "notes"}),  # by foreign keys
+        ("UPDATE orders SET id = 2", {"orders", "lines", "notes"}),  # These tables are changed by foreign keys.
         ("INSERT INTO some_view VALUES (1)", LIKEWISE),
         ("WITH x AS (SELECT 1) UPDATE items SET id = 1", LIKEWISE),
     ],
@@ -247,8 +249,8 @@ def test_a_row_change_elsewhere_is_no_concern_fidelity(history: TableHistory) ->
 def test_a_call_of_a_stored_function_stops_every_table_fidelity(
     history: TableHistory, statement: str, database: str
 ) -> None:
-    """The function may write any table. Only the table that the statement names stopped, or the tables of the databases that it mentions:
-    a table elsewhere continued without the rows that the function changed.
+    """The function may write any table. Before, only the table that the statement names stopped, or the tables of the databases that it
+    mentions. A table elsewhere continued without the rows that the function changed.
     """
     changes = history.apply(statement, database, at(2))
     assert stopped(changes) == ALL

@@ -1,4 +1,4 @@
-"""time_zone=SYSTEM: the zone with rules that a server means by it, and what rows get of CURRENT_TIMESTAMP there."""
+"""Tests time_zone=SYSTEM: which zone with rules a server means by it, and what CURRENT_TIMESTAMP gives to rows there."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_rows_there_get_the_time_of_the_system_zone_ddl(
         summer = dt.datetime(2020, 7, 1, tzinfo=dt.UTC)
         assert summer.astimezone(found).utcoffset() == dt.timedelta(hours=-4)
         shown = {}
-        for number, seconds in enumerate((1600000000, 1606000000)):  # summer and winter
+        for number, seconds in enumerate((1600000000, 1606000000)):  # A time in summer and one in winter.
             cursor.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY)")
             cursor.execute(f"INSERT INTO t{number} VALUES (1)")
             cursor.execute(f"SET time_zone = 'SYSTEM', timestamp = {seconds}")

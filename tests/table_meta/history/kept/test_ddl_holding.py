@@ -1,4 +1,4 @@
-"""Which records hold where: by order keys within one numbering of files, by what was executed across servers."""
+"""Tests which records are valid at a position: by order keys within one numbering of files, and by executed sets across servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 
 def at(offset: int, executed: int, *, epoch: int = 1) -> Position:
-    """In the first epoch of one server, later of the other; what ONE wrote was executed up to a number, 0 where that is not known."""
+    """Returns a position, in the first epoch on one server, later on the other. The transactions of server ONE are executed up to a number,
+    0 if this is unknown.
+    """
     server = ONE if epoch == 1 else OTHER
     gtid_set = f"{ONE}:1-{executed}" if executed else ""
     return Position(epoch=epoch, file="b.000001", offset=offset, gtid_set=gtid_set, server_uuid=server)
@@ -30,7 +32,7 @@ def record(kind: RecordKind, position: Position, table: str = "orders") -> Histo
     )
 
 
-STATEMENT = record(RecordKind.DDL, at(900, 5))  # the sixth transaction
+STATEMENT = record(RecordKind.DDL, at(900, 5))  # This is the sixth transaction.
 
 
 @pytest.mark.parametrize(
@@ -55,14 +57,14 @@ def test_ddl_a_snapshot_holds_from_its_place_on(kind: RecordKind) -> None:
 
 
 def test_ddl_an_epoch_of_another_server_is_no_numbering() -> None:
-    """A stream that one reader had for itself may have begun the epoch on another server than the one that all went over to."""
+    """A stream that one reader had alone may have begun the epoch on another server than the one to which all moved."""
     elsewhere = dataclasses.replace(at(100, 6), server_uuid=OTHER)
     assert holds_at(STATEMENT, elsewhere)
     assert not holds_at(STATEMENT, dataclasses.replace(at(5000, 5), server_uuid=OTHER))
 
 
 def test_ddl_all_that_anyone_goes_on_from_is_kept() -> None:
-    """The first statement is after a consumer that has gone over to the other server, where offsets say nothing of it."""
+    """The first statement is after a consumer that has moved to the other server, on which offsets cannot be compared."""
     server, table = record(RecordKind.SERVER, at(4, 2)), record(RecordKind.SNAPSHOT, at(4, 2))
     first, second, third = (record(RecordKind.DDL, at(100 * n, n)) for n in (5, 7, 9))
     records, lake, consumer = [server, table, first, second, third], at(850, 8), at(9000, 4, epoch=2)
@@ -72,7 +74,7 @@ def test_ddl_all_that_anyone_goes_on_from_is_kept() -> None:
 
 
 def plainly_needed(records: list[HistoryRecord], positions: list[Position]) -> list[HistoryRecord]:
-    """The rule as it is defined: each record is held against each position."""
+    """Implements the definition of the rule: each record is compared with each position."""
     kept: set[int] = set()
     for position in positions:
         last = dict[tuple[bool, str, str], int]()

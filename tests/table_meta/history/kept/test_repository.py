@@ -1,4 +1,4 @@
-"""The file of the schema history: cut off at every byte, damaged, and without disk space."""
+"""Tests the file of the schema history: shortened at every byte, damaged, and without disk space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema history beside a shared ledger: what several hosts, crashes and answers that never came make of it."""
+"""Tests the schema history next to a shared ledger, with several hosts, crashes and lost answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.table_meta.history.kept.test_ddl_repositories import record
 
 
 class Broken(MemoryRecordStore):
-    """Gives no answer to the write that is `left` ones away. `kept`: that one is done all the same."""
+    """A store that does not answer the write that is `left` writes away. `kept`: whether this write is done nevertheless."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def test_ha_who_held_the_lease_before_adds_nothing() -> None:
 def test_ha_a_crash_amid_a_write_leaves_all_of_it_or_nothing(
     how: str, at: int, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two texts and their head; whoever comes next writes over what does not count."""
+    """A write has two texts and their head. The next writer overwrites texts that do not count."""
     monkeypatch.setattr(shared_repository, "TEXT_BYTES_MAX", 1)
     documents = Broken()
     SharedRepository(documents, token=1).append([record(1)])
@@ -77,7 +77,7 @@ def test_ha_a_crash_amid_a_write_leaves_all_of_it_or_nothing(
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_ha_what_nobody_answered_about_did_not_happen_for_who_wrote_it(kept: bool) -> None:
-    """The stream comes again and may say something else: what was refused to its writer must not come up after a restart."""
+    """The stream arrives again and may be different. A write that was refused to its writer must not appear after a restart."""
     documents = Broken()
     repository = SharedRepository(documents, token=1)
     repository.append([record(1)])
@@ -127,7 +127,7 @@ def test_ha_a_history_that_is_not_understood_is_refused() -> None:
 
 
 def test_ha_who_stood_still_after_a_replacement_leaves_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The old process has replaced the history and continues, with the removal of what was before, after its successor did so too."""
+    """The old process has replaced the history and continues with the removal of the old texts, after its successor did so too."""
     store = MemoryRecordStore()
     old, new = SharedRepository(store, token=1), SharedRepository(store, token=2)
     old.load()
