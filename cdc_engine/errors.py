@@ -2,6 +2,7 @@
 
     SluiceError
     ├── ConfigurationError          the configuration or the source is not set up as Sluice needs it
+    │   ├── ConfFilesError          everything that is wrong in the files of conf/, reported at once
     │   ├── SourceCheckError        everything that is wrong with the source, reported at once
     │   ├── ReplicaClashError       another replica has our server id
     │   ├── AccessDeniedError       the source refuses the account or its password; tried again, because a new password may follow
@@ -45,6 +46,8 @@ secret. `code` is the name that operators see in `status` and in docs/reference/
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -65,6 +68,17 @@ class SluiceError(Exception):
 
 class ConfigurationError(SluiceError):
     code = "CONFIGURATION"
+
+
+class ConfFilesError(ConfigurationError):
+    """The files of conf/ are invalid. `problems`: one sentence each, in the order they were found."""
+
+    def __init__(self, directory: Path, problems: Sequence[str]) -> None:
+        super().__init__(directory, problems)
+        self.directory, self.problems = directory, tuple(problems)
+
+    def __str__(self) -> str:
+        return f"{self.directory}: " + "; ".join(self.problems)
 
 
 class SourceCheckError(ConfigurationError):

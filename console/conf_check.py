@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from sluice.cdc_engine.config import TableConfig, load_config
 from sluice.cdc_engine.config.conf_files import MAIN, file_of, mapping_of, read_conf_files
-from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError
 from sluice.cdc_engine.handlers.installed import problem_of
 from sluice.cdc_engine.instance.tables.value_policies import rules_of
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
@@ -36,8 +36,10 @@ def conf_problems(conf: Path) -> list[str]:
     try:
         load_config(conf)
         problems: list[str] = []
+    except ConfFilesError as error:
+        problems = list(error.problems)
     except ConfigurationError as error:
-        problems = str(error).removeprefix(f"{conf}: ").split("; ")
+        problems = [str(error).removeprefix(f"{conf}: ")]
     try:
         files = read_conf_files(conf)
     except ConfigurationError:

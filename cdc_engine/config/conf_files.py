@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from sluice.cdc_engine.config.remote.record import RemoteRecord, read_record
 from sluice.cdc_engine.config.remote.settings import REMOTE, RemoteConfig
-from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError
 
 MAIN = "sluice.yaml"
 # Replaces the text of a file that cannot be read: this character, which is not valid YAML, and the reason.
@@ -77,7 +77,7 @@ def read_remote(directory: Path) -> RemoteConfig | None:
     if not problems and ((directory / MAIN).exists() or any((directory / "destinations").glob("*.yaml"))):
         problems.append(f"{REMOTE} and {MAIN} or destinations/ are both there: remove one of them")
     if problems:
-        raise ConfigurationError(f"{directory}: " + "; ".join(problems))
+        raise ConfFilesError(directory, problems)
     return found
 
 

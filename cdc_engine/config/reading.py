@@ -13,7 +13,7 @@ from sluice.cdc_engine.config.conf_files import MAIN, ConfFiles, mapping_of, rea
 from sluice.cdc_engine.config.group import group_problems, is_group
 from sluice.cdc_engine.config.sluice import SluiceConfig, path_clashes
 from sluice.cdc_engine.config.stream import transactional_id_problems
-from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError
 
 
 def conf_dir() -> Path:
@@ -24,12 +24,12 @@ def conf_dir() -> Path:
 
 
 def load_config(directory: Path | None = None) -> SluiceConfig:
-    """Reads and checks every file of conf/. Raises one ConfigurationError with all problems, one per line."""
+    """Reads and checks every file of conf/. Raises ConfFilesError with all problems, and ConfigurationError if there are no files."""
     return config_of(read_conf_files((directory or conf_dir()).resolve()))
 
 
 def config_of(files: ConfFiles, *, whole: bool = True) -> SluiceConfig:
-    """Parses and checks the texts of conf/. Raises ConfigurationError as `load_config` does. `whole`: also check that
+    """Parses and checks the texts of conf/. Raises ConfFilesError. `whole`: also check that
     the files fit together.
     """
     problems: list[str] = []
@@ -49,7 +49,7 @@ def config_of(files: ConfFiles, *, whole: bool = True) -> SluiceConfig:
     else:
         problems += together(config) if whole else ()
     if problems:
-        raise ConfigurationError(f"{files.directory}: " + "; ".join(problems))
+        raise ConfFilesError(files.directory, problems)
     return config
 
 

@@ -48,3 +48,10 @@ def test_nothing_is_told_where_all_are_set(conf: Path, monkeypatch: pytest.Monke
     for name in ("LEDGER_PASSWORD", "HOOK", "HOOK_TOKEN", "MAIL_PASSWORD", "SECOND", "CANAL_HASH"):
         monkeypatch.setenv(name, "https://a.example/ and more")
     assert conf_problems(conf) == []
+
+
+def test_a_sentence_with_a_semicolon_stays_one_problem(conf: Path) -> None:
+    (conf / "destinations" / "shop.yaml").write_text("'a; b': 1\n'c': 2\n")
+    problems = conf_problems(conf)
+    assert [each for each in problems if "a; b" in each]
+    assert not [each for each in problems if each.startswith("b")]
