@@ -134,18 +134,24 @@ class SideTable:
             )
 
     def add(self, columns: tuple[LakeColumn, ...]) -> None:
-        """Adds columns that the table lacks."""
+        """Adds columns that the table lacks. Raises LostCommitError if it lacks some of them afterwards."""
         if columns:
+            before = self.version
             fields = [deltalake.Field(each.name, PrimitiveType(sql_text.delta_type(each.type))) for each in columns]
             self.fence.check(self.name)
             self.log.alter.add_columns(fields)
             self.open()
+            if not {each.name for each in columns} <= self.columns.keys():
+                raise LostCommitError(self.name, self.path, before)
 
     def keep(self, properties: Mapping[str, str]) -> None:
-        """Sets table properties, in a commit without a transaction."""
+        """Sets table properties, in a commit without a transaction. Raises LostCommitError if the table does not have them afterwards."""
+        before = self.version
         self.fence.check(self.name)
         self.log.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
         self.open()
+        if not properties.items() <= self.log.metadata().configuration.items():
+            raise LostCommitError(self.name, self.path, before)
 
     def properties(self, order_key: int, user_metadata: str) -> CommitProperties:
         """Returns the properties of a commit with the transaction of this order key."""

@@ -1,4 +1,4 @@
-"""Statements that alter a Delta table, and rows of consistent snapshots, are read back: another writer may replace their commits."""
+"""Commits that alter Delta tables and histories, and rows of consistent snapshots, are read back: another writer may replace them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from sluice.batch_manifest.values import LakeColumn
 from sluice.lake_cut.cut import cuts_path
 from sluice.spark_jobs import cuts
 from sluice.spark_jobs.cuts import PublishedTables, publish_cut
 from sluice.spark_jobs.errors import LostCommitError, TableError
 from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.side_tables.side_table import SideTable
 from sluice.spark_jobs.staged_batch import read_staged_batch
 from sluice.spark_jobs.table_owner import TableRecord
 from sluice.spark_jobs.tables.alteration_steps import alter
@@ -69,6 +71,34 @@ def test_fault_a_table_that_another_program_created_meanwhile_is_refused_for_its
 
     with pytest.raises(TableError, match="another owner"):
         alter(table, table, table.due, refused)
+
+
+@pytest.mark.parametrize("what", ["columns", "properties"])
+def test_fault_a_change_of_a_history_whose_commit_was_replaced_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    table = SideTable(name="shop.orders", path=str(tmp_path), app_id="history", storage_options={}, fence=BY_HAND)
+    table.make(pa.schema({"id": pa.int64()}), {}, "")
+    opened = SideTable.open
+
+    def replaced(given: SideTable) -> SideTable:
+        monkeypatch.setattr(SideTable, "open", opened)
+        (tmp_path / "_delta_log" / f"{1:020}.json").unlink()
+        deltalake.write_deltalake(tmp_path, pa.table({"id": [1]}), mode="append")
+        return opened(given)
+
+    def change() -> None:
+        if what == "columns":
+            table.add((LakeColumn(name="note", type="string"),))
+        else:
+            table.keep({"sluice.key": "id"})
+
+    monkeypatch.setattr(SideTable, "open", replaced)
+    with pytest.raises(LostCommitError, match="after version 0"):
+        change()
+    change()
+    assert table.version == 2, "the next attempt completes it"
+    assert ("note" in table.columns) is (what == "columns")
 
 
 def test_fault_a_consistent_snapshot_whose_commit_was_replaced_is_no_success(
