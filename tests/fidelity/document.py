@@ -43,16 +43,16 @@ TAIL = """
 | `conf/destinations/*.yaml`, `tables: {database.table: …}` | effect | test |
 |---|---|---|
 | `zero_dates: null` (default) | Zero and partial dates, days that no month has, and year 0 are NULL. | `test_matrix` |
-| `zero_dates: text` | date, datetime and timestamp columns are strings as `SELECT` prints them; timestamps in UTC | `test_oracle_corners` |
-| `zero_dates: error` | such a date is a value that cannot be decoded | `test_quarantine_fidelity` |
-| `undecodable: stop` (default) | the table stops with TYPE_UNSUPPORTED, naming column, position and reason | `test_quarantine_fidelity` |
-| `undecodable: quarantine` | NULL in the row, the bytes in `<lake>/_sluice_quarantine/<destination>`; a key column still stops the table | `test_quarantine_fidelity` |
-| `charsets: {column: charset}` | decodes a column with the charset that its bytes really have | `test_quarantine_fidelity` |
-| `rows: condition` | only rows that match it ([filter and mask](guides/filter-and-mask.md)) | `test_rules_consumer`, `test_expression_consumer` |
-| `masks: {column: hash, null, truncate:n}` | the column shows a digest, nothing, or the beginning of its values | `test_rules_consumer` |
-| `transform` | the columns that a function of yours writes, and no rows that it drops ([transform](guides/transform.md)) | `test_transform`, `test_transforms_snapshot` |
+| `zero_dates: text` | Columns of date, datetime and timestamp are strings, as `SELECT` prints them. Timestamps are in UTC. | `test_oracle_corners` |
+| `zero_dates: error` | Such a date counts as a value that cannot be decoded. | `test_quarantine_fidelity` |
+| `undecodable: stop` (default) | The table stops with TYPE_UNSUPPORTED. The reason names column, position and cause. | `test_quarantine_fidelity` |
+| `undecodable: quarantine` | The row has NULL, and `<lake>/_sluice_quarantine/<destination>` has the bytes. A value in a key column still stops the table. | `test_quarantine_fidelity` |
+| `charsets: {column: charset}` | Sluice decodes the column with this charset, which its bytes really have. | `test_quarantine_fidelity` |
+| `rows: condition` | The lake gets only rows that match the condition ([filter and mask](guides/filter-and-mask.md)). | `test_rules_consumer`, `test_expression_consumer` |
+| `masks: {column: hash, null, truncate:n}` | The column shows a digest, nothing, or the beginning of its values. | `test_rules_consumer` |
+| `transform` | A function of yours writes columns and may drop rows ([transform](guides/transform.md)). | `test_transform`, `test_transforms_snapshot` |
 
-A snapshot follows the same settings: its values pass through the same decoder (`test_snapshot_fidelity`, `test_snapshot_faults`).
+A snapshot follows the same settings, because the same decoder reads its values (`test_snapshot_fidelity`, `test_snapshot_faults`).
 
 ## Keys by which a snapshot divides a table
 
@@ -61,20 +61,20 @@ moment, on all four servers (`tests/snapshot/test_snapshot_chunks.py`).
 
 | key | |
 |---|---|
-| whole columns of the primary key | bounds and chunks are read by the index of the key: a chunk reads only its own rows |
-| a prefix index (`PRIMARY KEY (name(10))`), a `set` of more than 53 members, a key that conf/ names and no index has | right, but each bound is a search through the table: use large chunks |
+| whole columns of the primary key | The index of the key gives bounds and chunks, so a chunk reads only its own rows. |
+| a prefix index (`PRIMARY KEY (name(10))`), a `set` of more than 53 members, or a key that conf/ names and that no index has | The result is right, but each bound needs a search through the table. Use large chunks. |
 | `uuid` of MariaDB up to 10.11.5 | The server compares UUIDs of versions 6 and 7 in another order than it sorts them. Sluice detects such a server and compares the text of UUIDs, for which there is no index. |
-| no key, or a key with JSON or geometry | one chunk |
+| no key, or a key with JSON or geometry | The whole table is one chunk. |
 
 ## Types that no test server has
 
-| type | Delta | tested by |
+| type | Delta | test |
 |---|---|---|
-| MySQL 9 `vector(n)`, MariaDB 11.7 `vector(n)` | binary: the floats as `SELECT` returns them, four bytes each, little-endian | MySQL: a 9.x server, `tests/fidelity/test_vector_fidelity.py`; MariaDB: hand-made images, `tests/binlog/rows/test_column_types.py` |
-| MariaDB `xmltype` | none: the table stops with TYPE_UNSUPPORTED | `tests/binlog/rows/test_column_types.py` |
-| MariaDB times with `mysql56_temporal_format=OFF` | as the current types, also with fractions | `tests/binlog/oracle/test_old_formats_oracle.py` |
-| MariaDB `uuid` columns made before 10.11.5 (`uuid /* old */`) | none: the table stops, because they are stored differently; use `ALTER TABLE … FORCE` on a newer server | `tests/fidelity/test_document_fidelity.py` |
-| GTIDs with a tag (MySQL 8.3 and above) | no column: positions include them | an event of a 9.2 server and others by hand, `tests/binlog/scan/test_tagged_gtid.py` |
+| MySQL 9 `vector(n)`, MariaDB 11.7 `vector(n)` | binary, with the floats as `SELECT` returns them (four bytes each, little-endian) | MySQL: with a 9.x server, `tests/fidelity/test_vector_fidelity.py`. MariaDB: with hand-made images, `tests/binlog/rows/test_column_types.py` |
+| MariaDB `xmltype` | none, because the table stops with TYPE_UNSUPPORTED | `tests/binlog/rows/test_column_types.py` |
+| MariaDB times with `mysql56_temporal_format=OFF` | the same types as for current columns, also with fractions | `tests/binlog/oracle/test_old_formats_oracle.py` |
+| MariaDB `uuid` columns made before 10.11.5 (`uuid /* old */`) | none, because these columns are stored differently and their table stops. Run `ALTER TABLE … FORCE` on a newer server | `tests/fidelity/test_document_fidelity.py` |
+| GTIDs with a tag (MySQL 8.3 and above) | no column, because GTIDs are in positions only | with an event of a 9.2 server and hand-made events, `tests/binlog/scan/test_tagged_gtid.py` |
 
 ## JSON logged as differences
 
@@ -87,46 +87,47 @@ stops in IMAGE_NOT_FULL: `tests/fidelity/rows/test_partial_json.py`.
 When a column is added, the server computes the value of existing rows from its DEFAULT, and no row event contains that value. The results are compared with
 SELECT on the four servers, also for a row that is inserted without the column: `tests/table_meta/change/test_ddl_additions.py`.
 
-| ADD of a column | its rows have | |
+| ALTER TABLE … ADD of a column | value in existing rows | |
 |---|---|---|
-| with a literal DEFAULT as `SHOW CREATE TABLE` prints it: numbers, strings, `x'4142'`, `b'101'`, labels, `'2020-01-02 03:04:05'`, `DATE'…'`, `('x')` | what the type stores | followed |
-| `NOT NULL DEFAULT 0` or `'0000-00-00 00:00:00'`, or NOT NULL without DEFAULT | the zero date, by the table's `zero_dates`; for other types the type's zero, and `null` for JSON | followed |
-| `DEFAULT CURRENT_TIMESTAMP`, `(now(3))`, `(curdate())` | the statement's time in its session's zone: a named zone, or `SYSTEM`, for which Sluice finds a zone with the server's local time (`test_system_zone_ddl.py`) | followed |
-| Any other DEFAULT: an expression, a JSON document, a number that the type rounds, a label by its number. Also a date in an unusual form or with an offset, and more digits of a second than the column has. | the table is re-snapshotted | DDL_UNSUPPORTED until then: `tests/instance/ddl/test_ddl_retake.py` |
-| a generated column, AUTO_INCREMENT | the table is re-snapshotted | DDL_UNSUPPORTED until then |
-| a time in a zone that is not in the zone database, or a local time that occurs twice or never in its zone | the table is re-snapshotted | DDL_UNSUPPORTED until then |
+| with a literal DEFAULT as `SHOW CREATE TABLE` prints it: numbers, strings, `x'4142'`, `b'101'`, labels, `'2020-01-02 03:04:05'`, `DATE'…'`, `('x')` | the value that the type stores for it | Sluice computes it |
+| `NOT NULL DEFAULT 0` or `'0000-00-00 00:00:00'`, or NOT NULL without DEFAULT | the zero date, by the table's `zero_dates`. For other types the zero of the type, and `null` for JSON | Sluice computes it |
+| `DEFAULT CURRENT_TIMESTAMP`, `(now(3))`, `(curdate())` | the statement's time in the time zone of its session. For the zone `SYSTEM`, Sluice finds a zone with the server's local time (`test_system_zone_ddl.py`) | Sluice computes it |
+| any other DEFAULT: an expression, a JSON document, a number that the type rounds, a label by its number. Also a date in an unusual form or with an offset, and a time with more digits than the column has. | a snapshot reads it | the table is DDL_UNSUPPORTED until then: `tests/instance/ddl/test_ddl_retake.py` |
+| a generated column, AUTO_INCREMENT | a snapshot reads it | the table is DDL_UNSUPPORTED until then |
+| a time in a zone that is not in the zone database, or a local time that occurs twice or never in its zone | a snapshot reads it | the table is DDL_UNSUPPORTED until then |
 
 ## Foreign keys
 
-InnoDB changes child rows without row events (all MariaDB, MySQL before 9.6). With `cascades: apply`, the default, the lake's rows are those of
-`SELECT` after:
+InnoDB changes child rows without row events, in all versions of MariaDB and in MySQL before 9.6. With `cascades: apply`, the default, the
+lake's rows equal `SELECT` in these cases:
 
 | | test |
 |---|---|
 | ON DELETE and ON UPDATE CASCADE and SET NULL, over all levels, of composite keys, of keys within a primary key, of self-references, of tables without a key; REPLACE and foreign_key_checks=0 | random statements on all four servers, and through Spark from MySQL 8.0 and MariaDB 11.4: `tests/fidelity/tables/test_cascade.py` |
-| the same with images that leave columns out (MINIMAL, NOBLOB, FULL_NODUP) | the same test, for keys that are the parent's primary key |
-| keys of every type that a key may have, and of any string | a child in the lake for each, `test_cascade.py` |
-| a run that is interrupted: before and after the derived rows are stored, with children merged and not their parents, and the reverse | `test_cascade.py`; if the staged files are lost then, tables below such a child stop (CASCADE_UNSEEN) |
+| the same, if images leave columns out (MINIMAL, NOBLOB, FULL_NODUP) | the same test, for foreign keys that refer to the parent's primary key |
+| keys of every type that a key may have, and of any string | `test_cascade.py`, with a child in the lake for each type |
+| A run is interrupted: before or after the derived rows are stored, or when only children or only parents are merged. | `test_cascade.py`. If the staged files are also lost, tables below such a child stop (CASCADE_UNSEEN) |
 | XA, savepoints, triggers and procedures, statements of several tables, temporary tables of the parent's name, CREATE TABLE … SELECT, system-versioned tables, circles, keys that are generated, may be NULL or are not unique | `tests/fidelity/tables/test_cascade_corners.py` |
 | a child that is renamed | `tests/fidelity/tables/test_ddl_renamed_tables.py` |
-| a parent of an engine without foreign keys (MEMORY, MyISAM: foreign_key_checks=0), which the foreign keys do not follow when it is renamed | all four servers, `tests/table_meta/corpus/foreign_keys.sql` |
-| foreign keys made, dropped and renamed by DDL, inline REFERENCES where the server honours them, generated names | all four servers after each statement, `tests/table_meta/corpus/foreign_keys.sql` |
-| a parent that is not captured; a child that cannot be followed, which stops (CASCADE, CASCADE_UNSEEN) | `tests/staging/test_cascade_events.py` |
+| a parent of an engine without foreign keys (MEMORY, MyISAM: foreign_key_checks=0), which the foreign keys do not follow when it is renamed | `tests/table_meta/corpus/foreign_keys.sql`, on all four servers |
+| foreign keys that DDL creates, drops and renames, inline REFERENCES on servers that apply them, and generated names | `tests/table_meta/corpus/foreign_keys.sql`, on all four servers, after each statement |
+| A parent is not captured. A child that cannot be followed stops (CASCADE, CASCADE_UNSEEN). | `tests/staging/test_cascade_events.py` |
 
-ON DELETE SET DEFAULT changes no row on any server. A table stops in CASCADE_UNSEEN, and is re-snapshotted, if the effect of a foreign key is unknown:
+ON DELETE SET DEFAULT changes no row on any server. If the effect of a foreign key is unknown, the table stops in CASCADE_UNSEEN and is
+re-snapshotted. These are the cases:
 
-- values that are equal only by collation;
-- two foreign keys that set one column at once;
-- generated columns in a table in which a column is set;
-- a table that was altered in the same batch;
-- a foreign key whose name is unknown, or one of a column that is not captured;
-- enums whose labels differ in the parent;
-- a `char` and a `varchar` (the server copies the blanks that fill a `char`);
-- a zero date that children refer to;
-- dates that are strings in only one of the two tables, because of `zero_dates: text`.
+- two values are equal only by collation;
+- two foreign keys set one column at once;
+- a foreign key sets a column of a table with generated columns;
+- the table was altered in the same batch;
+- the name of the foreign key is unknown, or one of its columns is not captured;
+- enums have other labels in the parent;
+- one column is a `char` and the other a `varchar` (the server copies the blanks that fill a `char`);
+- children refer to a zero date;
+- dates are strings in only one of the two tables, because of `zero_dates: text`.
 
-With MINIMAL images a child stops in two more cases, because neither the images nor the source have the necessary values. It is re-snapshotted automatically, if no row
-changes its key while it is read:
+With MINIMAL images a child stops in two more cases, because neither the images nor the source have the necessary values. If no row changes
+its key while the child is read, it is re-snapshotted automatically:
 
 - A foreign key refers to another key than the parent's primary key, and the parent's row is deleted. The image has only the primary key, and the row is gone from the source.
 - A statement changed a child's own key in the same batch. The image lacks the columns that the foreign key then set.
@@ -135,51 +136,54 @@ Test: `tests/spark/snapshot/test_publish_partial_fidelity.py`.
 
 ## Statements
 
-The effect of a statement on a table is compared with information_schema of all four servers, after each statement of a corpus of some 600
-(`tests/table_meta/ddl/test_ddl_corpus.py`). Some 30 000 mutations of it give a named stop or nothing (`test_ddl_mutations.py`).
+A test compares the effect of each statement with information_schema of all four servers. The statements are a corpus of some 600
+(`tests/table_meta/ddl/test_ddl_corpus.py`). Some 30 000 mutations of these statements cause a named stop or nothing
+(`test_ddl_mutations.py`).
 
 If Sluice cannot read a statement, or fails at it, the tables that the statement may concern stop in a named state. These are its target tables, or
 all tables whose names occur in it, or all tables of its database (`test_ddl_mistakes.py`). Other tables continue.
 
-*Re-snapshotted* in the table means: no rule gives the rows, so the table stops in the named state. Then a snapshot reads its rows automatically while the stream
-continues, unless conf/ has `snapshot: never`. After that the table equals SELECT ([snapshot](guides/snapshot.md)). The same applies to every table that a statement leaves in
-SCHEMA_UNKNOWN or SCHEMA_MISMATCH, once the source has reported its schema.
+*Re-snapshotted* in the table means that no rule gives the rows, so the table stops in the named state. Then a snapshot reads its rows
+automatically while the stream continues, unless conf/ has `snapshot: never`. After that the table equals SELECT
+([snapshot](guides/snapshot.md)). The same applies to every table that a statement leaves in SCHEMA_UNKNOWN or SCHEMA_MISMATCH, once the
+source has reported its schema.
 
-| what | followed | test |
+| statement | does Sluice follow it | test |
 |---|---|---|
 | a client of any character set, also `SET NAMES binary` | Yes, with the same codecs as for rows. Names, labels and defaults are converted from the client's charset to the connection's and to the column's, with `?` for a character that the next charset lacks. Bytes that are no character stop the table if they are in a name or a label. | `corpus/client_charsets.sql` |
-| names: digits behind a point, no-break spaces, `ANSI_QUOTES`, versions of executable comments, lower_case_table_names | yes, as the servers truncate and fold them | `corpus/names.sql`, `test_ddl_names.py` |
-| MariaDB's `sql_mode=ORACLE` | yes, except for columns that are defined in it: SCHEMA_UNKNOWN | `corpus/names.sql` |
-| `CONVERT TO CHARACTER SET` with ENUM or SET | yes, if the labels' bytes are also characters of the new charset, because the servers leave the bytes as they are. Otherwise SCHEMA_UNKNOWN | `corpus/client_charsets.sql` |
-| RENAME TABLE and ALTER TABLE … RENAME TO between captured names, swaps, chains and circles in one statement, also with alterations | yes, with the rows: each table of the lake equals SELECT under its new name. A table that the filter excluded before is re-snapshotted, DDL_UNSUPPORTED | random statements on all four servers, and into the lake: `tests/fidelity/tables/test_ddl_renamed_tables.py`; `test_ddl_renames.py` |
-| `EXCHANGE PARTITION … WITH TABLE`, MariaDB's `CONVERT PARTITION` and `CONVERT TABLE` | both tables are re-snapshotted, DDL_UNSUPPORTED: rows moved from one to the other without row events | `test_ddl_statements.py`, `test_ddl_retake.py` |
-| tables under a MERGE table (`UNION=(…)`), tables of ENGINE MERGE, BLACKHOLE, FEDERATED, CONNECT, SPIDER | They stop in ROWS_ELSEWHERE when a statement creates them, and from the beginning if they existed before. Their row events do not describe their rows. `CREATE TABLE … LIKE` of one stops too. | `test_ddl_statements.py`, `test_statements_fidelity.py` |
-| `ALTER TABLE … DISCARD` and `IMPORT TABLESPACE` | re-snapshotted, DDL_UNSUPPORTED, once the tablespace exists: rows disappeared or appeared without row events | on MySQL 8.0: `tests/fidelity/tables/test_imported_ddl.py`; `test_ddl_statements.py` |
-| MySQL's `IMPORT TABLE FROM '….sdi'` | no event describes it: the table stops at its first row event, SCHEMA_UNKNOWN, and is re-snapshotted | `tests/fidelity/tables/test_imported_ddl.py` |
-| MariaDB's `WITH SYSTEM VERSIONING` | The current rows are in the lake, without the unnamed columns. The history that the server keeps is not in the lake. The test has UPDATE, DELETE, REPLACE, `DELETE HISTORY`, `ADD` and `DROP SYSTEM VERSIONING`, with images FULL, NOBLOB and MINIMAL. Values of history rows neither stop the table nor go to quarantine. If an ALTER adds named columns for the times (`… GENERATED ALWAYS AS ROW START`), their values in existing rows are unknown: DDL_UNSUPPORTED. Tables versioned by transaction (`bigint` columns) are logged as statements: STATEMENT_FORMAT. | `test_versioned_fidelity.py` |
-| MariaDB's `PERIOD FOR name (a, b)`, `WITHOUT OVERLAPS` | the columns of the period are NOT NULL, and are in the key in the order end, begin. An ALTER that adds a primary key with a period leads to SCHEMA_UNKNOWN | `corpus/periods.sql` |
-| MariaDB's `REFERENCES t` without columns | refers to the columns of t that have the names of the child's columns, not to t's primary key | `corpus/foreign_keys.sql` |
-| MariaDB's `sql_mode=EMPTY_STRING_IS_NULL` | `DEFAULT ''` is NULL; with an expression as DEFAULT the table is re-snapshotted, DDL_UNSUPPORTED | `test_ddl_additions.py` |
-| MariaDB's `old_mode` without UTF8_IS_UTF8MB3, by which `utf8` is utf8mb4 | no event shows this mode: a table that was created in it stops at its first row, SCHEMA_MISMATCH, and is re-snapshotted | |
-| names beyond utf8mb3 (`😀x`) | the name has `?` for such a character, as on the server | `corpus/tricks.sql` |
-| MySQL 9's JSON duality views, libraries, `SECONDARY_LOAD PARTITION`, `VECTOR` | they change no table, except a `VECTOR` column, which is followed | `test_ddl_names.py` |
-| statements of mysqldump, mydumper, pt-online-schema-change, gh-ost, Vitess, Django, Rails, Flyway, Liquibase, WordPress, phpMyAdmin, MySQL Workbench and sysbench | yes: the schema is that of the servers afterwards | `corpus/tools.sql` |
-| rows changed in statement form (`binlog_format` STATEMENT or MIXED, also LOAD DATA) | No: the tables that the statement writes are re-snapshotted, STATEMENT_FORMAT, and the children of their foreign keys, CASCADE_UNSEEN. If it calls a stored function or a procedure, all tables of all databases are re-snapshotted. If the account has TRIGGER and SHOW VIEW, as MIXED requires, the tables that triggers and views change are re-snapshotted too. Without these privileges all tables of an unknown table's database are re-snapshotted, because it may be a view, and two effects on other tables are not noticed. One is a write by a trigger of the table, or by a function that the trigger or a view calls. The other is a write through a view whose table is in another database. Such a table continues without these changes, until it is re-snapshotted. A TRUNCATE or ALTER in such a session that may mean a temporary table stops the table of its name. | `test_statement_format_fidelity.py`, `test_statements_fidelity.py` |
-| MariaDB's `RENAME TABLE` of a temporary table that has the name of a captured table | Not recognized: MariaDB logs it exactly as it logs a rename of the captured table, without the flag that marks temporary tables, also in ROW format. The captured table stops as if it had been renamed, DDL_REFUSED; a re-snapshot resumes it. Give temporary tables names of their own. | `test_statements_fidelity.py` |
-| MariaDB's sequences, whose row events look like those of a table | Sequences make no tables in the lake and stop nothing. Values that tables get from sequences are in the rows of the tables. | `test_statements_fidelity.py` |
-| names of columns after their table's and database's name (`DROP t.a`, `CHANGE d.t.a b int`, `MODIFY .a int`), which MySQL 5.7 and MariaDB accept | yes | `corpus/names.sql` |
-| `UPDATE` over an outer join, whose table map declares all columns nullable | yes | `test_statements_fidelity.py` |
-| MariaDB's `ALTER IGNORE` with an action that may delete rows (a key, CHECK, a changed column, CONVERT, partitions) | re-snapshotted, DDL_UNSUPPORTED; other actions are followed | `test_ddl_names.py` |
-| MariaDB's `binlog_alter_two_phase` | an ALTER counts when it commits, not when it begins or rolls back | `corpus/keys_and_nulls.sql` |
-| `CREATE DATABASE` without a charset | the database gets the charset of the session (`collation_server`), which the event contains | `corpus/client_charsets.sql` |
-| `REFERENCES … MATCH …` with ON DELETE or ON UPDATE | yes; MySQL 5.7 (and MariaDB before 10.5) does not read what follows MATCH, so it has no effect there | `corpus/foreign_keys.sql` |
-| an ENUM or SET label with a character beyond U+FFFF | The label is known from its statement, or from a table map with `binlog_row_metadata=FULL`. A snapshot shows `?` for it, as the servers do, also in SHOW CREATE TABLE. A row with such a label, or one that is `?` itself, then has a value that cannot be decoded. | `test_statements_fidelity.py` |
+| names: digits behind a point, no-break spaces, `ANSI_QUOTES`, versions of executable comments, lower_case_table_names | Yes, as the servers truncate and fold these names | `corpus/names.sql`, `test_ddl_names.py` |
+| MariaDB's `sql_mode=ORACLE` | Yes, except for columns that are defined in this mode: SCHEMA_UNKNOWN | `corpus/names.sql` |
+| `CONVERT TO CHARACTER SET` with ENUM or SET | Yes, if the labels' bytes are also characters of the new charset, because the servers leave the bytes unchanged. Otherwise SCHEMA_UNKNOWN | `corpus/client_charsets.sql` |
+| RENAME TABLE and ALTER TABLE … RENAME TO between captured names, swaps, chains and circles in one statement, also with alterations | Yes, with the rows: each table of the lake equals SELECT under its new name. A table that the filter excluded before is re-snapshotted (DDL_UNSUPPORTED) | random statements on all four servers, and into the lake: `tests/fidelity/tables/test_ddl_renamed_tables.py`; `test_ddl_renames.py` |
+| `EXCHANGE PARTITION … WITH TABLE`, MariaDB's `CONVERT PARTITION` and `CONVERT TABLE` | No: both tables are re-snapshotted (DDL_UNSUPPORTED), because rows moved from one to the other without row events | `test_ddl_statements.py`, `test_ddl_retake.py` |
+| tables under a MERGE table (`UNION=(…)`), tables of ENGINE MERGE, BLACKHOLE, FEDERATED, CONNECT, SPIDER | No: these tables stop in ROWS_ELSEWHERE when a statement creates them, or at the beginning if they existed before. Their row events do not describe their rows. A table that is created with `LIKE` from such a table stops too. | `test_ddl_statements.py`, `test_statements_fidelity.py` |
+| `ALTER TABLE … DISCARD` and `IMPORT TABLESPACE` | No: the table is re-snapshotted once the tablespace exists (DDL_UNSUPPORTED), because rows disappeared or appeared without row events | on MySQL 8.0: `tests/fidelity/tables/test_imported_ddl.py`; `test_ddl_statements.py` |
+| MySQL's `IMPORT TABLE FROM '….sdi'` | No event describes it. So the table stops at its first row event (SCHEMA_UNKNOWN), and is re-snapshotted | `tests/fidelity/tables/test_imported_ddl.py` |
+| MariaDB's `WITH SYSTEM VERSIONING` | Yes: the current rows are in the lake, without the unnamed columns. The history that the server keeps is not in the lake. The test has UPDATE, DELETE, REPLACE, `DELETE HISTORY`, `ADD` and `DROP SYSTEM VERSIONING`, with images FULL, NOBLOB and MINIMAL. Values of history rows neither stop the table nor go to quarantine. If an ALTER adds named columns for the times (`… GENERATED ALWAYS AS ROW START`), their values in existing rows are unknown, and the table is DDL_UNSUPPORTED. Tables versioned by transaction (`bigint` columns) are logged as statements, so they stop in STATEMENT_FORMAT. | `test_versioned_fidelity.py` |
+| MariaDB's `PERIOD FOR name (a, b)`, `WITHOUT OVERLAPS` | Yes: the columns of the period are NOT NULL, and are in the key in the order end, begin. After an ALTER that adds a primary key with a period, the table is SCHEMA_UNKNOWN | `corpus/periods.sql` |
+| MariaDB's `REFERENCES t` without columns | Yes: it refers to the columns of t with the names of the child's columns, and not to t's primary key | `corpus/foreign_keys.sql` |
+| MariaDB's `sql_mode=EMPTY_STRING_IS_NULL` | Yes: `DEFAULT ''` is NULL. With an expression as DEFAULT, the table is re-snapshotted (DDL_UNSUPPORTED) | `test_ddl_additions.py` |
+| MariaDB's `old_mode` without UTF8_IS_UTF8MB3, by which `utf8` is utf8mb4 | No event shows this mode. So a table that was created in it stops at its first row (SCHEMA_MISMATCH), and is re-snapshotted | |
+| names beyond utf8mb3 (`😀x`) | Yes: the name has `?` instead of such a character, as on the server | `corpus/tricks.sql` |
+| MySQL 9's JSON duality views, libraries, `SECONDARY_LOAD PARTITION`, `VECTOR` | Yes: only a `VECTOR` column changes a table, and Sluice follows it | `test_ddl_names.py` |
+| statements of mysqldump, mydumper, pt-online-schema-change, gh-ost, Vitess, Django, Rails, Flyway, Liquibase, WordPress, phpMyAdmin, MySQL Workbench and sysbench | Yes: afterwards the schema equals the schema of the servers | `corpus/tools.sql` |
+| rows changed in statement form (`binlog_format` STATEMENT or MIXED, also LOAD DATA) | No: the tables that the statement writes are re-snapshotted (STATEMENT_FORMAT), and so are the children of their foreign keys (CASCADE_UNSEEN). If the statement calls a stored function or a procedure, all tables of all databases are re-snapshotted. If the account has TRIGGER and SHOW VIEW, as MIXED requires, the tables that triggers and views change are re-snapshotted too. Without these privileges, all tables of an unknown table's database are re-snapshotted, because this table may be a view. Two effects on other tables are then not noticed. One is a write by a trigger of the table, or by a function that the trigger or the view calls. The other is a write through a view whose table is in another database. Such a table continues without these changes, until it is re-snapshotted. If a TRUNCATE or ALTER in such a session may mean a temporary table, the table with this name stops. | `test_statement_format_fidelity.py`, `test_statements_fidelity.py` |
+| MariaDB's `RENAME TABLE` of a temporary table that has the name of a captured table | No: MariaDB logs it exactly as it logs a rename of the captured table, without the flag that marks temporary tables, also in ROW format. The captured table stops as if it had been renamed (DDL_REFUSED), and a re-snapshot resumes it. Give temporary tables other names. | `test_statements_fidelity.py` |
+| MariaDB's sequences, whose row events look like those of a table | Sluice ignores them: sequences make no tables in the lake and stop nothing. Values that tables get from sequences are in the rows of the tables. | `test_statements_fidelity.py` |
+| names of columns after their table's and database's name (`DROP t.a`, `CHANGE d.t.a b int`, `MODIFY .a int`), which MySQL 5.7 and MariaDB accept | Yes | `corpus/names.sql` |
+| `UPDATE` over an outer join, whose table map declares all columns nullable | Yes | `test_statements_fidelity.py` |
+| MariaDB's `ALTER IGNORE` with an action that may delete rows (a key, CHECK, a changed column, CONVERT, partitions) | No: the table is re-snapshotted (DDL_UNSUPPORTED). Other actions of `ALTER IGNORE` are followed | `test_ddl_names.py` |
+| MariaDB's `binlog_alter_two_phase` | Yes: an ALTER counts when it commits, and not when it begins or rolls back | `corpus/keys_and_nulls.sql` |
+| `CREATE DATABASE` without a charset | Yes: the database gets the charset of the session (`collation_server`), which the event contains | `corpus/client_charsets.sql` |
+| `REFERENCES … MATCH …` with ON DELETE or ON UPDATE | Yes. MySQL 5.7, and MariaDB before 10.5, do not read what follows MATCH, so it has no effect there | `corpus/foreign_keys.sql` |
+| an ENUM or SET label with a character beyond U+FFFF | Yes: the label is known from its statement, or from a table map with `binlog_row_metadata=FULL`. A snapshot shows `?` instead of it, as the servers do, also in SHOW CREATE TABLE. A row with such a label, or with a label that is `?` itself, then has a value that cannot be decoded. | `test_statements_fidelity.py` |
 
 ## Where each case is tested
 
-Cases with the same number belong together. A corpus (`tests/table_meta/corpus`) contains statements. After each statement the test reads
-information_schema on the servers (`tests/table_meta/ddl/test_ddl_corpus.py`), and it also plays mutations (`test_ddl_mutations.py`). `additions.txt` has the
-columns that are added to existing rows. After each file is the name of the test in it, or a part of the statement.
+Cases with the same number belong together. A corpus (`tests/table_meta/corpus`) contains statements. After each statement, the test reads
+information_schema on the servers (`tests/table_meta/ddl/test_ddl_corpus.py`). It also executes mutations of the statements
+(`test_ddl_mutations.py`). `additions.txt` has the columns that are added to tables with rows. The last column names the file, and then the
+name of the test in it or a part of the statement.
 
 | | case | test |
 |---|---|---|

@@ -151,7 +151,7 @@ class World:
 
 
 class _Noisy(SnapshotRecords):
-    """Something may happen before and after each durable change."""
+    """Records of snapshots that call `world.noise` before and after each durable change."""
 
     def __init__(self, folder: Path, world: World) -> None:
         super().__init__(folder)

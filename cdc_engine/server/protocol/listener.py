@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 ACCEPT_AGAIN_SECONDS = 0.1
 # The time for TLS, the server's greeting and the client's authentication together.
 GREETING_SECONDS = 10.0
-FAREWELL_SECONDS = 1.0  # The time to write the sentence to a connection that is ended.
+# The time to write the sentence that tells a client why its connection ends.
+FAREWELL_SECONDS = 1.0
 SILENCE_SECONDS = 3600.0  # The longest silence of a client that requests no shorter time-out.
 WRITE_SECONDS = 60.0  # The time in which the client must read one answer.
 BACKLOG = 64
