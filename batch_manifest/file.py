@@ -33,11 +33,11 @@ def read_manifest_json(text: bytes | str, directory: Path = Path()) -> Manifest:
     try:
         record = json.loads(text)
     except ValueError as error:
-        raise ManifestError(f"it is not JSON: {error}") from error
+        raise ManifestError(f"the manifest is not JSON: {error}") from error
     if not isinstance(record, dict):
-        raise ManifestError(f"it is a JSON {type(record).__name__}")
+        raise ManifestError(f"the manifest is a JSON {type(record).__name__} instead of an object")
     if (version := record.pop("format", None)) != FORMAT:
-        raise ManifestError(f"it has format {version!r}, and this Sluice reads format {FORMAT}")
+        raise ManifestError(f"the manifest has format {version!r}, and this version of Sluice reads format {FORMAT}")
     return from_record(Manifest, record, directory)
 
 
@@ -52,7 +52,7 @@ def from_record(kind: type[T], record: Any, directory: Path = Path()) -> T:
     try:
         found: T = _value(kind, record, directory)
     except (KeyError, TypeError, ValueError) as error:
-        raise ManifestError(f"it is not a {kind.__name__}: {error}") from error
+        raise ManifestError(f"the manifest is not a {kind.__name__}: {error}") from error
     return found
 
 

@@ -71,7 +71,7 @@ class Channel:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             raise CanalConnectionError(
-                f"no server answers at {self.address} ({_why(error)}): check that it runs and can be reached"
+                f"no server answers at {self.address} ({_why(error)}): check that the server runs and can be reached"
             ) from error
         try:
             if login.tls is not None:
@@ -80,7 +80,8 @@ class Channel:
         except (ssl.SSLError, ssl.CertificateError) as error:
             self.close()
             raise CanalConnectionError(
-                f"TLS with {self.address} failed ({_why(error)}): check its certificate, and that it expects TLS"
+                f"TLS with {self.address} failed ({_why(error)}): check the server's certificate, and whether "
+                "the server expects TLS"
             ) from error
         except OSError as error:
             self.close()
@@ -152,8 +153,8 @@ class Channel:
 
     def _turned_away(self, answer: Any) -> CanalConnectionError:
         """Returns the error for a server that accepts no client at the moment; another server or a later attempt may succeed."""
-        said = answer.error_message or "it gives no reason"
-        return CanalConnectionError(f"{self.address} accepts no connection now ({answer.error_code}): {said}")
+        said = answer.error_message or "the server gave no reason"
+        return CanalConnectionError(f"{self.address} refuses connections now ({answer.error_code}): {said}")
 
     def _exchanged(self, kind: PacketType, body: Any, seconds: float) -> Any:
         try:
@@ -176,12 +177,14 @@ class Channel:
         (size,) = LENGTH.unpack(self._bytes(LENGTH.size))
         if not 0 < size <= FRAME_BYTES_MAX:
             raise CanalProtocolError(
-                f"{self.address} sent a frame of {size} bytes: it does not speak Canal's protocol, or wants TLS"
+                f"{self.address} sent a frame of {size} bytes: the server does not speak Canal's protocol, or "
+                "expects TLS"
             )
         packet = _parsed(messages.Packet, self._bytes(size), self.address)
         if packet.compression not in PLAIN:
             raise CanalProtocolError(
-                f"{self.address} compresses its packets, which this client cannot read: disable compression there"
+                f"{self.address} compresses its packets, which this client cannot read: disable compression "
+                "in the server"
             )
         return packet
 

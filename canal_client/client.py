@@ -136,7 +136,7 @@ class CanalClient:
     def _connected(self) -> Channel:
         self.connect()
         if self._channel is None:
-            raise CanalConnectionError(f"there is no connection for {self.destination}: call connect() again")
+            raise CanalConnectionError(f"the client has no connection for {self.destination}: call connect() again")
         return self._channel
 
     def _begin(self, channel: Channel) -> None:

@@ -90,7 +90,9 @@ class ClusterServers:
         found = [running] if running else []
         found += [each for name in others if (each := _address_of(name)) is not None and each not in found]
         if not found:
-            raise CanalConnectionError(f"no server of {self._destination} is in ZooKeeper {self._hosts}: start one")
+            raise CanalConnectionError(
+                f"no server of {self._destination} is registered in ZooKeeper {self._hosts}: start a server"
+            )
         return found
 
     def enter(self, local_address: str) -> None:
@@ -119,7 +121,8 @@ class ClusterServers:
                     return
             if not gone.wait(None if deadline is None else max(0.0, deadline - time.monotonic())):
                 raise CanalConnectionError(
-                    f"another client with the id {self._client_id} reads {self._destination}: stop it, or use another id"
+                    f"another client with the id {self._client_id} reads {self._destination}: stop that "
+                    "client, or use another id"
                 )
 
     @property
@@ -185,7 +188,7 @@ class ClusterServers:
         except (KazooException, KazooTimeoutError, ValueError) as error:
             said = str(error) or type(error).__name__
             raise CanalConnectionError(
-                f"ZooKeeper {self._hosts} does not say where {self._destination} is: {said}"
+                f"ZooKeeper {self._hosts} did not return the address of a server of {self._destination}: {said}"
             ) from error
 
 

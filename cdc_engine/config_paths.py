@@ -36,12 +36,14 @@ def local_file(word: str, root: Path | None) -> Path:
     of a link, and removes the earlier file.
     """
     if URI.match(word):
-        raise ValueError(f"{word} is in an object store; only lake and staging may be there, this must be a folder")
+        raise ValueError(
+            f"{word} is in an object store; only lake and staging may be in an object store: write a folder"
+        )
     if not word or word.startswith("~"):
-        raise ValueError(f"{word!r} is not a folder that is the same for every process; write an absolute path")
+        raise ValueError(f"{word!r} is a different folder in each process; write an absolute path")
     if root is None and not Path(word).is_absolute():
         raise ValueError(
-            f"{word} is relative, and there is no conf/ that it could be relative to; write the absolute path"
+            f"{word} is relative, and no conf/ exists to which the path could be relative; write an absolute path"
         )
     return ((root or Path("/")) / word).absolute()
 
@@ -88,7 +90,8 @@ def path_template(template: str) -> str:
         )
     if template.startswith(("/", "_sluice")) or ".." in template.split("/") or template.endswith("/"):
         raise ValueError(
-            f"{template!r} is not a path of its own below the lake: write a relative path without .., such as {{database}}/{{table}}"
+            f"{template!r} is not a path below the lake that differs for each table: write a relative path "
+            "without .., such as {database}/{table}"
         )
     return template
 

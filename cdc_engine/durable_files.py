@@ -42,7 +42,7 @@ def keep_file(path: Path, content: str | bytes) -> None:
         replace_file(path, content)
     except OSError as error:
         raise MetaError(
-            f"{path} could not be written ({error.strerror}): free space or give permission there"
+            f"{path} could not be written ({error.strerror}): free space on its disk, or permit writing to its folder"
         ) from error
 
 

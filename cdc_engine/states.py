@@ -78,8 +78,8 @@ def ended(state: str) -> bool:
 
 # What an operator does about an engine if its error message does not say it.
 _ENGINE_WAYS_OUT: Mapping[EngineState, str] = {
-    EngineState.SOURCE_CHECK: "after that is corrected: `sluice instance restart {}`",
-    EngineState.UNKNOWN_EVENT: "`sluice position set {} FILE:OFFSET` with a position after the event leaves it out",
+    EngineState.SOURCE_CHECK: "correct the cause, then `sluice instance restart {}`",
+    EngineState.UNKNOWN_EVENT: "`sluice position set {} FILE:OFFSET` with a position after the event skips the event",
     EngineState.BINLOG_FORMAT: "keep this binlog file and report the error: a fixed version continues from there",
     EngineState.CHECKSUM: "if it fails again at the same offset, the file on the server is damaged",
     EngineState.ERROR: "a defect of Sluice: report it with the trace in the log; `sluice instance restart {}` tries again",
@@ -201,13 +201,16 @@ def way_out(state: str, destination: str, table: str) -> str:
     if state in OF_THE_LAKE:
         accept, resume = (f"`sluice {act} {destination} {table}`" for act in acts)
         return (
-            f"{accept} says what is missing, takes the table over and re-snapshots it; or, once the Delta table is as the last run left "
-            f"it: {resume}"
+            f"{accept} shows what is missing, takes the Delta table over and re-snapshots it; or restore the "
+            f"Delta table as the last run left it, then {resume}"
         )
     ways = ", then ".join(f"`sluice {act} {destination} {table}`" for act in acts)
     if state in HEALED_BY_ROWS:
-        return f"re-snapshot it: `sluice snapshot start {destination} --tables {table}`; or, after the cause is fixed: {ways}"
-    return f"after the cause is fixed: {ways}"
+        return (
+            f"re-snapshot the table with `sluice snapshot start {destination} --tables {table}`; or correct the "
+            f"cause, then {ways}"
+        )
+    return f"correct the cause, then {ways}"
 
 
 class SnapshotState(enum.StrEnum):

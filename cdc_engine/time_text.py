@@ -42,13 +42,15 @@ def time_us(word: str, now_us: int) -> int:
         moment = dt.datetime.fromisoformat(word.strip())
     except ValueError:
         raise ConfigurationError(
-            f"{word!r} is not a time; write it in ISO form with its zone, as 2026-03-01T12:00:00Z, or how long ago it is, as "
-            "-10m"
+            f"{word!r} is not a time; write a time in ISO form with its zone, such as 2026-03-01T12:00:00Z, "
+            "or how long ago, such as -10m"
         ) from None
     if moment.tzinfo is None:
         day = len(word.strip()) <= len("2026-03-01")
         said = f"{word.strip()}T00:00:00" if day else word.strip()
-        raise ConfigurationError(f"{word!r} has no zone; write {said}Z for UTC, or the zone's offset, as {said}+01:00")
+        raise ConfigurationError(
+            f"{word!r} has no zone; write {said}Z for UTC, or add the offset of the zone, such as {said}+01:00"
+        )
     # The parts are not one float, which would be too imprecise for the microseconds of current times.
     return int(moment.replace(microsecond=0).timestamp()) * SECOND_US + moment.microsecond
 

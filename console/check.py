@@ -41,7 +41,9 @@ from sluice.orchestration.base.lake_settings import several_sparks
 
 FREE_BYTES_MIN = 2 << 30  # The least free disk space. Staged batches, spill and old Delta files need it.
 CONNECT_SECONDS_MAX = 5.0
-UNANSWERED = "not checked, because the source could not be read: correct what `sluice check` reports about the source"
+UNANSWERED = (
+    "not checked, because the source could not be read: correct the problems of the source that `sluice check` reports"
+)
 WARNINGS_SHOWN = 3  # The number of warnings per finding that are shown without --verbose.
 
 
@@ -98,7 +100,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
     yield Finding("Delta paths of all tables", tuple(known_path_clashes(config)))
     yield Finding(side_tables_sentence(config), tuple(side_table_problems(config)))
     yield Finding(shards_sentence(config), tuple(shards_problems(config)), tuple(shards_warnings(config)))
-    yield Finding("rows and masks of tables that are there", tuple(rules_problems(config)))
+    yield Finding("rows and masks of existing tables", tuple(rules_problems(config)))
     yield Finding(transforms_sentence(config), tuple(transform_problems(config)), tuple(transform_warnings(config)))
     yield check_dagsters_settings(config, conf)
     yield from check_spark(config, conf)
@@ -110,7 +112,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
 
 def check_configuration(config: SluiceConfig, conf: Path, problems: Sequence[str]) -> Finding:
     what = f"configuration in {conf}: {', '.join(sorted(config.destinations)) or 'no destination'}"
-    missing = f"there is no destination; describe one in {conf / 'destinations'}/NAME.yaml"
+    missing = f"conf/ has no destination; describe one in {conf / 'destinations'}/NAME.yaml"
     return Finding(what, tuple(problems) if config.destinations else (*problems, missing))
 
 
@@ -122,12 +124,14 @@ def check_shared(config: SluiceConfig) -> Finding:
             sharers.setdefault(key_of(source_of(destination)), []).append(name)
     sentences = [f"{', '.join(names)} share one of {key[0]}" for key, names in sharers.items() if len(names) > 1]
     alone = [
-        f"{names[0]} has stream: shared, but no other destination with this setting reads {key[0]} as {key[1]} in the same "
-        "tls mode, so it uses its own connection"
+        f"{names[0]} has stream: shared, but no other destination with this setting reads {key[0]} as "
+        f"{key[1]} in the same tls mode, so {names[0]} uses a connection of its own"
         for key, names in sharers.items()
         if len(names) == 1
     ]
-    return Finding(f"streams: {'; '.join(sentences) or 'each destination has its own'}", warnings=tuple(alone))
+    return Finding(
+        f"streams: {'; '.join(sentences) or 'each destination has a connection of its own'}", warnings=tuple(alone)
+    )
 
 
 def check_engine(config: SluiceConfig, name: str) -> Finding:
@@ -191,14 +195,18 @@ def check_foreign_keys(schema: SourceSchema) -> Finding:
     try:
         notes = foreign_key_notes(schema.foreign_keys(), destination.cascade_policy)
     except SluiceError as error:
-        return Finding(f"foreign keys of {destination.name}", (f"they could not be read from the source: {error}",))
+        return Finding(
+            f"foreign keys of {destination.name}", (f"the foreign keys could not be read from the source: {error}",)
+        )
     if not notes:
         return Finding(f"foreign keys of {destination.name}: none changes rows of captured tables without row events")
     followed = [f"{note.table}: {note.sentence}" for note in notes if note.followed]
     others = tuple(f"{note.table}: {note.sentence}" for note in notes if not note.followed)
     what = f"foreign keys of {destination.name}: "
     brief = f"{what}{len(notes)} change rows without row events; the lake follows {len(followed)} of them"
-    return Finding(f"{what}{'; '.join(followed) or 'none is followed'}", warnings=others, brief=brief)
+    return Finding(
+        f"{what}{'; '.join(followed) or 'Sluice follows none of them in the lake'}", warnings=others, brief=brief
+    )
 
 
 def check_include(schema: SourceSchema) -> Finding:
@@ -269,14 +277,16 @@ def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
     host, port = endpoint.hostname or "", endpoint.port or 15002
     answers = _answers(host, port)
     if not Stack(config, conf, _silent).starts_spark:
-        problem = f"nothing answers at {host}:{port}; start that Spark Connect server or set spark.remote"
+        problem = f"no server answers at {host}:{port}; start the Spark Connect server or correct spark.remote"
         yield Finding(f"Spark at {config.spark.remote}", () if answers else (problem,))
         if answers:
             yield check_small_merges(config)
         return
     running = SPARK in ProcessFile(config.data_dir / "processes.json").running()
     stopped = "" if answers else " (not running; `sluice up` starts it)"
-    other_program = f"another program listens on port {port}; stop it or set ports.spark_connect and spark.remote"
+    other_program = (
+        f"another program listens on port {port}; stop that program, or set ports.spark_connect and spark.remote"
+    )
     yield Finding(f"Spark at {config.spark.remote}{stopped}", (other_program,) if answers and not running else ())
     yield check_java()
 
@@ -305,7 +315,7 @@ def check_small_merges(config: SluiceConfig) -> Finding:
     from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415  pyspark takes a second to import
     from sluice.spark_jobs.small.job import why_not_on_executors  # noqa: PLC0415
 
-    what = "small tables are merged together on the executors"
+    what = "small tables are merged together on Spark's executors"
     try:
         why = why_not_on_executors(SparkSettings(remote=config.spark.remote))
     except SparkUnavailableError as error:
@@ -337,7 +347,9 @@ def check_disk(what: str, folder: Path) -> Finding:
             f"only {free_bytes / 2**30:.1f} GiB are free; free space until there are {FREE_BYTES_MIN >> 30} GiB at least"
         )
     if not os.access(existing, os.W_OK):
-        problems.append(f"{existing} may not be written to; change its owner or the configured folder")
+        problems.append(
+            f"Sluice may not write to {existing}; change the owner of this folder, or configure another folder"
+        )
     return Finding(f"{what} {folder}: {free_bytes / 2**30:.0f} GiB free", tuple(problems))
 
 

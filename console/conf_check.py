@@ -68,7 +68,7 @@ def _destination_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
                 yield f"{key}: the pattern {pattern!r} is not a regular expression ({error})"
     columns = ColumnFilter(str(record.get("column_include") or ""), str(record.get("column_exclude") or ""))
     for item in columns.ignored:
-        yield f"column_include, column_exclude: {item!r} is not of the form database.table:column/column"
+        yield f"column_include, column_exclude: {item!r} must have the form database.table:column/column"
     yield from _rule_problems(record, root)
     yield from _handler_problems(record)
     yield from _secret_problems(record, root)

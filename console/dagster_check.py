@@ -62,21 +62,30 @@ def findings_of(settings: Settings, config: SluiceConfig) -> Iterator[str]:
         yield "run_coordinator: without QueuedRunCoordinator nothing limits the runs of a destination; remove the setting"
     elif not _limits_a_destination(settings):
         yield (
-            f"concurrency.runs.tag_concurrency_limits has no limit 1 per unique value of {DESTINATION_TAG}, so runs of one destination "
-            "wait for each other while each takes a place in the queue; add it"
+            f"concurrency.runs.tag_concurrency_limits has no limit 1 per unique value of {DESTINATION_TAG}, "
+            "so waiting runs of one destination take places of other runs; add this limit"
         )
     for former in sorted({str(each.get("key")) for each in _limits(settings)} & FORMER_TAGS.keys()):
-        yield f"concurrency.runs.tag_concurrency_limits limits {former}, which no run has: the tag is {FORMER_TAGS[former]} now; write that"
+        yield (
+            f"concurrency.runs.tag_concurrency_limits limits {former}, which no run has any more: write the new "
+            f"tag {FORMER_TAGS[former]}"
+        )
     if _part(settings, "run_retries").get("enabled"):
         yield (
-            "run_retries.enabled: the engine hands a failed batch out again under a new name, and refuses a run that Dagster starts "
-            "again; set it to false"
+            "run_retries.enabled: the engine hands a failed batch out again under a new name, and refuses a "
+            "run that Dagster starts again; set run_retries.enabled to false"
         )
     if len(config.destinations) > 1 and not _part(settings, "sensors").get("use_threads"):
-        yield "sensors.use_threads is not true, so one destination's slow source delays the ticks of all; set it to true"
+        yield (
+            "sensors.use_threads is not true, so a slow source of one destination delays the ticks of all "
+            "destinations; set sensors.use_threads to true"
+        )
     loggers = _part(settings, "python_logs").get("managed_python_loggers") or []
     if not set(LOGGERS) <= set(loggers):
-        yield f"python_logs.managed_python_loggers lacks {' or '.join(LOGGERS)}, so runs log less; add both"
+        yield (
+            f"python_logs.managed_python_loggers lacks {' or '.join(LOGGERS)}, so the logs of runs lack lines of "
+            "Sluice; add both names"
+        )
     yield from launcher_findings(settings, config)
 
 
@@ -94,8 +103,9 @@ def storage_problem(settings: Settings) -> str:
         try:
             if engine.dialect.driver != DRIVER:
                 return (
-                    f"storage: Dagster notifies its processes by a statement that works with {DRIVER} alone, and this address selects "
-                    f"{engine.dialect.driver}; begin it with postgresql+{DRIVER}://, or set postgres_db.scheme: postgresql+{DRIVER}"
+                    f"storage: Dagster notifies its processes by a statement that works with {DRIVER} alone, "
+                    f"and this address selects {engine.dialect.driver}; begin the address with "
+                    f"postgresql+{DRIVER}://, or set postgres_db.scheme: postgresql+{DRIVER}"
                 )
             with engine.connect():
                 return ""
@@ -104,7 +114,10 @@ def storage_problem(settings: Settings) -> str:
     # The text for a malformed address may contain the password, so it is dropped; the driver's own text contains none.
     except Exception as error:
         if refused := getattr(error, "orig", None):
-            return f"storage: Postgres refuses or does not answer ({' '.join(str(refused).split())}): start it, or correct storage.postgres"
+            return (
+                f"storage: Postgres refuses the connection or does not answer ({' '.join(str(refused).split())}): "
+                "start Postgres, or correct storage.postgres"
+            )
         return (
             f"storage: Dagster's settings of Postgres cannot be used ({type(error).__name__}): write storage.postgres.postgres_db, or "
             "an address whose password has / and @ as %2F and %40"
@@ -139,7 +152,9 @@ def _unset(settings: Any, key: str = "") -> Iterator[str]:
         return
     if set(settings) == {"env"} and isinstance(settings["env"], str):
         if settings["env"] not in os.environ:
-            yield f"{key}: the environment variable {settings['env']} is not set: set it where Dagster starts"
+            yield (
+                f"{key}: the environment variable {settings['env']} is not set: set this variable where Dagster starts"
+            )
         return
     for name, part in settings.items():
         yield from _unset(part, f"{key}.{name}" if key else str(name))
@@ -161,7 +176,9 @@ def _not_importable(settings: Settings) -> Iterator[str]:
         except ImportError as error:
             missing = module.partition(".")[0]
             remedy = (
-                missing_sentence(Extra.POSTGRES) if missing == "dagster_postgres" else f"install it where {key} is used"
+                missing_sentence(Extra.POSTGRES)
+                if missing == "dagster_postgres"
+                else f"install this module in the environment where {key} is used"
             )
             yield f"{key}: the module {module} cannot be imported ({error}); {remedy}"
 

@@ -101,18 +101,20 @@ class SourceLogin:
         """Returns the settings of the source. Raises ConfigurationError if the options contradict each other."""
         if self.variable and self.file:
             raise ConfigurationError(
-                "--password-env and --password-file name two places of the password: leave one out"
+                "--password-env and --password-file both name the location of the password: leave one of the two out"
             )
         password: dict[str, Any] = {"password": {"file": self.file} if self.file else f"${self.variable}"}
         if not self.bastion:
             if self.key_file or self.known_hosts_file:
                 raise ConfigurationError(
-                    "--ssh-key and --ssh-known-hosts belong to a bastion: name it with --ssh user@host"
+                    "--ssh-key and --ssh-known-hosts need a bastion: name the bastion with --ssh user@host"
                 )
             return password
         found = BASTION.fullmatch(self.bastion)
         if found is None:
-            raise ConfigurationError(f"{self.bastion!r} names no bastion: write --ssh user@host, or user@host:port")
+            raise ConfigurationError(
+                f"{self.bastion!r} is not the address of a bastion: write --ssh user@host, or user@host:port"
+            )
         files = {"key_file": self.key_file, "known_hosts_file": self.known_hosts_file}
         port = {"port": int(found["port"])} if found["port"] else {}
         ssh = {
@@ -138,12 +140,15 @@ def parse_url(url: str, name: str = "") -> NamedSource:
         raise ConfigurationError(f"the URL does not name a user and a host of MySQL or MariaDB; write {EXAMPLE}")
     if parts.password is not None:
         raise ConfigurationError(
-            f"the URL contains a password, which the shell's history keeps; write {EXAMPLE} and put it into an environment variable"
+            f"the URL contains a password, which the shell's history keeps; write {EXAMPLE} and put the "
+            "password into an environment variable"
         )
     database = unquote(parts.path.strip("/"))
     name = name or re.sub(r"\W+", "_", database.lower()).strip("_") or "source"
     if not NAME.fullmatch(name):
-        raise ConfigurationError(f"{name!r} cannot name a destination (a to z, 0 to 9, _); give one with --name")
+        raise ConfigurationError(
+            f"{name!r} cannot name a destination (a to z, 0 to 9, _); give another name with --name"
+        )
     return NamedSource(name, parts.hostname, port, unquote(parts.username), database)
 
 
@@ -154,7 +159,9 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
     """
     file = conf / "destinations" / f"{wanted.name}.yaml"
     if file.exists():
-        raise ConfigurationError(f"{file} is there already; change it by hand, or give this destination a --name")
+        raise ConfigurationError(
+            f"{file} exists already; change that file by hand, or give the new destination another name with --name"
+        )
     settings = wanted.destination(login, conf.absolute().parent)
     answer = ask_source(settings)
     oldest = oldest_sentence(answer.facts, time.time())
@@ -188,7 +195,7 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
         administrator = advice_of(answer.facts).administrator
         say(f"run as {administrator}:\n    {grant(privileges, answer.facts, wanted.user)}")
     _write(conf, file, wanted, login)
-    say(f"wrote {file}{'; next: `sluice check` once that is done' if problems else ''}")
+    say(f"wrote {file}{'; then run `sluice check`' if problems else ''}")
     return not problems
 
 
@@ -201,8 +208,9 @@ def _require_database(settings: DestinationConfig, wanted: NamedSource) -> None:
     if wanted.database not in there:
         users = [name for name in sorted(there) if is_of_users(name)]
         raise ConfigurationError(
-            f"{wanted.host}:{wanted.port} has no database {wanted.database!r} that {wanted.user} may see; it shows "
-            f"{', '.join(users) or 'none'}: correct the URL, or create the database, or grant SELECT on it. Nothing was written"
+            f"{wanted.host}:{wanted.port} has no database {wanted.database!r} that {wanted.user} may see; the "
+            f"user may see {', '.join(users) or 'no database'}: correct the URL, or create the database, or "
+            "grant SELECT on it. Nothing was written"
         )
 
 
@@ -216,7 +224,10 @@ def _write(conf: Path, file: Path, wanted: NamedSource, login: SourceLogin) -> S
     file.parent.mkdir(parents=True, exist_ok=True)
     if not (conf / "sluice.yaml").exists():
         (conf / "sluice.yaml").write_text(SLUICE_YAML)
-    head = "# Written by `sluice init`. The file's name is the destination's name: it must not change afterwards.\n"
+    head = (
+        "# Written by `sluice init`. The file's name is the destination's name: the file's name must not change "
+        "later.\n"
+    )
     tables = {"include": wanted.include, "exclude": wanted.exclude, "snapshot": "initial"}
     file.write_text(head + yaml.safe_dump({"source": wanted.source(login), **tables}, sort_keys=False))
     return load_config(conf)

@@ -54,6 +54,7 @@ def ask_keyless(schema: SourceSchema) -> Keyless:
 
 def _unlocked_sentence(database: str, user: str) -> str:
     return (
-        f"{user} may not lock tables of {database}, so snapshots read its tables without a key in several attempts while others write "
-        f"to them; with GRANT LOCK TABLES ON {quoted(database)}.* TO it one attempt is enough"
+        f"the user {user} may not lock tables of {database}, so a snapshot of a table without a key may need "
+        "several attempts while other sessions write to the table. After GRANT LOCK TABLES ON "
+        f"{quoted(database)}.* TO this user, one attempt is enough"
     )

@@ -62,7 +62,9 @@ def sluice(
 def setup(
     extras: Annotated[
         list[str] | None,
-        typer.Option("--with", help="Also download what a lake in an object store needs: s3. Repeatable."),
+        typer.Option(
+            "--with", help="Also download the libraries for a lake in this kind of object store: s3. Repeatable."
+        ),
     ] = None,
     without_demo: Annotated[
         bool, typer.Option("--without-demo", help="Leave out MySQL, which only the demo needs.")
@@ -88,7 +90,9 @@ def run_tests(
         bool, typer.Option("--quick", help="Leave out tests that need a server, Spark or a browser.")
     ] = False,
     not_quick: Annotated[bool, typer.Option("--not-quick", help="Run only what --quick leaves out.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Run every check, also if paths are given.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Run all checks, also those that are skipped if paths are given.")
+    ] = False,
     coverage: Annotated[bool, typer.Option("--coverage", help="Show which lines no test executes; slower.")] = False,
 ) -> None:
     """Check formatting, lint and types, and run the tests. With paths: run these tests only. Other arguments go to pytest."""
@@ -109,11 +113,15 @@ def up(
     foreground: Annotated[
         bool,
         typer.Option(
-            "--foreground", help="Stay, restart processes that die, and stop all of them on SIGTERM or Ctrl-C."
+            "--foreground",
+            help="Stay in the foreground, restart processes that die, and stop all of them on SIGTERM or Ctrl-C.",
         ),
     ] = False,
     without_dagster: Annotated[
-        bool, typer.Option("--without-dagster", help="Start the engines and Spark only, for a Dagster of your own.")
+        bool,
+        typer.Option(
+            "--without-dagster", help="Start only the engines and Spark, for a Dagster installation of your own."
+        ),
     ] = False,
     while_wanted: Annotated[bool, typer.Option("--while-wanted", hidden=True)] = False,
 ) -> None:
@@ -133,7 +141,8 @@ def up(
         config = config_now()
         if is_locked(config.data_dir / LOCK_FILE):
             raise SetupError(
-                "`sluice catch-up` runs, and stops at its end what it started; start `sluice up` after that."
+                "`sluice catch-up` runs, and at its end stops the processes that it started; run `sluice up` "
+                "after that."
             )
         options = StackOptions(die_with_parent=foreground, dagster=not without_dagster)
         stack = Stack(config, conf_dir(), screen.print, options)
@@ -192,7 +201,7 @@ def down() -> None:
     ]
     left = [pid for each in found for pid in Stack(each, conf_dir(), screen.print).down()]
     if left:
-        raise SetupError(f"These processes outlived SIGKILL: {', '.join(map(str, left))}; see `ps -fp` for each.")
+        raise SetupError(f"These processes outlived SIGKILL: {', '.join(map(str, left))}; show them with `ps -fp PID`.")
     screen.print("stopped; 0 processes are left")
 
 
@@ -258,7 +267,7 @@ def doctor(
     record = collect(conf_dir())
     if archive is not None:
         write_archive(record, archive)
-        screen.print(f"wrote {archive}: look at it before you send it", highlight=False, soft_wrap=True)
+        screen.print(f"wrote {archive}: read this report before you send it", highlight=False, soft_wrap=True)
         return
     text = json.dumps(record, indent=1) if as_json else as_text(record)
     screen.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -266,24 +275,34 @@ def doctor(
 
 @app.command()
 def init(  # noqa: PLR0917  one argument an option
-    url: Annotated[str, typer.Argument(metavar="URL", help="mysql://user@host:3306/database, without the password.")],
+    url: Annotated[
+        str,
+        typer.Argument(metavar="URL", help="URL of the source, without the password: mysql://user@host:3306/database."),
+    ],
     name: Annotated[str, typer.Option("--name", help="Name of the destination. Default: the database's name.")] = "",
     password_env: Annotated[
         str,
         typer.Option(
             "--password-env",
             metavar="NAME",
-            help="Environment variable with the password. Without it and --password-file the command asks for its name.",
+            help=(
+                "Environment variable with the password. Without this option and --password-file, the command "
+                "asks for the name of the variable."
+            ),
         ),
     ] = "",
     password_file: Annotated[
         str,
-        typer.Option("--password-file", metavar="FILE", help="File with the password, which is read at each connect."),
+        typer.Option(
+            "--password-file", metavar="FILE", help="File with the password. Sluice reads the file at each connect."
+        ),
     ] = "",
     ssh: Annotated[
         str,
         typer.Option(
-            "--ssh", metavar="USER@HOST", help="Bastion through which the source is reached; :PORT may follow."
+            "--ssh",
+            metavar="USER@HOST",
+            help="Bastion through which Sluice reaches the source: user@host or user@host:port.",
         ),
     ] = "",
     ssh_key: Annotated[
@@ -314,14 +333,19 @@ def init(  # noqa: PLR0917  one argument an option
     if not init_conf(wanted, login, conf_dir(), screen.print):
         raise typer.Exit(1)
     wrong = _check(verbose=False)
-    screen.print(f"next: {'correct this, then `sluice check`' if wrong else '`sluice up`'}", highlight=False)
+    screen.print(
+        f"next: {'correct the problems above, then run `sluice check`' if wrong else '`sluice up`'}", highlight=False
+    )
 
 
 @app.command("import-canal")
 def import_canal(
-    folder: Annotated[Path, typer.Argument(help="Canal's conf folder, with canal.properties.")],
+    folder: Annotated[Path, typer.Argument(help="Canal's conf folder, which contains canal.properties.")],
     to: Annotated[
-        Path | None, typer.Option("--to", help="The conf/ to write. Default: SLUICE_CONF, or conf/ here.")
+        Path | None,
+        typer.Option(
+            "--to", help="The conf/ folder to write. Default: SLUICE_CONF, or conf/ in the working directory."
+        ),
     ] = None,
 ) -> None:
     """Convert Canal's configuration and cursors to conf/, and report what is not converted. Overwrites nothing."""
@@ -351,14 +375,18 @@ else:
 @app.command()
 def demo(  # noqa: PLR0917  one argument an option
     once: Annotated[
-        bool, typer.Option("--once", help="Run unattended: traffic, wait, compare with MySQL, exit.")
+        bool,
+        typer.Option(
+            "--once",
+            help="Run without interaction: write traffic, wait until it is merged, compare with MySQL, exit.",
+        ),
     ] = False,
     seconds: Annotated[int, typer.Option(min=1, help="Seconds of traffic with --once.")] = 60,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the summary of --once to this file.")] = None,
-    rate: Annotated[float, typer.Option(min=0.1, help="Transactions per second.")] = 20.0,
+    rate: Annotated[float, typer.Option(min=0.1, help="Transactions per second that the demo writes.")] = 20.0,
     port_base: Annotated[int, typer.Option(min=0, max=65000, help="First of four ports; 0: the default ports.")] = 0,
     folder: Annotated[Path | None, typer.Option("--dir", help="Directory of the demo's data.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over: delete what an earlier demo left.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the data of an earlier demo first.")] = False,
     visits: Annotated[
         int, typer.Option(min=1000, help="Number of rows in shop.visits before the stream begins.")
     ] = 2_000_000,

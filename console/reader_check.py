@@ -45,14 +45,20 @@ def ask_reader(destination: DestinationConfig) -> CheckedReader | None:
 def search_sentence(facts: ServerFacts) -> str:
     """Returns a sentence that says which server's binlog is searched for the position of a time."""
     if logs_replicated(facts):
-        return "it is also searched for the position of a time; backfills read the binlog of the source"
-    return "it writes no binlog of what it replicates, so the source is searched for the position of a time, and backfills read the source"
+        return "searches for the position of a time also read this server; backfills read the binlog of the source"
+    return (
+        "this server writes no binlog of replicated changes, so searches for the position of a time and "
+        "backfills read the source"
+    )
 
 
 def reader_problems(source: ServerFacts, reader: ServerFacts, filters: list[str]) -> list[str]:
     """Returns the problems that prevent the use of a replica instead of the source. `filters`: the replica's replication filters."""
     problems = [
-        f"without GTIDs on the {which} nothing shows how far the reader is: {advice_of(facts).gtids}; or remove `reader`"
+        (
+            f"without GTIDs on the {which}, Sluice cannot find out how far the reader is: "
+            f"{advice_of(facts).gtids}; or remove `reader`"
+        )
         for which, facts in (("source", source), ("reader", reader))
         if not facts.gtid_enabled
     ]

@@ -28,8 +28,8 @@ def shards_problems(config: SluiceConfig) -> list[str]:
             taken = shard and any(column.name.lower() == shard.column.lower() for column in table.columns)
             if shard and taken:
                 problems.append(
-                    f"{table.name} of {name} has a column {shard.column}, where conf/ has the name of its shard: set another `column` "
-                    f"under `shards` in conf/destinations/{name}.yaml"
+                    f"{table.name} of {name} has a column {shard.column}, which conf/ uses for the name of "
+                    f"the shard: set another `column` under `shards` in conf/destinations/{name}.yaml"
                 )
     return problems
 
@@ -39,7 +39,10 @@ def shards_warnings(config: SluiceConfig) -> list[str]:
     their own.
     """
     return [
-        f"no captured table of {name} is met by the pattern {rule.tables!r} of `shards`: correct it, or wait for the table"
+        (
+            f"no captured table of {name} matches the pattern {rule.tables!r} of `shards`: correct the pattern, "
+            "or ignore this until the table is created"
+        )
         for name, destination in sorted(config.destinations.items())
         for rule in destination.shards
         if (known := [table for owner, table in _known(config) if owner == name])

@@ -34,15 +34,16 @@ def side_table_problems(config: SluiceConfig) -> list[str]:
         version = _known(config, name).get(table)
         if version is None:
             continue
-        out = f"or take `history` of {table} out of conf/destinations/{name}.yaml"
+        out = f"or remove `history` of {table} from conf/destinations/{name}.yaml"
         if not (config.destinations[name].tables[table].key or version.key):
             problems.append(
-                f"{table} of {name} has no key, so no row of it has a history; name columns in `key`, {out} (change_log needs none)"
+                f"{table} of {name} has no key, so rows cannot be identified for a history; name columns in "
+                f"`key`, {out} (change_log needs none)"
             )
         problems += [
             (
-                f"{table} of {name} has a column {column.name}, a name that its history uses for another column; exclude the "
-                f"column, {out}"
+                f"{table} of {name} has a column {column.name}, and the history needs a column of its own "
+                f"with this name; exclude the column, {out}"
             )
             for column in version.columns
             if column.name.lower() in PERIOD_COLUMNS
@@ -59,9 +60,14 @@ def rules_problems(config: SluiceConfig) -> list[str]:
         for table, options in sorted(destination.tables.items()):
             if known and table not in known and options.has_rules:
                 there = spelled.get(table.lower())
-                way = f"write it {there}" if there else "correct its name, or take them out until it is there"
+                way = (
+                    f"write it {there}"
+                    if there
+                    else "correct the name, or remove these settings until the table exists"
+                )
                 problems.append(
-                    f"{table} of {name} has `rows`, `masks` or `transform`, and no captured table has that name in these letters: {way}"
+                    f"{table} of {name} has `rows`, `masks` or `transform`, and no captured table has exactly "
+                    f"this name (letter case counts): {way}"
                 )
     return problems
 

@@ -49,8 +49,8 @@ def transform_warnings(config: SluiceConfig) -> list[str]:
         if config.destinations[name].has_consumers:
             tables.setdefault(name, []).append(table)
     return [
-        f"clients and brokers of {name} stop at the first row of {', '.join(found)}, unless their filters leave it out: transforms are "
-        "for the lake only"
+        f"clients and brokers of {name} stop at the first row of {', '.join(found)}, unless their filters "
+        "leave these tables out, because transforms apply only to the lake"
         for name, found in tables.items()
     ]
 

@@ -376,8 +376,9 @@ class Comparison:
     def _reason(self, found: FoundDifferences) -> str:
         if found.hidden:
             return (
-                f"reads of the source do not show all that the lake has after {self._extent.settle_seconds:.0f} s, because commits wait "
-                "for a semi-sync replica: compare again once it answers"
+                f"after {self._extent.settle_seconds:.0f} s, reads of the source still do not show all "
+                "changes that the lake has, because commits wait for a semi-sync replica: compare again once "
+                "the replica answers"
             )
         if found.late and (why := self._merged.halted()):
             return (
@@ -388,8 +389,15 @@ class Comparison:
             return (
                 f"the source was read up to {self._end}, and the lake has {self._merged.progress()} after "
                 f"{self._extent.settle_seconds:.0f} s: the differences may be changes that are not merged "
-                "yet. `sluice status` shows what holds it up"
+                "yet. `sluice status` shows what delays the merges"
             )
         if found.open:
-            return f"{found.open} row(s) changed each time they were read: compare again when less is written"
-        return f"{found.moving} row(s) changed all the time, and the lake followed each time" if found.moving else ""
+            return (
+                f"{found.open} row(s) changed between any two reads, so whether they are equal is unknown: compare "
+                "again when the table changes less"
+            )
+        return (
+            f"{found.moving} row(s) changed between any two reads, and the lake followed each change"
+            if found.moving
+            else ""
+        )

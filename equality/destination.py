@@ -97,7 +97,7 @@ def differing(request: ComparedDestination, tables: Sequence[str], extent: Exten
         for name in tables:
             if name not in found and ("." not in name or not captured.keeps(*name.split(".", 1))):
                 raise ConfigurationError(
-                    f"{request.name} captures no table {name!r}; it captures {', '.join(sorted(found)) or 'none'}"
+                    f"{request.name} captures no table {name!r}; captured tables: {', '.join(sorted(found)) or 'none'}"
                 )
         comparable = [name for name in found if request.settings.table(*name.split(".", 1)).tells_rows]
         wanted = sorted(tables or comparable)
@@ -136,7 +136,8 @@ def _compared(
     try:
         if schema is None:
             raise RefusedError(
-                f"the source has no table {name}, or the account may not see it: it was dropped or renamed, or SELECT is not granted"
+                f"the source has no table {name}, or the user may not see this table: the table was dropped "
+                "or renamed, or SELECT is not granted"
             )
         return _compare(request, sides, schema, extent)
     except SourceConnectionError:
@@ -145,7 +146,7 @@ def _compared(
         why = (
             str(error)
             if isinstance(error, RefusedError)
-            else f"it could not be compared: {type(error).__name__}: {error}"
+            else f"the table could not be compared: {type(error).__name__}: {error}"
         )
         refused = TableResult(table=name, verdict=Verdict.REFUSED, reason=why, mode=extent.mode, checked_at_us=began)
         return Differing(result=refused)
@@ -158,7 +159,7 @@ def _compare(
     refuse_stopped(name, read_ledger(request.directory).stopped_tables)
     reading = SnapshotRecords(request.directory).get(name)
     if reading is not None and reading.is_open:
-        raise RefusedError(f"{reading.lake_is_older}; compare it once they are published")
+        raise RefusedError(f"{reading.lake_is_older}; compare the table once the rows are published")
     version = schema.version()
     columns = ColumnFilter(request.settings.column_include, request.settings.column_exclude)
     hidden = {index for index, each in enumerate(version.columns) if each.generated in HIDDEN}
@@ -211,7 +212,8 @@ def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent:
         table=lake.name,
         verdict=Verdict.DIFFERENT if rows else Verdict.EQUAL,
         reason=(
-            f"there is no Delta table at {lake.path}, and the source has rows: read them with `sluice snapshot start`"
+            f"no Delta table exists at {lake.path}, and the table in the source has rows: read these rows "
+            "with `sluice snapshot start`"
         )
         if rows
         else "",

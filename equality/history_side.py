@@ -44,7 +44,7 @@ class HistorySide(LakeSide):
             reader = pa.RecordBatchReader.from_stream(self._log.scan(columns=wanted, predicate=current))
         except (DeltaError, OSError) as error:
             raise RefusedError(
-                f"the Delta table {self.path} cannot be read: {error}; check its disk or object store"
+                f"the Delta table {self.path} cannot be read: {error}; check the disk or object store of the lake"
             ) from error
         fields = [field.with_name(names[wanted.index(field.name)]) for field in reader.schema]
         schema = pa.schema(fields)

@@ -47,7 +47,8 @@ class LakeSide:
             self._log = None
         except (DeltaError, OSError) as error:
             raise RefusedError(
-                f"the log of the Delta table {self.path} cannot be read: {error}; check its disk or object store"
+                f"the log of the Delta table {self.path} cannot be read: {error}; check the disk or object "
+                "store of the lake"
             ) from error
 
     @property
@@ -85,7 +86,7 @@ class LakeSide:
             return pa.RecordBatchReader.from_stream(self._log.scan(columns=wanted, predicate=predicate))
         except (DeltaError, OSError) as error:
             raise RefusedError(
-                f"the Delta table {self.path} cannot be read: {error}; check its disk or object store"
+                f"the Delta table {self.path} cannot be read: {error}; check the disk or object store of the lake"
             ) from error
 
     def spelled(self, name: str) -> str:

@@ -64,7 +64,9 @@ class DestinationMerged:
                 return False
             if self._say is not None and now - said_at >= SAY_SECONDS:
                 said_at = now
-                self._say(f"waiting for the lake to reach {end}: it has {self.progress()}{f'; {why}' if why else ''}")
+                self._say(
+                    f"waiting for the lake to reach {end}: the lake has {self.progress()}{f'; {why}' if why else ''}"
+                )
             self._sleep(POLL_SECONDS)
         return True
 
@@ -77,7 +79,7 @@ class DestinationMerged:
         except MetaError:  # The store of the leases does not answer. Reading the ledger reports this.
             return ""
         if holder is None or not holder.held:
-            return "no engine runs for this destination: `sluice up` starts it"
+            return "no engine runs for this destination: start it with `sluice up`"
         return _stopped_state(self._directory)
 
     def order_key(self, end: BinlogEnd) -> int | None:
@@ -85,7 +87,7 @@ class DestinationMerged:
 
     def progress(self) -> str:
         cursor = self._cursor()
-        return f"all up to {cursor}" if cursor else "nothing"
+        return f"all changes up to {cursor}" if cursor else "nothing"
 
     def _cursor(self) -> Position | None:
         return read_ledger(self._directory).cursor

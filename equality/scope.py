@@ -31,9 +31,9 @@ class Scope:
         """Returns why rows cannot be selected by these keys, or an empty text."""
         for column in self.columns:
             if column.select.startswith("CONVERT("):
-                return f"conf/ names another charset for its key column {column.name}"
+                return f"conf/ names another charset for the key column {column.name}"
         if any(value is None for key in self.keys for value in key):
-            return "its key is NULL in some rows"
+            return "the key is NULL in some rows"
         return ""
 
     @property

@@ -86,7 +86,7 @@ class SourceSide:
         status = self._connection.first_of("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
         if not status:
             raise SourceConnectionError(
-                f"{self._source.address} does not say where its binlog ends: the account needs REPLICATION CLIENT"
+                f"{self._source.address} did not report the end of its binlog: grant REPLICATION CLIENT to the user"
             )
         file, offset = str(status[0]["File"]), int(status[0]["Position"])
         if not self._connection.mariadb:

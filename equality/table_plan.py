@@ -74,17 +74,20 @@ def plan(
             continue
         _, spark_type = there.get(column.name.lower(), ("", ""))
         if not spark_type:
-            raise RefusedError(_differs(version, f"it has the column {column.name}, which the Delta table lacks"))
+            raise RefusedError(
+                _differs(version, f"the table in the source has the column {column.name}, which the Delta table lacks")
+            )
         wanted = _expected(version, column, options.zero_dates)
         if spark_type != wanted:
             raise RefusedError(
-                _differs(version, f"its column {column.name} is {wanted}, which is {spark_type} in the Delta table")
+                _differs(version, f"column {column.name} is {wanted} in the source and {spark_type} in the Delta table")
             )
         charset = options.charsets.get(column.name, "")
         found.append(canonical(column, spark_type, charset=charset, whole_doubles=whole_doubles))
     if not key and OPERATION not in lake:
         raise RefusedError(
-            f"{version.name} has no key, so its Delta table must be a change log of Sluice, but it lacks the column {OPERATION}"
+            f"{version.name} has no key, so its Delta table must be a change log of Sluice, but the Delta "
+            f"table lacks the column {OPERATION}"
         )
     compared = {column.name.lower() for column in found}
     ours = {name.lower() for name in lake if name.startswith("_sluice_")}
@@ -112,8 +115,8 @@ def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None
     """Raises RefusedError for a table for which conf/ configures only a change log."""
     if not settings.table(version.database, version.table).tells_rows:
         raise RefusedError(
-            f"{version.name} has a change log and no current-state table: a change log has changes and not rows; set "
-            "`history` too, which can be compared"
+            f"{version.name} cannot be compared: the lake has only its change log, which has changes instead "
+            "of rows; set `history` too, because a history can be compared"
         )
 
 
@@ -123,16 +126,19 @@ def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> 
     """
     if options.rows:
         raise RefusedError(
-            f"{version.name} cannot be compared: conf/ captures only its rows where {options.rows}, and a comparison reads all of its rows"
+            f"{version.name} cannot be compared: conf/ captures only the rows where {options.rows}, and a "
+            "comparison reads all rows"
         )
     if options.transform is not None and options.transform.drops:
         raise RefusedError(
-            f"{version.name} cannot be compared: its transform {options.transform.function} drops rows, and a comparison reads all rows"
+            f"{version.name} cannot be compared: the transform {options.transform.function} drops rows, and a "
+            "comparison reads all rows"
         )
     masked = {column.lower() for column in options.masks}
     if hashed := [column for column in key if column.lower() in masked]:
         raise RefusedError(
-            f"{version.name} cannot be compared: its key column {hashed[0]} is masked, so no row of the lake can be found in the source"
+            f"{version.name} cannot be compared: the key column {hashed[0]} is masked, so rows of the lake "
+            "cannot be found in the source"
         )
     return masked | {column.lower() for column in (options.transform.writes if options.transform is not None else ())}
 
@@ -142,8 +148,8 @@ def refuse_stopped(name: str, stopped: Sequence[StoppedTable]) -> None:
     for each in stopped:
         if f"{each.database}.{each.table}" == name:
             raise RefusedError(
-                f"{name} has stopped in {each.state} at {each.position}, so the lake lacks its later "
-                "changes: `sluice status` shows the reason, and docs/reference/states.md the way out"
+                f"{name} has stopped in {each.state} at {each.position}, so the lake lacks later changes: "
+                "`sluice status` shows the reason and how to resume the table (see docs/reference/states.md)"
             )
 
 
@@ -156,6 +162,6 @@ def _expected(version: TableVersion, column: Column, zero_dates: str) -> str:
 
 def _differs(version: TableVersion, what: str) -> str:
     return (
-        f"{version.name} has another schema in the source than in the lake: {what}. Compare again once that change is merged; "
-        "`sluice schema held` shows what waits for review"
+        f"{version.name} has another schema in the source than in the lake: {what}. Compare again once the "
+        "schema change is merged; `sluice schema held` lists schema changes that wait for approval"
     )

@@ -59,9 +59,9 @@ class Difference:
             case "missing":
                 return f"{where}: missing in the lake{times}"
             case "surplus":
-                return f"{where}: the source does not have it{times}"
+                return f"{where}: missing in the source{times}"
             case "doubled":
-                return f"{where}: the lake has it {self.count} times"
+                return f"{where}: the lake has this row {self.count} times"
             case "value":
                 pairs = (
                     f"{name} is {left} in the source and {right} in the lake" for name, left, right in self.columns

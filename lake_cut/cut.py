@@ -88,14 +88,18 @@ def read_cut(
         oldest = None if row else _oldest(log)
     except TableNotFoundError as error:
         raise CutError(
-            f"there is no consistent snapshot of the tables of {destination} at {path} yet: the first batch that is merged writes one"
+            f"{path} has no consistent snapshot of the tables of {destination} yet: the first merged batch writes one"
         ) from error
     except (DeltaError, OSError) as error:
         raise CutError(
-            f"the consistent snapshots of the tables at {path} cannot be read: {error}; check their disk or object store"
+            f"the consistent snapshots of the tables at {path} cannot be read: {error}; check the disk or "
+            "object store of the lake"
         ) from error
     if row is None:
-        raise CutError(f"no consistent snapshot of {destination} is as old as {at}; the oldest is of {oldest}")
+        raise CutError(
+            f"no consistent snapshot of {destination} is as old as {at}; the oldest consistent snapshot is from "
+            f"{oldest}"
+        )
     return _cut(row)
 
 

@@ -79,7 +79,7 @@ def _refuse(failed: Mapping[str, Exception]) -> None:
     """Raises CutError if any table failed. `failed`: table → its error."""
     if failed:
         why = "; ".join(
-            str(error) if isinstance(error, CutError) else f"there is no view of {name}: {error}"
+            str(error) if isinstance(error, CutError) else f"the view of {name} cannot be made: {error}"
             for name, error in failed.items()
         )
         raise CutError(why) from next(iter(failed.values()))
@@ -125,7 +125,8 @@ def _opened(table: CutTable, storage_options: Mapping[str, str] | None) -> delta
         ) from error
     if table_id != table.table_id:
         raise CutError(
-            f"{table.name} at {table.path} is another table than the consistent snapshot has; read a newer consistent snapshot"
+            f"{table.name} at {table.path} is not the table in the consistent snapshot; read a newer "
+            "consistent snapshot"
         )
     return found
 

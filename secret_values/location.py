@@ -33,7 +33,10 @@ class SecretLocation:
         if [bool(self.env), self.file is not None, bool(self.command)].count(True) > 1:
             raise ValueError("set one of variable, file and command")
         if self.env and not VARIABLE.fullmatch(self.env):
-            raise ValueError("the name of an environment variable has letters, digits, _, . and - only, no digit first")
+            raise ValueError(
+                "the name of an environment variable may have only letters, digits, _, . and -, and must not "
+                "begin with a digit"
+            )
         if not all(isinstance(part, str) and part for part in self.command):
             raise ValueError("a command is a list of strings: a program and its arguments, none of them empty")
 
@@ -71,7 +74,7 @@ class SecretLocation:
             found = cls(env=reference[1:] if is_reference(reference) else "")
         if not found:
             raise ValueError(
-                "the value names no variable, file or command: write $NAME, {file: PATH} or {command: [PROGRAM]}"
+                "the value is not the location of a secret: write $NAME, {file: PATH} or {command: [PROGRAM]}"
             )
         return found
 

@@ -30,7 +30,9 @@ def value_of(location: SecretLocation, setting: str, environment: Mapping[str, s
     if location.command:
         return _of_command(location.command, setting)
     if location.env and location.env not in environment:
-        raise SecretUnavailable(f"{setting}: {location.description} is not set: set it where the engine starts")
+        raise SecretUnavailable(
+            f"{setting}: {location.description} is not set: set this variable where the engine starts"
+        )
     return environment[location.env] if location.env else ""
 
 
@@ -54,7 +56,7 @@ def _of_file(file: Path, setting: str) -> str:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise SecretUnavailable(f"{what} is no regular file: name one that can be read at each connect")
+                raise SecretUnavailable(f"{what} is not a regular file: name a file that can be read at each connect")
             with open(descriptor, "rb", closefd=False) as opened:
                 content = opened.read(SECRET_BYTES_MAX + 1)
         finally:
@@ -78,20 +80,20 @@ def _of_command(command: tuple[str, ...], setting: str) -> str:
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "its arguments are not valid"
-        raise SecretUnavailable(f"{what} cannot be started: {why}; correct it in conf/") from None
+        why = error.strerror if isinstance(error, OSError) else "the arguments are not valid"
+        raise SecretUnavailable(f"{what} cannot be started: {why}; correct the command in conf/") from None
     try:
         content = _output(process)
     except subprocess.TimeoutExpired:
         raise SecretUnavailable(
-            f"{what} did not end within {COMMAND_SECONDS_MAX:g} s and was ended; run it by hand to see why"
+            f"{what} did not end within {COMMAND_SECONDS_MAX:g} s and was ended; run the command by hand to see why"
         ) from None
     finally:
         if process.returncode is None:
             end_group(process)
     # A command that writes more than this is killed, so its status means nothing.
     if process.returncode and len(content) <= SECRET_BYTES_MAX:
-        raise SecretUnavailable(f"{what} failed with status {process.returncode}; run it by hand to see why")
+        raise SecretUnavailable(f"{what} failed with status {process.returncode}; run the command by hand to see why")
     return _text(content, f"{setting}: the output of {SecretLocation(command=command).description}")
 
 
@@ -120,12 +122,13 @@ def _text(content: bytes, what: str) -> str:
     """Decodes the secret and removes one line end. Raises SecretUnavailable if it is too long, empty, or not UTF-8."""
     if len(content) > SECRET_BYTES_MAX:
         raise SecretUnavailable(
-            f"{what} has more than {SECRET_BYTES_MAX >> 10} KiB, which is no secret: write only the secret there"
+            f"{what} has more than {SECRET_BYTES_MAX >> 10} KiB, which is too long for a secret: write only "
+            "the secret there"
         )
     try:
         text = content.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise SecretUnavailable(f"{what} has bytes that are no UTF-8 text: write the secret as text there") from None
+        raise SecretUnavailable(f"{what} has bytes that are not UTF-8 text: write the secret as text") from None
     if not text:
-        raise SecretUnavailable(f"{what} is empty: write the secret there")
+        raise SecretUnavailable(f"{what} is empty: it must contain the secret")
     return text

@@ -169,11 +169,11 @@ def _register(session: LakeSession, table: CatalogTable, storage_options: Mappin
         return
     if there is not None and not (table.before and same_location(there.location, table.before)):
         raise ValueError(
-            f"the catalog has another table of this name ({there.location}): remove it there, or set catalog.schema or "
-            "catalog.table in conf/sluice.yaml"
+            f"the catalog has another table of this name ({there.location}): remove that table from the "
+            "catalog, or set catalog.schema or catalog.table in conf/sluice.yaml"
         )
     if not deltalake.DeltaTable.is_deltatable(table.path, storage_options=dict(storage_options) or None):
-        raise ValueError(f"there is no Delta table at {table.path}")  # Spark would create an empty table there.
+        raise ValueError(f"no Delta table exists at {table.path}")  # Spark would create an empty table there.
     if there is not None:
         _drop(session, table, there)
     # `spark.sql` suffices instead of `commit`, because the statement commits nothing to the Delta table.
@@ -185,11 +185,15 @@ def _create_view(session: LakeSession, view: CatalogTable, over: Identifier, sto
     table = _entry(session, over)
     # Otherwise the view would show rows of another table.
     if table is None or not same_location(table.location, view.path):
-        raise ValueError(f"its table {'.'.join(over)} is not registered for {view.path}")
+        raise ValueError(
+            f"the view cannot be created, because its table {'.'.join(over)} is not registered in the catalog for "
+            f"{view.path}"
+        )
     there = _entry(session, view.identifier)
     if there is not None and not (there.is_view_of(view.path) or (view.before and there.is_view_of(view.before))):
         raise ValueError(
-            "the catalog has another table or view of this name: remove it there, or set catalog.views in conf/sluice.yaml"
+            "the catalog has another table or view of this name: remove that entry from the catalog, or set "
+            "catalog.views in conf/sluice.yaml"
         )
     shape = shape_of(_columns_at(view.shaped_by, storage_options))
     session.spark.sql(view_statement(view, over, _columns_at(view.path, storage_options)))

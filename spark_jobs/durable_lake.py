@@ -64,8 +64,8 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
     files = dict.fromkeys(file for commit in commits for file in _files_of(table, commit))
     if lost := [file for file in files if not file.is_file() and file in _in_use(table, commits[0])]:
         raise FileNotFoundError(
-            f"{lost[0]} is missing, and with it rows of the table: a VACUUM without retention removed it while it was being "
-            "written; re-snapshot the table with `sluice snapshot start`"
+            f"the file {lost[0]} with rows of the table is missing: a VACUUM without retention removed the "
+            "file during the merge; re-snapshot the table with `sluice snapshot start`"
         )
     files |= dict.fromkeys(_checkpoint(table, commits[0]))
     log = [each for commit in commits for each in (commit, commit.with_suffix(SUMMARY))]

@@ -55,9 +55,10 @@ class LostCommitError(TableError):
 
     def __init__(self, table: str, path: str, before: int) -> None:
         reason = (
-            f"the log of the Delta table {path} does not have what this run committed after version {before}, but another writer's commit, "
-            "which can happen if several Spark servers write one lake in S3. Use one Spark server (see `sluice check`), and restart it, "
-            "because its memory may differ from the log; Sluice tries again"
+            f"the log of the Delta table {path} has a commit of another writer instead of the commit of this "
+            f"run after version {before}. Several Spark servers that write one lake in S3 can cause this. Use "
+            "one Spark server (see `sluice check`), and restart this server, because its memory may differ "
+            "from the log; Sluice tries again"
         )
         super().__init__(table, reason, own=False)
 
@@ -80,7 +81,10 @@ class MergeError(SparkJobError):
 
     def __str__(self) -> str:
         merged = ", ".join(self.merged) or "none"
-        return f"{self.reason} (merged: {merged}; not merged: {', '.join(self.failed)}; repeating the batch changes nothing twice)"
+        return (
+            f"{self.reason} (merged: {merged}; not merged: {', '.join(self.failed)}; merging the batch again "
+            "applies no change twice)"
+        )
 
 
 def unreadable_log(path: str, error: Exception) -> str:

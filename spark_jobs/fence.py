@@ -46,4 +46,4 @@ class Fence:
 
 
 BY_HAND = Fence(lambda: "")  # The fence of merges without an engine, which have neither lease nor ledger.
-READ_ONLY = Fence(lambda: "it was opened to be read, and is not written without a fence")
+READ_ONLY = Fence(lambda: "the Spark session was opened only to read: a commit needs a fence")

@@ -9,8 +9,8 @@ from typing import Any
 
 NO_REPLACE = "does not support truncate in batch mode"
 ADVICE = (
-    "Spark 3.5.6 and later cannot replace a table with Delta 3.3 (delta-io/delta#4671): use Spark 3.5.5, Spark 4, or a Delta with the "
-    "correction"
+    "Spark 3.5.6 and later cannot replace a table with Delta 3.3 (delta-io/delta#4671): use Spark 3.5.5, "
+    "Spark 4, or a Delta version in which that defect is corrected"
 )
 
 

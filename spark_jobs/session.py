@@ -214,7 +214,7 @@ def _classic_sessions(settings: SparkSettings, count: int) -> Iterator[list[Lake
         first = builder.getOrCreate()
     except Exception as error:
         raise SparkUnavailableError(
-            f"no Spark session could be made with master {settings.master}: {first_line(error)}"
+            f"no Spark session could be started with spark.master {settings.master}: {first_line(error)}"
         ) from error
     sessions = [LakeSession(first.newSession()) for _ in range(_allowed(first, count, settings))]
     for session in sessions:
@@ -314,7 +314,7 @@ def end_sessions(remote: str, ids: Sequence[str]) -> bool:
         try:
             found = bool(session.interruptAll()) or found
         except Exception as error:  # The session ended with its server, or was released before.
-            logger.debug("session %s of an earlier run no longer exists: %s", session_id, first_line(error))
+            logger.debug("the Spark session %s of an earlier run no longer exists: %s", session_id, first_line(error))
         _release(session)
     return found
 
@@ -359,7 +359,7 @@ def _release(session: Any) -> None:
     try:
         session.client.release_session()
     except Exception as error:  # Not essential, because the server drops idle sessions.
-        logger.debug("a session could not be released: %s", first_line(error))
+        logger.debug("a Spark session could not be released: %s", first_line(error))
     session.client.close()  # An open client would call the server again when the process ends.
     if at_exit := getattr(session.client, "_cleanup_ml_cache", None):
         atexit.unregister(at_exit)  # Otherwise the handler would retain each closed client until a draining run ends.
@@ -375,8 +375,8 @@ def _require_listening(remote: str) -> None:
         socket.create_connection((host, port), timeout=CONNECT_SECONDS_MAX).close()
     except OSError as error:
         raise SparkUnavailableError(
-            f"no Spark Connect server answers at {host}:{port} ({error.strerror or error}); "
-            "start it with `sluice up`, the batch is tried again"
+            f"no Spark Connect server answers at {host}:{port} ({error.strerror or error}); start the server "
+            "with `sluice up`; Sluice tries the batch again"
         ) from error
 
 
@@ -390,7 +390,7 @@ def _remembered(settings: SparkSettings) -> list[str]:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
         logger.warning(
-            "%s cannot be read (%s); statements that a killed run left in Spark may run for a while",
+            "the file %s cannot be read (%s), so statements of a killed run may continue in Spark until they end",
             settings.sessions_file,
             error,
         )
@@ -418,7 +418,7 @@ def first_line(error: BaseException) -> str:
     return explained(found[1] if found else str(error).strip().partition("\n")[0]) or type(error).__name__
 
 
-def table_error(table: str, error: Exception, what: str = "Spark could not merge it") -> TableError:
+def table_error(table: str, error: Exception, what: str = "Spark could not merge the table") -> TableError:
     """Converts an error to a TableError. A TableError is returned unchanged. `what`: what could not be done, for the message. Errors of a
     disk or an object store do not count as the table's own.
     """

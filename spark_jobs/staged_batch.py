@@ -105,11 +105,13 @@ def read_staged_batch(directory: Path, stored: str = "") -> StagedBatch:
         manifest = read_manifest_json(path.read_bytes(), directory)
         _check(manifest)
     except FileNotFoundError as error:
-        raise StagedBatchError(f"{path} does not exist: the batch was never staged whole, or was removed") from error
+        raise StagedBatchError(
+            f"{path} does not exist: the batch was not staged to its end, or the batch was removed"
+        ) from error
     except OSError as error:
         raise StagedBatchError(f"{path} cannot be read: {error}{AGAIN}") from error
     except ManifestError as error:
-        raise StagedBatchError(f"{path} is not a manifest that can be merged: {error}{AGAIN}") from error
+        raise StagedBatchError(f"{path} is not a valid manifest of a batch: {error}{AGAIN}") from error
     for table in manifest.tables:
         for segment in table.changes:
             _check_file(segment)
@@ -117,7 +119,7 @@ def read_staged_batch(directory: Path, stored: str = "") -> StagedBatch:
     positions = [table.positions for table in manifest.tables if table.positions is not None]
     for each in (*positions, *(events.file for events in manifest.cascades)):
         if not each.is_file():
-            raise StagedBatchError(f"{each} is named by the manifest and does not exist{AGAIN}")
+            raise StagedBatchError(f"the manifest names the file {each}, which does not exist{AGAIN}")
     cascades = tuple(_lowered(events) for events in manifest.cascades)
     batch = StagedBatch(**{**vars(manifest), "cascades": cascades}, directory=directory)
     return _in_store(batch, stored) if stored else batch
@@ -140,7 +142,7 @@ def _check(manifest: Manifest) -> None:
     """Raises ManifestError if the manifest contradicts itself."""
     names = [table.name for table in manifest.tables]
     if len(set(names)) != len(names):
-        raise ManifestError("a table is listed twice")
+        raise ManifestError("the manifest lists a table twice")
     _refuse_rows_with_renames(manifest.tables)
     for table in manifest.tables:
         for earlier, later in itertools.pairwise(table.segments):
@@ -157,7 +159,7 @@ def _refuse_rows_with_renames(tables: tuple[StagedTable, ...]) -> None:
     """
     renamed = [table.name for table in tables for each in table.segments if getattr(each, "renamed_from", "")]
     if renamed and any(table.changes for table in tables):
-        raise ManifestError(f"{renamed[0]} was renamed, and the batch has rows of before or after it")
+        raise ManifestError(f"{renamed[0]} was renamed, and the batch also has rows from before or after the rename")
 
 
 def _lowered(events: CascadeEvents) -> CascadeEvents:
@@ -196,24 +198,30 @@ def _check_log(segment: ChangesSegment) -> None:
     try:
         rows = pq.read_metadata(path).num_rows
     except (pa.ArrowException, OSError) as error:
-        raise StagedBatchError(f"{path} is named by the manifest and cannot be read: {error}{AGAIN}") from error
+        raise StagedBatchError(f"the manifest names the file {path}, which cannot be read: {error}{AGAIN}") from error
     if rows != segment.log_rows:
-        raise StagedBatchError(f"{path} has {rows} rows, its manifest says {segment.log_rows}{AGAIN}")
+        raise StagedBatchError(
+            f"the file {path} has {rows} rows instead of the {segment.log_rows} rows in the manifest{AGAIN}"
+        )
 
 
 def _check_file(segment: ChangesSegment) -> None:
     path = segment.file
     if not path.is_file():
-        raise StagedBatchError(f"{path} is named by the manifest and does not exist{AGAIN}")
+        raise StagedBatchError(f"the manifest names the file {path}, which does not exist{AGAIN}")
     size_bytes = path.stat().st_size
     if size_bytes != segment.size_bytes:
-        raise StagedBatchError(f"{path} has {size_bytes} bytes, its manifest says {segment.size_bytes}{AGAIN}")
+        raise StagedBatchError(
+            f"the file {path} has {size_bytes} bytes instead of the {segment.size_bytes} bytes in the manifest{AGAIN}"
+        )
     try:
         footer = pq.read_metadata(path)
     except (pa.ArrowException, OSError) as error:
         raise StagedBatchError(f"{path} is not a Parquet file: {error}{AGAIN}") from error
     if footer.num_rows != segment.rows:
-        raise StagedBatchError(f"{path} has {footer.num_rows} rows, its manifest says {segment.rows}{AGAIN}")
+        raise StagedBatchError(
+            f"the file {path} has {footer.num_rows} rows instead of the {segment.rows} rows in the manifest{AGAIN}"
+        )
     missing = staged_types(segment).keys() - set(footer.schema.to_arrow_schema().names)
     if missing:
-        raise StagedBatchError(f"{path} lacks the columns {', '.join(sorted(missing))} of its manifest{AGAIN}")
+        raise StagedBatchError(f"{path} lacks the columns {', '.join(sorted(missing))} that the manifest lists{AGAIN}")

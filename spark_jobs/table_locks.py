@@ -172,7 +172,7 @@ class _HeldLock:
             f"the lock of the Delta table {self.path} was lost while the table was written (the run was paused, or lost its "
             "network)"
         )
-        return f"{why}; the batch is tried again"
+        return f"{why}; Sluice tries the batch again"
 
     def timed_out(self, seconds: float) -> TableError:
         with self._translated():
@@ -181,7 +181,7 @@ class _HeldLock:
             f"this run waited {seconds:g} s for the lock of the Delta table {self.path}, which several destinations write, and "
             f"{writer} holds it"
         )
-        return TableError(self.name, f"{why}; this is tried again: see what that run does, or end it", own=False)
+        return TableError(self.name, f"{why}; Sluice tries again. If {writer} hangs, end that run", own=False)
 
     @contextlib.contextmanager
     def written_down(self, writing: Writing) -> Iterator[None]:
@@ -220,12 +220,12 @@ class _HeldLock:
             self.lock.write(left.to_text())
         if (rest := left.found_dead + DETACHED_SECONDS - time.time()) > 0:
             why = (
-                f"{left.who} ended while it wrote the Delta table {self.path}, and statements that it started in the Spark "
-                f"{left.remote} of {left.host} may still run"
+                f"{left.who} ended during a commit to the Delta table {self.path}, and statements of that run "
+                f"may still run in the Spark Connect server {left.remote} of {left.host}"
             )
             raise TableError(
                 self.name,
-                f"{why}; Spark ends them within {rest:.0f} s, and the merge is tried again until then",
+                f"{why}; Spark ends these statements within {rest:.0f} s, and Sluice tries the merge again until then",
                 own=False,
             )
 
@@ -253,4 +253,4 @@ def _translated(name: str, path: str) -> Iterator[None]:
         raise
     except Exception as error:
         why = f"the lock of the Delta table {path}, which shards of several destinations share, cannot be taken: {first_line(error)}"
-        raise TableError(name, f"{why}; the batch is tried again", own=False) from error
+        raise TableError(name, f"{why}; Sluice tries the batch again", own=False) from error

@@ -164,8 +164,9 @@ def _missing(record: TableRecord | None, found: FoundTable) -> Iterable[tuple[st
         yield (
             TABLE_MISSING,
             (
-                f"the Delta table {found.path} had version {record.version} and is missing: a new one would lack all earlier rows. "
-                "Restore it (is a disk not mounted, was the path changed?)"
+                f"the Delta table {found.path} had version {record.version} and is missing: a new table would "
+                "lack all earlier rows. Restore the Delta table (is a disk not mounted, was the path "
+                "changed?)"
             ),
         )
 
@@ -177,7 +178,7 @@ def _owned(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
         return
     owner = Owner.from_text(found.owner)
     what = "this shard of the Delta table" if found.confined else "the Delta table"
-    way = "shard another `name`" if found.confined else "one another path"
+    way = "shard another `name`" if found.confined else "table another path"
     if owner != writer.owner:
         yield (
             TABLE_OWNED,
@@ -196,9 +197,10 @@ def _unowned(record: TableRecord | None, found: FoundTable) -> Iterable[tuple[st
         yield (
             TABLE_UNOWNED,
             (
-                f"the Delta table {found.path} has rows that Sluice wrote, but neither their owner nor their position: it was copied or "
-                "rewritten by another program, and may contain new changes already. Set another path for this table in conf/, or move "
-                "the Delta table away; a new one is created then"
+                f"the Delta table {found.path} has rows that Sluice wrote, but neither their owner nor their "
+                "position: it was copied or rewritten by another program, and may already contain changes "
+                "that this batch would apply again. Set another path for this table in conf/, or move the "
+                "Delta table away; Sluice then creates a new one"
             ),
         )
 
@@ -211,24 +213,26 @@ def _changed(owner: Owner, record: TableRecord | None, found: FoundTable) -> Ite
         yield (
             TABLE_REPLACED,
             (
-                f"the Delta table {found.path} has the id {found.table_id} and had {record.table_id}: another table has replaced it. "
-                "Restore the former one"
+                f"the Delta table {found.path} has the id {found.table_id} instead of {record.table_id}: "
+                f"another table has replaced the Delta table. Restore the table with the id {record.table_id}"
             ),
         )
     if found.version < record.version:
         yield (
             TABLE_RESTORED,
             (
-                f"the Delta table {found.path} is at version {found.version} and was at {record.version}: an older copy has replaced "
-                "it. Restore the newer one"
+                f"the Delta table {found.path} is at version {found.version} and was at version "
+                f"{record.version}: an older copy has replaced the Delta table. Restore the copy with version "
+                f"{record.version}"
             ),
         )
     if (commit := _rewritten_by(owner, record, commits)) is not None:
         yield (
             TABLE_RESTORED,
             (
-                f"version {commit.get('version')} of the Delta table {found.path} is a {commit.get('operation')} by another program: "
-                "rows that it removed are not written again. Restore the version before it"
+                f"version {commit.get('version')} of the Delta table {found.path} is a "
+                f"{commit.get('operation')} by another program: Sluice does not write rows again that this "
+                "commit removed. Restore the version before this commit"
             ),
         )
 
@@ -297,13 +301,14 @@ def is_by(owner: Owner, commit: Mapping[str, Any]) -> bool:
 
 
 def _ahead(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
-    newest = "put the newest meta.json back"
+    newest = "restore the newest copy of meta.json"
     if found.applied_epoch > writer.epoch:
         yield (
             TABLE_AHEAD,
             (
-                f"the Delta table {found.path} has changes of epoch {found.applied_epoch}, this batch is of epoch {writer.epoch} and would "
-                f"be taken for merged already: the ledger is an older one than the table knows; {newest}"
+                f"the Delta table {found.path} has changes of epoch {found.applied_epoch}, and this batch is "
+                f"of epoch {writer.epoch}, so its changes would be skipped as merged already: the ledger is "
+                f"older than the table; {newest}"
             ),
         )
     for commit in found.commits:
@@ -315,9 +320,10 @@ def _ahead(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
             yield (
                 TABLE_AHEAD,
                 (
-                    f"the Delta table {found.path} has delivery {theirs['delivery']} of this very ledger, up to "
-                    f"{_text(theirs.get('end') or {})}, and this is delivery {writer.delivery} from {_text(writer.start)}: "
-                    f"the ledger was restored from a copy, or a copy of it is at work; {newest}"
+                    f"the Delta table {found.path} has delivery {theirs['delivery']} of this ledger, up to "
+                    f"{_text(theirs.get('end') or {})}, and the batch is delivery {writer.delivery} from "
+                    f"{_text(writer.start)}: the ledger was restored from a copy, or another engine uses a "
+                    f"copy of the ledger; {newest}"
                 ),
             )
 

@@ -78,7 +78,7 @@ class Progress:
 def missing(progress: Progress, wanted: CatchUpEnd) -> str:
     """Returns what the lake still lacks, as a sentence; empty if it has everything up to `wanted`. Pure."""
     if not progress.state:
-        return "the engine has written no status yet, or none for a while"
+        return "the engine has written no status yet, or has stopped writing it"
     if progress.state != EngineState.RUNNING:  # Until the engine runs, it may still request initial snapshots.
         return (
             f"the engine is {progress.state}: {progress.reason}"
@@ -93,7 +93,7 @@ def missing(progress: Progress, wanted: CatchUpEnd) -> str:
     open_now = [
         f"{each.name} {each.state} ({each.rows} of about {each.rows_expected} rows)" for each in progress.snapshots
     ]
-    return f"existing rows are being read: {', '.join(open_now)}" if open_now else ""
+    return f"snapshots are reading rows: {', '.join(open_now)}" if open_now else ""
 
 
 def blocked(progress: Progress, destination: str) -> str:
@@ -112,7 +112,10 @@ def reached_sentence(wanted: CatchUpEnd, stopped: Sequence[str]) -> str:
     """Returns the sentence that reports the end of a successful wait. `stopped`: names of stopped tables, which get no changes."""
     done = f"everything up to {wanted} is in the lake"
     return (
-        f"{done}, but not for stopped tables: {', '.join(stopped)}; `sluice status` says how each is resumed"
+        (
+            f"{done}, except later changes of the stopped tables {', '.join(stopped)}; `sluice status` shows how "
+            "to resume each table"
+        )
         if stopped
         else done
     )
@@ -135,7 +138,9 @@ def gtid_end(facts: ServerFacts, gtids: str) -> CatchUpEnd | None:
     if not found:
         return None
     if not facts.gtid_enabled:
-        raise ActRefusedError(f"{gtids} cannot be waited for, because the source has no GTIDs; name a time")
+        raise ActRefusedError(
+            f"`sluice catch-up` cannot wait for {gtids}, because the source has no GTIDs; give a time instead"
+        )
     return CatchUpEnd(end=SourceEnd(file="", offset=0, executed=found), server_uuid=facts.server_uuid)
 
 
@@ -187,12 +192,12 @@ def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
         stopped_seconds = stopped.seconds(now, holds=not lacks and bool(progress.stopped))
         if not lacks and (not progress.stopped or stopped_seconds >= STOPPED_SECONDS_MIN):
             return progress
-        lacks = lacks or f"stopped: {', '.join(progress.stopped)}; the engine may re-snapshot them by itself"
+        lacks = lacks or f"stopped: {', '.join(progress.stopped)}; the engine may re-snapshot these tables by itself"
         if lacks != said:
             said = lacks
             waiting.say(lacks)
         if ended.seconds(now, holds=bool(progress.state) and has_ended(progress.state)) > ENDED_SECONDS_MAX:
-            why = f": {progress.reason}" if progress.reason else "; `sluice status` says what to do"
+            why = f": {progress.reason}" if progress.reason else "; `sluice status` shows what to do"
             raise ActRefusedError(f"{waiting.destination} is {progress.state}{why}")
         if silent.seconds(now, holds=not progress.state) > SILENT_SECONDS_MAX:
             raise ActRefusedError(
@@ -203,7 +208,8 @@ def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
             raise ActRefusedError(why)
         if waiting.seconds_max and now - begun > waiting.seconds_max:
             raise ActRefusedError(
-                f"{waiting.destination} has not caught up within {waiting.seconds_max:g} s: {lacks}; `sluice status` says what holds it up"
+                f"{waiting.destination} has not caught up within {waiting.seconds_max:g} s: {lacks}; `sluice "
+                "status` shows what delays the destination"
             )
         waiting.pause()
 

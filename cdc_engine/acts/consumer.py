@@ -17,7 +17,8 @@ def consumer_of(directory: Path, client_id: int) -> Consumer | GroupConsumer:
     consumer = ledger.consumer(client_id) or ledger.group_consumer(client_id)
     if consumer is None:
         raise ActRefusedError(
-            f"{directory.name} has no consumer {client_id}; `sluice status` shows those that it has, with their numbers"
+            f"{directory.name} has no consumer {client_id}; `sluice status` shows the consumers of the "
+            "destination with their numbers"
         )
     return consumer
 

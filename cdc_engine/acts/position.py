@@ -91,7 +91,10 @@ def forget_buffered(directory: Path, position: Position) -> None:
         if record.is_open:
             records.update(
                 record.name,
-                lambda now: now.again("the position was set elsewhere", buffered_after=position.order_key),
+                lambda now: now.again(
+                    "`sluice position set` changed the position of the destination",
+                    buffered_after=position.order_key,
+                ),
             )
 
 
@@ -117,7 +120,8 @@ def choose(
         return position
     if not facts.logs:
         raise PositionLostError(
-            "the source does not list its binlog files; enable log_bin there and grant REPLICATION CLIENT, then try again"
+            "the source does not list its binlog files; enable log_bin on the source and grant REPLICATION "
+            "CLIENT, then try again"
         )
     # The server finds the position of a GTID set itself; every change after the set is in the oldest file or a later one.
     return dataclasses.replace(position, file=facts.logs[0].file)
@@ -156,21 +160,25 @@ def question(name: str, ledger: Ledger, position: Position, *, by_gtid: bool = F
     """Returns the question for the operator, with its consequences. `by_gtid`: a GTID set was named, which is not a position in a file."""
     if takes_over:
         return (
-            f"{name} has no ledger, and the lake has tables of it. Take them over with a new ledger that starts at "
-            f"{position}? Changes before that position that are not in them are never read; changes after it that they have "
-            "already are delivered again, and are twice in tables without a key."
+            f"{name} has no ledger, but the lake has tables of {name}. Take these tables over with a new "
+            f"ledger that starts at {position}? Sluice never reads earlier changes that the tables lack. "
+            f"Changes after {position} are delivered again, even if the tables have them already, and are "
+            "then twice in tables without a key."
         )
     if ledger.cursor is None:
         return f"{name} has no position yet. Start at {position}? Earlier changes are not read."
     comparable = ledger.cursor.epoch == position.epoch and not by_gtid
     back = comparable and position.order_key < ledger.cursor.order_key
     meaning = (
-        "Changes are read again; what a table has already is skipped."
+        "Sluice reads the changes between the two positions again, and skips the changes that a table already has."
         if back
-        else "Changes between the two are never read: tables that had some stay wrong until they are re-snapshotted."
+        else (
+            "Sluice never reads the changes between the two positions: tables with such changes stay wrong until "
+            "they are re-snapshotted."
+        )
     )
     given_up = (
-        " The batch in flight is discarded: tables without a key may get some of it twice."
+        " The batch in flight is discarded: tables without a key may get some of its changes twice."
         if ledger.outstanding
         else ""
     )

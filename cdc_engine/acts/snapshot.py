@@ -36,7 +36,9 @@ def chosen(directory: Path, tables: Sequence[str]) -> list[str]:
             f"{directory.name} does not capture {', '.join(unknown)}; it captures {', '.join(known) or 'nothing yet'}"
         )
     if not known:
-        raise ActRefusedError(f"{directory.name} does not know its tables yet: `sluice up` starts it, then try again")
+        raise ActRefusedError(
+            f"{directory.name} does not know its tables yet: start the engine with `sluice up`, then try again"
+        )
     return list(tables or known)
 
 
@@ -55,7 +57,9 @@ def start(directory: Path, names: Sequence[str], where: str = "") -> list[Snapsh
     """
     ledger, records = read_ledger(directory), SnapshotRecords(directory)
     if ledger.cursor is None:
-        raise ActRefusedError(f"{directory.name} has not begun yet: `sluice up` starts it, then try again")
+        raise ActRefusedError(
+            f"{directory.name} has no position yet: start the engine with `sluice up`, then try again"
+        )
     requested = []
     for name in names:
         stop = _stop_of(ledger, name)
@@ -75,7 +79,8 @@ def _wanted(
         return record
     if there.where != where:
         raise ActRefusedError(
-            f"a snapshot of {name} is in progress for {there.where or 'all rows'}; `sluice snapshot cancel` ends it"
+            f"a snapshot of {name} is in progress ({there.where or 'all rows'}); end that snapshot with "
+            "`sluice snapshot cancel` first"
         )
     if there.state == SnapshotState.FAILED:
         return records.update(name, lambda now: now.retried())
@@ -105,7 +110,7 @@ def cancel(directory: Path, name: str) -> SnapshotRecord:
     """
     record = SnapshotRecords(directory).get(name)
     if record is None:
-        raise ActRefusedError(f"there is no snapshot of {name}; `sluice snapshot status` lists those there are")
+        raise ActRefusedError(f"{name} has no snapshot; `sluice snapshot status` lists all snapshots")
     _open(record)
     request(directory, record.database, record.table, ResumeKind.CANCEL)
     return record

@@ -36,7 +36,8 @@ def stopped_destination(directory: Path) -> Iterator[StoppedDestination]:
             holder = lease_holder(directory)
             who = f"process {holder.pid} on {holder.host}" if holder else "another process"
             raise LeaseLostError(
-                f"the engine of {name} runs ({who}); stop it with `sluice down`, then try again{_once_killed(directory)}"
+                f"the engine of {name} runs ({who}); stop the engine with `sluice down`, then try "
+                f"again{_once_killed(directory)}"
             )
         with no_run(directory):
             meta = open_meta(directory, lease)
@@ -63,14 +64,16 @@ def _once_killed(directory: Path) -> str:
     location = as_location(directory)
     if not location.is_shared:
         return ""
-    return f"; where it was killed, its lease is free after {location.session_seconds:.0f} s"
+    return f"; if the engine was killed, its lease is free after {location.session_seconds:.0f} s"
 
 
 @contextlib.contextmanager
 def no_run(directory: Path) -> Iterator[None]:
     """Holds the run lock, so that no run merges meanwhile. Raises LeaseLostError if one is merging."""
     if run_lock_held(directory):
-        raise LeaseLostError(f"a run still merges a batch of {directory.name}; wait until it has ended, then try again")
+        raise LeaseLostError(
+            f"a run still merges a batch of {directory.name}; wait until the run has ended, then try again"
+        )
     with contextlib.ExitStack() as locks:
         try:
             locks.enter_context(run_lock(directory))

@@ -56,19 +56,20 @@ def stop_of(directory: Path, table: str, *, position: str = "") -> StoppedTable:
         if f"{stop.database}.{stop.table}" == table:
             if position and str(stop.position) != position:
                 raise ActRefusedError(
-                    f"{table} of {directory.name} has stopped again, at {stop.position} in {stop.state} instead of at {position}: "
-                    f"{stop.reason}; decide about this stop"
+                    f"{table} of {directory.name} has stopped again, at {stop.position} in the state "
+                    f"{stop.state} ({stop.reason}), instead of at {position}; nothing was changed: decide "
+                    "about the new stop"
                 )
             return stop
     snapshot = SnapshotRecords(directory).get(table)
     if snapshot is not None and snapshot.is_open:
         raise ActRefusedError(
-            f"the table {table} of {directory.name} has not stopped: its snapshot is {snapshot.state}. If it was canceled, the engine "
-            "ends it within seconds; wait until `sluice snapshot status` shows CANCELED and `sluice status` the stopped table, "
-            "then resume it"
+            f"the table {table} of {directory.name} has not stopped: its snapshot is {snapshot.state}. If the "
+            "snapshot was canceled, the engine ends the snapshot within seconds; wait until `sluice snapshot "
+            "status` shows CANCELED and `sluice status` shows the stopped table, then resume the table"
         )
     raise ActRefusedError(
-        f"the table {table} of {directory.name} has not stopped; `sluice status` lists those that have"
+        f"the table {table} of {directory.name} has not stopped; `sluice status` lists the stopped tables"
     )
 
 
@@ -101,8 +102,9 @@ def approve(directory: Path, table: str, plan: str, *, position: str = "", repla
         )
     if position and record.position != position:
         raise ActRefusedError(
-            f"another statement of {table} waits now: `{record.statement}` at {record.position}, not the one at {position}; look at "
-            "its plans and decide about it"
+            f"another statement of {table} now waits for approval: `{record.statement}` at {record.position} "
+            f"instead of the statement at {position}; look at the plans with `sluice schema held`, and decide "
+            "about the new statement"
         )
     if plan not in record.choices:
         raise ActRefusedError(
@@ -111,8 +113,9 @@ def approve(directory: Path, table: str, plan: str, *, position: str = "", repla
     before = files.approve(record, plan, replaces=replaces)
     if before not in {"", plan} and not replaces:
         raise ActRefusedError(
-            f"`{record.statement}` of {table} is approved as {before} already, which the engine has not read yet; "
-            f"`sluice {OperatorAct.APPROVE} {directory.name} {table} --plan {plan}` replaces that"
+            f"`{record.statement}` of {table} is already approved as {before}, and the engine has not read "
+            f"that approval yet; `sluice {OperatorAct.APPROVE} {directory.name} {table} --plan {plan}` "
+            "replaces the approval"
         )
     request(directory, record.database, record.table)
     return record
@@ -132,8 +135,8 @@ def _stop_for(act: OperatorAct, directory: Path, table: str) -> StoppedTable:
     stop = stop_of(directory, table)
     if act not in acts_on(stop.state):
         raise ActRefusedError(
-            f"{table} of {directory.name} has stopped in {stop.state}, which `{act}` does not end; "
-            f"{way_out(stop.state, directory.name, table)}"
+            f"{table} of {directory.name} has stopped in the state {stop.state}, from which `{act}` cannot "
+            f"resume the table; {way_out(stop.state, directory.name, table)}"
         )
     return stop
 
@@ -149,12 +152,13 @@ def schema_of(statement: str, database: str, table: str) -> TableSchema:
         raise ActRefusedError("give one CREATE TABLE statement with the columns in it, as SHOW CREATE TABLE prints it")
     if read.name not in {TableName("", table), TableName(database, table)}:
         raise ActRefusedError(
-            f"the statement creates {read.name.table}, and the table to resolve is {database}.{table}"
+            f"the statement creates {read.name.table} instead of the table to resolve, {database}.{table}"
         )
     try:
         schema = created(read, database, None, lambda _name: None)
     except CannotFollowError as error:
         raise ActRefusedError(
-            f"the CREATE TABLE leaves something open: {error.reason}; give it DEFAULT CHARSET=…"
+            f"the CREATE TABLE does not define every column completely: {error.reason}; add DEFAULT CHARSET=… "
+            "to the statement"
         ) from error
     return dataclasses.replace(schema, table=table)

@@ -71,7 +71,7 @@ class PublisherContract:
     def test_broker_without_the_topic_says_what_to_make(self, place: Place) -> None:
         said = refusal(place, [Message("missing", 0, b"1")])
         assert "no topic missing" in said
-        assert "create it" in said
+        assert "create " in said
         assert place.where in said
 
     def test_broker_that_refuses_a_size_says_so_and_takes_the_next(self, place: Place) -> None:
@@ -84,7 +84,7 @@ class PublisherContract:
         assert place.read(topic, 0, 1)[-1] == b"small"
 
     def test_broker_ends_a_batch_that_is_given_up(self, place: Place) -> None:
-        assert "is sent again" in refusal(place, [Message(place.topic(), 0, b"1")], lambda: True)
+        assert "sends the batch again" in refusal(place, [Message(place.topic(), 0, b"1")], lambda: True)
 
     def test_broker_that_stalls_and_is_killed_delays_its_sender_and_loses_nothing(self, place: Place) -> None:
         topic = place.topic()
@@ -100,7 +100,7 @@ class PublisherContract:
         finally:
             place.kill()
             place.start()
-        assert "is sent again" in stalled, "a send returns only after the confirmation"
+        assert "sends the batch again" in stalled, "a send returns only after the confirmation"
         assert place.where in killed
         assert not place.secret or place.secret not in killed
         _send_until_accepted(place, messages[20:])
@@ -121,7 +121,7 @@ class CommittingContract(PublisherContract):
         given_up = _said(
             lambda: first.commit([Message(topic, 0, b"5")] * 9, "at 14", lambda: next(looks) > LOOKS), first
         )
-        assert "is sent again" in given_up
+        assert "sends the batch again" in given_up
         second = _committing(place)
         assert (before, second.committed(never)) == ("", "at 5")
         second.commit([Message(topic, place.partitions - 1, b"6")], "at 6", never)

@@ -94,7 +94,7 @@ class KafkaPublisher:
             self.producer = Producer({**settings, "error_cb": self._note})
         except KafkaException as error:
             raise ConfigurationError(
-                f"brokers.options: Kafka's client does not take them: {error.args[0].str()}"
+                f"brokers.options: Kafka's client refuses these options: {error.args[0].str()}"
             ) from None
 
     def send(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
@@ -152,10 +152,11 @@ class KafkaPublisher:
                 f"Kafka at {self._servers} does not permit writing to topic {message.topic} ({error.str()}): correct its "
                 "ACLs, or the user and password in `options`"
             )
-        said = f"; its last error: {self._said}" if self._said else ""
+        said = f"; the client's last error: {self._said}" if self._said else ""
         return PublishError(
-            f"Kafka at {self._servers} did not confirm a message for topic {message.topic}, partition {message.partition} "
-            f"({error.str()}{said}): check that its brokers run and can be reached; Sluice tries again"
+            f"Kafka at {self._servers} did not confirm a message for topic {message.topic}, partition "
+            f"{message.partition} ({error.str()}{said}): check that Kafka's brokers run and can be reached; "
+            "Sluice tries again"
         )
 
     def is_fenced(self, error: Any) -> bool:
@@ -166,9 +167,10 @@ class KafkaPublisher:
 
     def fenced(self) -> PublishError:
         return PublishError(
-            f"Kafka at {self._servers} has fenced this producer: another one with transactional_id {self._name} has started, or a batch "
-            f"took longer than {TIMEOUT} ({self._timeout_ms} ms). If no other host runs this destination, give each broker in conf/ a "
-            f"transactional_id of its own, or raise {TIMEOUT} in `options`"
+            f"Kafka at {self._servers} has fenced this producer: another producer with transactional_id "
+            f"{self._name} has started, or a batch took longer than {TIMEOUT} ({self._timeout_ms} ms). If no "
+            "other host runs this destination, give each broker in conf/ a different transactional_id, or "
+            f"raise {TIMEOUT} in `options`"
         )
 
     def _note(self, error: Any) -> None:
@@ -275,17 +277,20 @@ class TransactionalPublisher:
             )
         if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             return PublishError(
-                f"{where} does not accept {TIMEOUT} {self._timeout_ms}, because it is above transaction.max.timeout.ms of its brokers: "
-                f"raise that setting there, or set a smaller {TIMEOUT} in `options`"
+                f"{where} does not accept {TIMEOUT} {self._timeout_ms}, because this value is above "
+                "transaction.max.timeout.ms of Kafka's brokers: raise transaction.max.timeout.ms on the "
+                f"brokers, or set a smaller {TIMEOUT} in `options`"
             )
         if error.code() == KafkaError.OFFSET_METADATA_TOO_LARGE:
             return PublishError(
-                f"{where} refuses the position of a batch, because the position with its GTID set is larger than "
-                "offset.metadata.max.bytes: raise that setting of its brokers, or remove transactional_id"
+                f"{where} refuses the position of a batch, because the position with its GTID set is larger "
+                "than offset.metadata.max.bytes: raise offset.metadata.max.bytes on Kafka's brokers, or "
+                "remove transactional_id"
             )
         return PublishError(
-            f"{where} did not commit a transaction of {self._name} ({error.str()}): check that its brokers run, can be reached and "
-            "permit transactions with this transactional_id; Sluice tries again"
+            f"{where} did not commit a transaction of {self._name} ({error.str()}): check that Kafka's "
+            "brokers run, can be reached and permit transactions with this transactional_id; Sluice tries "
+            "again"
         )
 
 
@@ -325,8 +330,9 @@ class CommittedOffsets:
                     admin.poll(LOOK_SECONDS)
                     continue
                 raise PublishError(
-                    f"{self._where} does not return the committed offsets of the group {self._group_id} ({error.args[0].str()}): "
-                    "check that its brokers run, and permit READ of this group; transactional_id needs it"
+                    f"{self._where} does not return the committed offsets of the group {self._group_id} "
+                    f"({error.args[0].str()}): check that Kafka's brokers run, and permit READ of this group, "
+                    "which transactional_id needs"
                 ) from None
 
     def _answer(self, admin: AdminClient, given_up: Callable[[], bool]) -> CommittedOffset:

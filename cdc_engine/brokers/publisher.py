@@ -120,18 +120,18 @@ class MemoryPublisher:
 
 
 def ended_amid() -> PublishError:
-    return PublishError("the sender was stopped within a batch, which is sent again after the next start")
+    return PublishError("the sender was stopped within a batch; Sluice sends the batch again after the next start")
 
 
 def too_large(message: Message, limit: str) -> PublishError:
     return PublishError(
-        f"a message of {len(message.body)} bytes for topic {message.topic} is larger than the broker accepts ({limit}): raise "
-        "that limit, or let batch_bytes_max of this broker in conf/ be smaller"
+        f"a message of {len(message.body)} bytes for topic {message.topic} is larger than the broker accepts "
+        f"({limit}): raise this limit, or set a smaller batch_bytes_max for the broker in conf/"
     )
 
 
 def unknown_target(where: str, message: Message) -> PublishError:
     return PublishError(
-        f"{where} has no topic {message.topic} with a partition {message.partition}: create it there, with as many partitions "
-        "as partitions_num in conf/, or correct topic, dynamic_topic and partition"
+        f"{where} has no topic {message.topic} with a partition {message.partition}: create the topic with as "
+        "many partitions as partitions_num in conf/, or correct topic, dynamic_topic and partition"
     )

@@ -177,8 +177,9 @@ class PulsarPublisher:
                 f"{self._where} does not permit writing to topic {message.topic} ({result}): correct its permissions, or the token"
             )
         return PublishError(
-            f"{self._where} did not confirm a message for topic {message.topic}, partition {message.partition} ({result}): check that "
-            "its brokers run, can be reached and accept the token; Sluice tries again"
+            f"{self._where} did not confirm a message for topic {message.topic}, partition "
+            f"{message.partition} ({result}): check that Pulsar's brokers run, can be reached and accept the "
+            "token; Sluice tries again"
         )
 
 

@@ -197,7 +197,7 @@ class _Link:
         if given_up():
             raise ended_amid()
         if self._unconfirmed and time.monotonic() - self._heard > CONFIRM_SECONDS:
-            raise self._gone(self._blocked or f"it confirmed nothing for {CONFIRM_SECONDS:g} s")
+            raise self._gone(self._blocked or f"RabbitMQ confirmed no message for {CONFIRM_SECONDS:g} s")
 
     def _process_events(self, seconds: float) -> None:
         loop = self._connection.ioloop
@@ -243,22 +243,27 @@ class _Link:
         self._bytes -= sum(len(each.body) for each in taken)
         if isinstance(frame.method, Basic.Nack):
             topic = taken[0].topic if taken else "?"
-            self._fail(self._gone(f"it refused a message for topic {topic}: its queue is full, or cannot keep it"))
+            self._fail(
+                self._gone(
+                    f"RabbitMQ refused a message for topic {topic}: the queue is full or cannot store the message"
+                )
+            )
         elif len(self._unconfirmed) < UNCONFIRMED_MAX // 2:
             self._connection.ioloop.stop()
 
     def _returned(self, _channel: Any, method: Any, _properties: Any, _body: bytes) -> None:
-        exchange = f"bind one to exchange {method.exchange} by that routing key" if method.exchange else "of that name"
+        exchange = f"bound to exchange {method.exchange} by this routing key" if method.exchange else "with this name"
         self._fail(
             PublishError(
-                f"{self._target} has no topic {method.routing_key}: no queue receives it; create it there ({exchange}), or "
-                "correct topic, dynamic_topic and exchange"
+                f"{self._target} has no topic {method.routing_key}: no queue receives messages with this "
+                f"routing key; create the queue in RabbitMQ ({exchange}), or correct topic, dynamic_topic and "
+                "exchange"
             )
         )
 
     def _note_blocked(self, _connection: Any, frame: Any) -> None:
         reason = getattr(frame.method, "reason", "")
-        self._blocked = f"it accepts nothing for now: {reason}" if reason else ""
+        self._blocked = f"RabbitMQ blocks publishing for now: {reason}" if reason else ""
 
     def _fail(self, error: PublishError) -> None:
         self._failed = self._failed or error
@@ -268,7 +273,8 @@ class _Link:
 
     def _gone(self, why: str) -> PublishError:
         return PublishError(
-            f"{self._target} did not confirm a batch ({why}): check that it runs and can be reached; Sluice tries again"
+            f"{self._target} did not confirm a batch ({why}): check that RabbitMQ runs and can be reached; "
+            "Sluice tries again"
         )
 
     def _not_let_in(self, error: object) -> PublishError:
@@ -280,7 +286,8 @@ class _Link:
         if isinstance(error, exceptions.ProbableAccessDeniedError) or "NOT_ALLOWED" in said:
             return PublishError(
                 f"{self._target} does not let user {self._target.config.user} use virtual_host "
-                f"{self._target.config.virtual_host}: create it there and permit that user to write to it"
+                f"{self._target.config.virtual_host}: create this virtual host in RabbitMQ and permit the "
+                "user to write to it"
             )
         return self._gone(f"no connection to {self._where}: {said}")
 
@@ -293,18 +300,20 @@ class _Link:
             return too_large(found, f"max_message_size of RabbitMQ is {size[2]}")
         if NO_EXCHANGE in said:
             return PublishError(
-                f"{self._target} has no exchange {self._target.config.exchange}: create it there, or set queue, routing_key and "
-                "exchange_type too in conf/, then it is declared"
+                f"{self._target} has no exchange {self._target.config.exchange}: create the exchange in "
+                "RabbitMQ; or also set queue, routing_key and exchange_type in conf/, and Sluice declares "
+                "the exchange"
             )
         if "ACCESS_REFUSED" in said:
             return PublishError(
-                f"{self._target} does not permit user {self._target.config.user} to write: {said}; correct that user's "
-                "permissions"
+                f"{self._target} does not permit user {self._target.config.user} to write: {said}; correct "
+                "the permissions of the user"
             )
         if "PRECONDITION_FAILED" in said:
             return PublishError(
-                f"{self._target} has a queue or an exchange whose properties differ from those in conf/: {said}; correct queue or "
-                "exchange_type in conf/, or delete the queue or exchange in RabbitMQ, and the engine declares it again"
+                f"{self._target} has a queue or an exchange whose properties differ from those in conf/: "
+                f"{said}; correct queue or exchange_type in conf/, or delete the queue or exchange in "
+                "RabbitMQ, so that the engine declares it again"
             )
         return self._gone(said)
 

@@ -141,13 +141,16 @@ class RocketPublisher:
         queues = wire.queues_of(topic, answer.body)
         if not queues:
             raise PublishError(
-                f"{self._target}: no running broker accepts messages for topic {topic}: start its brokers"
+                f"{self._target}: no running broker accepts messages for topic {topic}: start a broker that "
+                "has the topic"
             )
         return queues
 
     def _connection(self, address: str, broker: str) -> _Connection:
         if not address:
-            raise PublishError(f"{self._target}: broker {broker} has no master that runs: start it; Sluice tries again")
+            raise PublishError(
+                f"{self._target}: broker {broker} has no running master: start the master; Sluice tries again"
+            )
         found = self._connections.get(address)
         if found is None:
             found = self._connections[address] = _Connection(self._target, address)
@@ -177,9 +180,9 @@ class RocketPublisher:
 
     def _no_topic(self, topic: str) -> PublishError:
         return PublishError(
-            f"{self._target} has no topic {self._target.named(topic)}: start the brokers that have it, because name servers "
-            "forget the topics of stopped brokers; or create it there, with as many queues as partitions_num in conf/; or correct "
-            "topic, dynamic_topic and namespace"
+            f"{self._target} has no topic {self._target.named(topic)}: start the brokers with this topic, "
+            "because name servers forget the topics of stopped brokers; or create the topic, with as many "
+            "queues as partitions_num in conf/; or correct topic, dynamic_topic and namespace"
         )
 
 
@@ -216,8 +219,8 @@ class _Connection:
 
     def gone(self, why: str) -> PublishError:
         return PublishError(
-            f"{self._target}: {self._address} did not confirm a message ({why}): check that it runs and can be reached; it is "
-            "tried again"
+            f"{self._target}: {self._address} did not confirm a message ({why}): check that this server runs "
+            "and can be reached; Sluice tries again"
         )
 
     def close(self) -> None:
@@ -246,18 +249,18 @@ class _Connection:
         except OSError as error:
             raise self.gone(error.strerror or str(error)) from None
         if not data:
-            raise self.gone("it closed the connection")
+            raise self.gone("the server closed the connection")
         self._received += data
         try:
             self._take_frames()
         except (ValueError, KeyError, struct.error) as error:
-            raise self.gone(f"its answer cannot be read: {error}") from None
+            raise self.gone(f"the answer cannot be read: {error}") from None
 
     def _take_frames(self) -> None:
         while len(self._received) >= 4:
             (length,) = struct.unpack_from(">i", self._received)
             if not 0 <= length <= wire.FRAME_BYTES_MAX:
-                raise ValueError(f"a frame of {length} bytes")
+                raise ValueError(f"the answer is a frame of {length} bytes")
             if len(self._received) < 4 + length:
                 return
             number, answer = wire.answer_of(self._received[4 : 4 + length])

@@ -24,7 +24,11 @@ from sluice.cdc_engine.errors import PublishError
 SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, GET_ROUTE = 310, 320, 105
 SUCCESS, MESSAGE_ILLEGAL, NO_PERMISSION, TOPIC_NOT_EXIST = 0, 13, 16, 17
 # With these codes the master has the message, but its disk or a replica that it waits for does not.
-KEPT_IN_PART = {10: "its disk was too slow", 11: "it has no replica", 12: "its replica was too slow"}
+KEPT_IN_PART = {
+    10: "the disk of the broker was too slow",
+    11: "the broker has no replica",
+    12: "the replica of the broker was too slow",
+}
 VERSION = 401  # The version that requests state: 4.9.4. To older clients, the servers do not answer in standard JSON.
 MASTER = "0"
 WRITABLE = 1 << 1
@@ -104,7 +108,8 @@ def queues_of(topic: str, body: bytes) -> list[Queue]:
         return [Queue(name, number, masters.get(name, "")) for name, count in pairs for number in range(int(count))]
     if route.get("topicQueueMappingByBroker"):
         raise PublishError(
-            f"topic {topic} of RocketMQ is a static one, whose queues move between brokers: Sluice does not send to it; create another one"
+            f"topic {topic} of RocketMQ is a static topic, whose queues move between brokers, and Sluice does "
+            "not send to static topics: create a normal topic"
         )
     return [
         Queue(each["brokerName"], number, masters[each["brokerName"]])

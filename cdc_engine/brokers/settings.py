@@ -18,12 +18,13 @@ NAMED = {"bootstrap.servers", "metadata.broker.list"}
 
 class KafkaConfig(PartitionedConfig):
     kind: Literal["kafka"] = Field(description="Apache Kafka.")
-    servers: str = Field(min_length=1, description="Some servers of the cluster, as `host:port,host:port`.")
+    servers: str = Field(min_length=1, description="Bootstrap servers of the Kafka cluster, as `host:port,host:port`.")
     transactional_id: str = Field(
         "",
-        description="Sends each batch as a transaction of this name, so that readers see all of a batch or nothing, and a host that has "
-        "lost the destination sends nothing more. Each transaction also commits its position, so readers see each message once. "
-        "Give each broker of each destination its own. Empty: no transactions.",
+        description="Sends each batch as a transaction of this name, so that readers see all of a batch or nothing, and "
+        "a host that has lost the destination cannot send any more. Each transaction also commits the "
+        "position of the batch, so readers see each message once. Every broker of every destination needs a "
+        "different name. Empty: no transactions.",
     )
     options: dict[str, SecretText] = Field(
         {}, description="Options of librdkafka. Write secrets as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
@@ -45,8 +46,8 @@ class KafkaConfig(PartitionedConfig):
         bare = [name for name, value in self.options.items() if SECRET.search(name) and not value.startswith("$")]
         if bare:
             raise ValueError(
-                f"options {', '.join(bare)} must be $NAME of an environment variable, {{file: …}} or {{command: […]}}, not the "
-                "secret itself"
+                f"the options {', '.join(bare)} must be $NAME of an environment variable, {{file: …}} or "
+                "{command: […]}, not the secret itself"
             )
         for name, value in self.options.items():
             if name == "transactional.id":
@@ -54,7 +55,7 @@ class KafkaConfig(PartitionedConfig):
             if name in NAMED:
                 raise ValueError(f"options {name}: name the servers in `servers`")
             if value.lower() not in NEEDED.get(name, (value.lower(),)):
-                raise ValueError(f"options {name}: {value} would lose messages; remove it")
+                raise ValueError(f"options {name}: {value} would lose messages; remove the option")
         return self
 
 
@@ -63,10 +64,16 @@ class RabbitConfig(BrokerConfig):
 
     kind: Literal["rabbitmq"] = Field(description="RabbitMQ.")
     servers: Addresses = Field(
-        description="Servers of one cluster, as `host:port,host`. The first that answers is used."
+        description="Servers of one RabbitMQ cluster, as `host:port,host`. Sluice uses the first server that answers."
     )
-    virtual_host: str = Field("/", description="Virtual host.")
-    exchange: str = Field("", description="Exchange. Empty: a message goes to the queue with the name of its topic.")
+    virtual_host: str = Field("/", description="Virtual host of RabbitMQ.")
+    exchange: str = Field(
+        "",
+        description=(
+            "Exchange of RabbitMQ to which messages are sent. Empty: a message goes to the queue with the name of "
+            "its topic."
+        ),
+    )
     user: str = Field("guest", description="User name.")
     password: SecretReference = Field(
         "", description="Password of the user, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
@@ -77,9 +84,11 @@ class RabbitConfig(BrokerConfig):
     queue: str = Field(
         "", description="Durable queue that is declared when the engine connects. Empty: nothing is declared."
     )
-    routing_key: str = Field("", description="Routing key that binds the queue to the exchange, which is declared too.")
+    routing_key: str = Field(
+        "", description="Routing key that binds `queue` to `exchange`. The exchange is declared too."
+    )
     exchange_type: Literal["", "direct", "topic", "fanout", "headers"] = Field(
-        "", description="Type of the declared exchange. Canal calls it `deliveryMode`."
+        "", description="Type of the declared exchange, such as `topic` (in Canal: `deliveryMode`)."
     )
 
     @model_validator(mode="after")

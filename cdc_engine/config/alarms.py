@@ -17,7 +17,9 @@ MAIL_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 class AlarmConfig(Strict):
     """Who gets a message when an engine or a table stops, when something else is wrong, and when it is resolved."""
 
-    kind: Literal["log", "webhook", "email"] = Field(description="How the message is sent.")
+    kind: Literal["log", "webhook", "email"] = Field(
+        description="How an alarm is sent: only to the log, by a webhook or by email."
+    )
     url: SecretText = Field(
         "",
         description="URL that receives a POST with JSON, for `webhook`. `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}` "

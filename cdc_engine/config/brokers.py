@@ -53,7 +53,7 @@ class RegistryConfig(Strict):
         "", description="Password of the user, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
     )
     tls: TlsFilesConfig | None = Field(
-        None, description="Certificates for a URL with https. Default: the system's certificate authorities."
+        None, description="TLS settings for a URL with https. Default: TLS with the system's certificate authorities."
     )
     subjects: Literal["topic", "topic_record"] = Field(
         "topic",
@@ -62,7 +62,10 @@ class RegistryConfig(Strict):
     )
     auto_register: bool = Field(
         True,
-        description="Whether new schemas are registered. `false`: they must be in the registry before the first message.",
+        description=(
+            "Whether Sluice registers new schemas. `false`: each schema must be in the registry before its first "
+            "message."
+        ),
     )
 
     @field_validator("url")
@@ -94,26 +97,39 @@ class BrokerConfig(RenderingConfig):
     kind: str = Field(
         description="Kind of broker: `kafka`, `pulsar`, `rabbitmq`, `rocketmq`, or one of an installed package."
     )
-    servers: str = Field("", description="Servers of the broker; its name in messages.")
-    client_id: int = Field(1001, ge=1, le=32767, description="Number of the consumer. Its cursor is stored under it.")
+    servers: str = Field(
+        "",
+        description="Servers of the broker, as `host:port,host:port`. Log lines and errors name the broker by this value.",
+    )
+    client_id: int = Field(
+        1001,
+        ge=1,
+        le=32767,
+        description="Client ID of the consumer. The ledger stores the consumer's cursor under this number.",
+    )
     filter: str = Field("", description="Regular expressions of `database.table`. Empty: all captured tables.")
     format: Literal["flat", "protobuf", "avro", "protobuf_rows"] = Field(
         "flat",
-        description="`flat`: JSON, one message per row event. `protobuf`: packets of Canal, one message per batch. `avro`: one message per "
-        "row, with a schema in `registry`. `protobuf_rows`: the same as Protobuf.",
+        description="`flat`: JSON, one message per row event. `protobuf`: packets of Canal, one message per batch. "
+        "`avro`: one message per row, with a schema in `registry`. `protobuf_rows`: one Protobuf message per "
+        "row, with a schema in `registry`.",
     )
     registry: RegistryConfig | None = Field(None, description="Schema registry for `format: avro` and `protobuf_rows`.")
-    topic: str = Field(min_length=1, description="Topic of everything that `dynamic_topic` does not match.")
-    dynamic_topic: str = Field("", description="`topic:pattern,pattern,…`: topic by table or database.")
+    topic: str = Field(min_length=1, description="Topic for tables that `dynamic_topic` does not match.")
+    dynamic_topic: str = Field(
+        "", description="`topic:pattern,pattern,…`: the topic for tables or databases that match a pattern."
+    )
     batch_bytes_max: int = Field(
-        0, ge=0, description="Bytes of row events in one batch. 0: 1 MiB, for `protobuf` 50 KiB."
+        0, ge=0, description="Maximum bytes of row events in one batch. 0: 1 MiB, or 50 KiB for the format `protobuf`."
     )
 
     @model_validator(mode="after")
     def _fits_the_format(self) -> BrokerConfig:
         if self.has_schemas:
             if self.registry is None:
-                raise ValueError(f"format {self.format} needs `registry`, the schema registry that has its schemas")
+                raise ValueError(
+                    f"format {self.format} needs `registry`, the schema registry with the schemas of its messages"
+                )
             if self.time_zone.upper() != "UTC" or self.decimals != "declared":
                 raise ValueError(f"format {self.format} has typed values: remove time_zone and decimals")
         elif self.registry is not None:
@@ -136,7 +152,10 @@ class BrokerConfig(RenderingConfig):
         """Returns a `brokers.publisher.Publisher` for these settings. Raises ConfigurationError, PublishError. The broker's library is
         imported here, because other processes do not need it.
         """
-        raise ConfigurationError(f"brokers: the kind {self.kind!r} cannot send: its settings define no `publisher`")
+        raise ConfigurationError(
+            f"brokers: the plug-in of kind {self.kind!r} cannot send messages: its settings class defines no "
+            "`publisher`"
+        )
 
 
 class PartitionedConfig(BrokerConfig):

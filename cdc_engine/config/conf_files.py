@@ -49,7 +49,8 @@ def read_conf_files(directory: Path) -> ConfFiles:
     """
     if not directory.is_dir():
         raise ConfigurationError(
-            f"there is no folder {directory}; start `sluice` in the folder that holds conf/, or set SLUICE_CONF to it"
+            f"the folder {directory} does not exist; start `sluice` in the folder that contains conf/, or set "
+            "SLUICE_CONF to the path of conf/"
         )
     if (remote := read_remote(directory)) is not None:
         return _pulled(directory, remote)
@@ -75,7 +76,9 @@ def read_remote(directory: Path) -> RemoteConfig | None:
                 key = ".".join(map(str, each["loc"]))
                 problems.append(": ".join(filter(None, [REMOTE, key, each["msg"].removeprefix("Value error, ")])))
     if not problems and ((directory / MAIN).exists() or any((directory / "destinations").glob("*.yaml"))):
-        problems.append(f"{REMOTE} and {MAIN} or destinations/ are both there: remove one of them")
+        problems.append(
+            f"conf/ has {REMOTE}, and also {MAIN} or destinations/: remove either {REMOTE} or the local files"
+        )
     if problems:
         raise ConfFilesError(directory, problems)
     return found
@@ -116,7 +119,7 @@ def mapping_of(file: str, text: str, problems: list[str]) -> dict[str, Any]:
 
 def _of_yaml(error: yaml.YAMLError) -> str:
     """Returns what is wrong in a file and where, without the file's text, which may contain a secret."""
-    what = _QUOTED.sub("…", str(getattr(error, "problem", "") or "it is not YAML"))
+    what = _QUOTED.sub("…", str(getattr(error, "problem", "") or "the file is not YAML"))
     mark = getattr(error, "problem_mark", None)
     return f"{what} (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else what
 

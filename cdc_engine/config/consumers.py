@@ -17,7 +17,10 @@ class RenderingConfig(Strict):
     """Which entries consumers receive, and how values are written in them."""
 
     time_zone: str = Field(
-        "UTC", description="Time zone in which TIMESTAMP values are sent. Canal uses the time zone of its machine."
+        "UTC",
+        description=(
+            "Time zone in which TIMESTAMP values are sent. Canal uses the time zone of the machine on which it runs."
+        ),
     )
     decimals: Literal["declared", "canal"] = Field(
         "declared",
@@ -28,10 +31,16 @@ class RenderingConfig(Strict):
         description="Whether headers of entries have the executed GTID set (`gtid`) and the transaction's GTID (`curtGtid`, "
         "`curtGtidSn`, `curtGtidLct`), and flat messages the set, as in Canal with `gtidon`.",
     )
-    ddl: bool = Field(True, description="Whether statements such as ALTER TABLE are sent. `false`: none, of any kind.")
+    ddl: bool = Field(
+        True,
+        description="Whether DDL statements such as ALTER TABLE are sent. `false`: no statement of any kind is sent.",
+    )
     other_statements: bool = Field(
         True,
-        description="Whether statements of the type QUERY are sent: CREATE and DROP DATABASE, and those that cannot be read.",
+        description=(
+            "Whether statements of the type QUERY are sent: CREATE and DROP DATABASE, and statements that Sluice "
+            "cannot read."
+        ),
     )
     row_entries: bool = Field(
         True, description="Whether row changes are sent. `false`: statements only; the lake gets the rows in any case."
@@ -50,9 +59,10 @@ class CanalServerConfig(RenderingConfig):
     )
     rows_query: bool = Field(
         False,
-        description="Whether clients are shown the SQL text of each statement that changed rows, before its rows, if the source logs it "
-        "(`binlog_rows_query_log_events`; MariaDB's `binlog_annotate_row_events`). The text has all values: `masks`, `rows` "
-        "and column filters do not apply to it, so they are refused together with it.",
+        description="Whether clients are shown the SQL text of each statement that changed rows, before its rows, if the "
+        "source logs it (`binlog_rows_query_log_events`; MariaDB's `binlog_annotate_row_events`). The text "
+        "has all values: `masks`, `rows` and column filters do not apply to it, so Sluice refuses these "
+        "settings together with `rows_query`.",
     )
     full_batches: bool = Field(
         False,
@@ -61,8 +71,8 @@ class CanalServerConfig(RenderingConfig):
     )
     fetch_unit: Literal["kibibytes", "entries"] = Field(
         "kibibytes",
-        description="What the fetch size of a client's get counts: 1024 bytes of row events each, as Canal's MEMSIZE, or entries, as its "
-        "ITEMSIZE.",
+        description="Unit of the fetch size in a client's get: `kibibytes` of row events, as Canal's MEMSIZE, or "
+        "`entries`, as Canal's ITEMSIZE.",
     )
     port: int = Field(
         0,
@@ -94,8 +104,8 @@ class CanalServerConfig(RenderingConfig):
         64,
         ge=1,
         le=4096,
-        description="Clients that the port accepts at the same time. Another client gets an error with this reason. "
-        "Connections that have not authenticated do not count.",
+        description="Clients that the port accepts at the same time. A further client gets an error that names this "
+        "limit. Connections that have not authenticated do not count.",
     )
 
 

@@ -27,7 +27,8 @@ from sluice.cdc_engine.source.settings import (
 )
 
 READER_INSTEAD = (
-    "name the replica in `reader`, next to `source`; snapshots, comparisons, repairs and time searches read it"
+    "name the replica in `reader`, next to `source`; snapshots, comparisons, repairs and time searches then "
+    "read the replica"
 )
 
 
@@ -39,14 +40,14 @@ class RingConfig(Strict):
     bytes_max: int = Field(
         limits.RING_BYTES_MAX,
         ge=limits.READ_BUFFER_BYTES,
-        description="Bytes of events that are kept in memory between the source and the batches. Reading pauses when the "
-        "ring is full.",
+        description="Maximum bytes of events in memory between the source and the batches (the ring). Sluice stops "
+        "reading the source while the ring is full.",
     )
 
 
 class BatchConfig(Strict):
     removed: ClassVar[Mapping[str, str]] = {
-        "events_max": f"a batch ends after {limits.BATCH_EVENTS_MAX} events; `bytes_max` ends it earlier"
+        "events_max": f"a batch ends after {limits.BATCH_EVENTS_MAX} events; set `bytes_max` to end batches earlier"
     }
 
     bytes_max: int = Field(
@@ -62,13 +63,13 @@ class StoreConfig(Strict):
 
     kind: Literal["memory", "file", "mixed"] = Field(
         "memory",
-        description="Where events wait for their batch. `memory`: the ring. `file`: files that survive a restart. "
-        "`mixed`: the ring, then files.",
+        description="Where events wait until a batch contains them. `memory`: in the ring. `file`: in files that survive "
+        "a restart. `mixed`: in the ring, and in files while the ring is full.",
     )
     bytes_max: int = Field(
         limits.STORE_BYTES_MAX,
         ge=limits.SEGMENT_BYTES,
-        description="Bytes of event files. Reading pauses when so many bytes are not merged yet.",
+        description="Maximum bytes of event files. Sluice stops reading the source while so many bytes wait to be merged.",
     )
 
 
@@ -80,15 +81,19 @@ class SnapshotConfig(Strict):
 
     removed: ClassVar[Mapping[str, str]] = {"source": READER_INSTEAD}
 
-    chunk_rows: int = Field(200_000, ge=1, description="Rows that one read transaction reads into one file.")
+    chunk_rows: int = Field(
+        200_000, ge=1, description="Rows in a chunk: one read transaction reads a chunk into one file."
+    )
     readers: int = Field(
         2, ge=1, le=32, description="Chunks of a table that are read at the same time, each over its own connection."
     )
     rows_per_second_max: int = Field(
-        0, ge=0, description="Rows per second that all readers of a table read together. 0: no limit."
+        0, ge=0, description="Maximum rows per second that all parallel reads of a table read together. 0: no limit."
     )
     threads_running_max: int = Field(
-        0, ge=0, description="Reading pauses while the source has more running threads. 0: never."
+        0,
+        ge=0,
+        description="Snapshots pause while the source has more running threads (Threads_running) than this. 0: never.",
     )
 
 
@@ -116,9 +121,7 @@ class DrainConfig(Strict):
     idle_seconds: float = Field(
         300.0, gt=0, description="Seconds without a batch after which the run ends. The next change starts another run."
     )
-    seconds_max: float = Field(
-        1800.0, gt=0, description="Seconds after which the run ends and another one replaces it."
-    )
+    seconds_max: float = Field(1800.0, gt=0, description="Seconds after which the run ends and a new run replaces it.")
     every_seconds: float = Field(
         0.0,
         ge=0,
@@ -134,8 +137,8 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     """Settings of a destination. The file's name is the destination's name."""
 
     removed: ClassVar[Mapping[str, str]] = {
-        "schema_history_url": "set meta.kind: sql and meta.url in conf/sluice.yaml, which store the schema history and the ledger in "
-        "the database",
+        "schema_history_url": "set meta.kind: sql and meta.url in conf/sluice.yaml, so that the schema history and the ledger are "
+        "in the database",
         "runway_hours_min": "write retention_left_hours_min",
     }
     source: SourceConfig = Field(description="The server to read.")
@@ -144,8 +147,9 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     )
     reader: SourceConfig | None = Field(
         None,
-        description="Replica, or reader of a cluster, that snapshots, comparisons and repairs read for tables with a key, and "
-        "searches for a time if it writes a binlog. Needs GTIDs. Default: the source.",
+        description="Replica, or reader of a cluster. Snapshots, comparisons and repairs of tables with a key read this "
+        "server, and so do searches for a time if the server writes a binlog. Needs GTIDs. Default: the "
+        "source.",
     )
     stream: Literal["own", "shared"] = Field(
         "own", description="`shared`: destinations of one server and one process share a replication connection."
@@ -160,8 +164,9 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         60,
         ge=1,
         le=86_400,
-        description="With `failover: by_time`: seconds before the last change from which on changes are read again. More than "
-        "the servers' clocks differ, and than a replica reorders commits.",
+        description="With `failover: by_time`: Sluice reads changes again from this many seconds before the last change. "
+        "Must be larger than the difference between the servers' clocks, and than the time by which a "
+        "replica reorders commits.",
     )
     archive: ArchiveLocation = Field(
         "",
@@ -169,7 +174,10 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     )
     archive_fetch: ArchiveFetchConfig | None = Field(
         None,
-        description="Command that gets a binlog file which the source has purged and `archive`, a directory, lacks.",
+        description=(
+            "Command that fetches a binlog file into the directory `archive` if the source has purged the file "
+            "and `archive` lacks it."
+        ),
     )
     retention_left_hours_min: float = Field(
         12.0, ge=0, description="Warn if the source may purge the next needed binlog file within so many hours."
@@ -177,8 +185,8 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     retention_hours_min: float = Field(
         24.0,
         ge=0,
-        description="Warn if the source keeps its binlog for fewer hours in all, by its settings or as observed. Lower it for a "
-        "source that keeps less on purpose; 0: never warn of it.",
+        description="Warn if the source keeps its binlog for fewer hours than this, by its settings or as observed. Set "
+        "a lower value for a source that keeps its binlog for a shorter time on purpose. 0: no warning.",
     )
     include: str = Field(r".*\..*", description="Comma-separated regular expressions of `database.table` to capture.")
     exclude: str = Field(
@@ -194,15 +202,17 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     schema_changes: SchemaChangesConfig = SchemaChangesConfig()
     cascades: Literal["apply", "stop", "ignore"] = Field(
         "apply",
-        description="What becomes of rows that foreign keys change without row events. `apply`: the lake applies the "
-        "foreign key. `stop`: the table stops. `ignore`: the lake differs.",
+        description="What Sluice does if foreign keys change rows without row events. `apply`: Sluice makes the same "
+        "changes in the lake. `stop`: the table stops. `ignore`: Sluice does nothing, and the lake differs "
+        "from the source.",
     )
     equality: EqualityConfig = EqualityConfig()
     maintenance: MaintenanceConfig = MaintenanceConfig()
     merge: Literal["auto", "spark", "small"] = Field(
         "auto",
         description="Which program merges. `auto`: small tables together in one Spark job, other tables by one MERGE "
-        "each. `spark`: one MERGE per table. `small`: the job merges every table that it can.",
+        "each. `spark`: one MERGE per table. `small`: the Spark job merges every table that it can, also "
+        "large ones.",
     )
     runs: Literal["batch", "drain"] = Field(
         "batch",
@@ -211,8 +221,9 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     drain: DrainConfig = DrainConfig()
     snapshot: SnapshotPolicy = Field(
         "when_stopped",
-        description="When the rows of a table are read. `initial`: when its capture begins. `when_needed`: also after its "
-        "position was lost. `when_stopped`: only where a table would stop without it. `never`: only by command.",
+        description="When Sluice takes a snapshot of a table. `initial`: when the capture of the table begins, and where "
+        "the table would stop otherwise. `when_needed`: also after the position was lost. `when_stopped`: "
+        "only where the table would stop otherwise. `never`: only by command.",
     )
     snapshots: SnapshotConfig = SnapshotConfig()
     table_path: PathTemplate = Field(
@@ -239,13 +250,13 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         sources = record["sources"]
         first = sources[0] if isinstance(sources, list | tuple) else None
         if isinstance(first, dict) and "start" in first:
-            raise ValueError("the first of `sources` starts at the destination's `start`: write it there")
+            raise ValueError("the first of `sources` starts at the destination's `start`: write `start` in that entry")
         return record if first is None else {**record, "source": first}
 
     @model_validator(mode="after")
     def _fetches_into_a_directory(self) -> DestinationConfig:
         if self.archive_fetch is not None and (not self.archive or is_in_a_store(self.archive)):
-            raise ValueError("archive_fetch: set `archive` to the directory in which fetched files are kept")
+            raise ValueError("archive_fetch: set `archive` to the directory for the fetched files")
         return self
 
     @model_validator(mode="after")
@@ -259,7 +270,8 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         for name in self.tables:
             if self.shard(*name.partition(".")[::2]) is not None:
                 raise ValueError(
-                    f"tables.{name}: it is one of the `shards`, which are merged alike: set it in their `options`"
+                    f"tables.{name}: the table matches `shards`, and all shards have the same settings: write "
+                    "these settings in `options` of the `shards` entry"
                 )
         return self
 
@@ -269,13 +281,13 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
             return self
         if self.stream == "shared":
             raise ValueError(
-                "canal_server.rows_query: a shared connection does not request SQL texts: set `stream: own`"
+                "canal_server.rows_query: a shared connection does not receive SQL texts: set `stream: own`"
             )
         settings = [*self.tables.values(), *(each.options for each in self.shards)]
         if self.column_include or self.column_exclude or any(each.has_rules for each in settings):
             raise ValueError(
-                "canal_server.rows_query: the SQL texts have the values that column filters, `rows`, `masks` or a transform hide: "
-                "remove one of the two"
+                "canal_server.rows_query: the SQL texts have the values that column filters, `rows`, `masks` "
+                "or a transform hide: remove rows_query, or these settings"
             )
         return self
 
@@ -288,8 +300,9 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
             return self.start
         if standby.start is None and self.start.file:
             raise PositionLostError(
-                f"nothing was read yet, and start.file {self.start.file} is a file of the first of `sources`, not of {standby.address}: "
-                f"give {standby.address} a `start` of its own in `sources`, or set `start` to a time or a GTID set"
+                f"the destination has no position yet, and start.file {self.start.file} is a file of the "
+                f"first of `sources`, not of {standby.address}: give {standby.address} a `start` of its own "
+                "in `sources`, or set `start` to a time or a GTID set"
             )
         return self.start if standby.start is None else standby.start
 

@@ -34,12 +34,15 @@ class EngineConfig(Strict):
         "127.0.0.1:4267", description="`host:port` of each engine host, separated by commas, for `remote`."
     )
     listen: str = Field(
-        "", description="`host:port` on which an engine host listens, for `remote`. Default: its address."
+        "",
+        description=(
+            "`host:port` on which an engine host listens, for `remote`. Default: the address of this host in `address`."
+        ),
     )
     token: SecretReference = Field(
         "",
-        description="Token that both sides share, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`. Default: a token of this machine "
-        "in `data_dir`.",
+        description="Token that the engine hosts and their callers share, as `$NAME`, `{file: PATH}` or "
+        "`{command: [PROGRAM]}`. Default: a token of this machine in `data_dir`.",
     )
     certificate: LocalFile | None = Field(None, description="PEM file with the engine host's certificate. Enables TLS.")
     key: LocalFile | None = Field(None, description="PEM file with the key of the certificate.")
@@ -67,8 +70,8 @@ class EngineConfig(Strict):
         far = [word for word in words if host_and_port(word)[0] not in LOOPBACK]
         if far and not (self.token and self.tls):
             raise ValueError(
-                f"{far[0]} can be reached from other hosts: set a token, and a certificate and its key, or the "
-                "authority where none listens"
+                f"{far[0]} can be reached from other hosts: set a token, and a certificate with its key, or "
+                "the certificate authority on a host where no engine listens"
             )
         if (self.certificate is None) != (self.key is None):
             raise ValueError("set both engine.certificate and engine.key, or neither")

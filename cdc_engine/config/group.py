@@ -42,8 +42,8 @@ class GroupConfig(StreamConfig):
     wait_seconds: float | None = Field(
         None,
         ge=2,
-        description="Seconds to wait for a member that sends nothing. The group then continues without it, and its "
-        "transactions arrive late. Empty: wait forever.",
+        description="Seconds to wait for a member that sends nothing. The group then continues without that member, and "
+        "the member's transactions arrive late. Empty: wait forever.",
     )
 
     @model_validator(mode="before")
@@ -55,30 +55,38 @@ class GroupConfig(StreamConfig):
         others = [word for word in record if word not in cls.model_fields and word in DestinationConfig.model_fields]
         if sources := [word for word in others if word in OF_SOURCES]:
             raise ValueError(
-                f"{', '.join(sources)}: a group reads what its members read; set it in the files of the members, or remove "
-                "`members`"
+                f"{', '.join(sources)}: a group has no source of its own; write these settings in the files "
+                "of the members, or remove `members`"
             )
         if others:
             raise ValueError(
-                f"{', '.join(others)}: a group has no lake and no tables; set it in the files of the members"
+                f"{', '.join(others)}: a group has no lake and no tables; write these settings in the files "
+                "of the members"
             )
         return record
 
     @model_validator(mode="after")
     def _consistent(self) -> GroupConfig:
         if len(set(self.members)) < len(self.members):
-            raise ValueError("members: a destination is named twice: remove one")
+            raise ValueError("members: the list names a destination twice: remove one entry")
         if not self.has_consumers:
-            raise ValueError("it has no consumers: give it a canal_server with a port, or brokers; a group has no lake")
+            raise ValueError(
+                "the group has no consumers: set a canal_server with a port, or brokers; a group has no lake"
+            )
         if self.canal_server.window_bytes_max != CanalServerConfig().window_bytes_max:
-            raise ValueError("canal_server.window_bytes_max: the members have the windows; set it in their files")
+            raise ValueError(
+                "canal_server.window_bytes_max: only the members have a window; set window_bytes_max in the "
+                "files of the members"
+            )
         if self.canal_server.full_batches:
             raise ValueError(
-                "canal_server.full_batches: a group's gets return as soon as there is anything; set it in a member's file"
+                "canal_server.full_batches: a get of a group returns as soon as one change is available; set "
+                "full_batches in the file of a member"
             )
         if self.canal_server.fetch_unit != "kibibytes":
             raise ValueError(
-                "canal_server.fetch_unit: a group's fetch sizes count bytes; remove it, or set it in a member's file"
+                "canal_server.fetch_unit: the fetch size of a group counts bytes; remove fetch_unit, or set "
+                "it in the file of a member"
             )
         _refuse_selections(self.canal_server, *self.brokers)
         return self
@@ -89,7 +97,7 @@ def _refuse_selections(*consumers: RenderingConfig) -> None:
         for name in ("rows_query", "transaction_entries", "ddl", "other_statements", "row_entries"):
             if name in type(each).model_fields and getattr(each, name) != type(each).model_fields[name].default:
                 raise ValueError(
-                    f"{name}: a group's consumers get all kinds of entries; set it for a consumer of a member"
+                    f"{name}: consumers of a group get all kinds of entries; set {name} for a consumer of a member"
                 )
 
 
@@ -103,7 +111,12 @@ def group_problems(groups: Mapping[str, GroupConfig], destinations: Mapping[str,
     for name, group in sorted(groups.items()):
         for member in group.members:
             if member in groups:
-                yield f"destinations/{name}.yaml: members: {member} is a group itself; name its members"
+                yield (
+                    f"destinations/{name}.yaml: members: {member} is a group too; list the members of {member} instead"
+                )
             elif member not in destinations:
                 known = ", ".join(sorted(destinations)) or "none"
-                yield f"destinations/{name}.yaml: members: there is no destination {member}; conf/destinations has {known}"
+                yield (
+                    f"destinations/{name}.yaml: members: the destination {member} does not exist; "
+                    f"conf/destinations has {known}"
+                )

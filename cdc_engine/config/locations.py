@@ -26,21 +26,22 @@ class ArchiveFetchConfig(Strict):
 
     command: tuple[str, ...] = Field(
         min_length=1,
-        description="Program and arguments. `{file}` in an argument is the file's name, `{path}` the path to which the program writes "
-        "it, uncompressed. No shell reads them.",
+        description="Program and arguments. `{file}` in an argument stands for the name of the binlog file, `{path}` for "
+        "the path to which the program must write the uncompressed file. The program runs without a shell.",
     )
     seconds_max: float = Field(
-        3600.0, gt=0, description="Seconds after which the program is ended; it is started again later."
+        3600.0, gt=0, description="Seconds after which Sluice ends the program, to start it again later."
     )
 
     @field_validator("command")
     @classmethod
     def _names_the_file(cls, command: tuple[str, ...]) -> tuple[str, ...]:
         if not all(command):
-            raise ValueError("a program and its arguments, none of them empty")
+            raise ValueError("write a program and its arguments, none of them empty")
         if not all(any(mark in each for each in command[1:]) for mark in ("{file}", "{path}")):
             raise ValueError(
-                "the arguments must contain {file}, the file's name, and {path}, where the program writes the file"
+                "the arguments must contain {file} (the name of the binlog file) and {path} (the path to "
+                "which the program writes the file)"
             )
         return command
 
@@ -71,7 +72,7 @@ class CatalogConfig(Strict):
     """The catalog of Spark in which runs register the Delta tables, so that readers find them by name."""
 
     kind: Literal["spark"] = Field(
-        description="`spark`: a catalog that the Spark of the runs has, such as a Hive metastore."
+        description="`spark`: a catalog that is configured in the Spark session of the runs, such as a Hive metastore."
     )
     name: str = Field("spark_catalog", min_length=1, description="Name of the catalog in Spark.")
     schema_: str = Field(
@@ -88,8 +89,9 @@ class CatalogConfig(Strict):
 
     views: str | None = Field(
         None,
-        description="Name of a view of each table, such as `{table}_v`, in the table's schema. May contain what `table` may. A view has no "
-        "`_sluice_` columns, no rows that are marked as deleted, and of a history only the current rows. Empty: no views.",
+        description="Name of a view of each table, such as `{table}_v`, in the table's schema. May contain the same "
+        "placeholders as `table`. A view has no `_sluice_` columns, no rows that are marked as deleted, and "
+        "of a history only the current rows. Empty: no views.",
     )
 
     @field_validator("schema_")
@@ -103,13 +105,13 @@ class CatalogConfig(Strict):
         if text is None:
             return None
         if "{table}" not in text:
-            raise ValueError("must contain {table}: otherwise all tables of a schema have one name")
+            raise ValueError("the name must contain {table}: otherwise all tables of a schema have the same name")
         return _checked(text, TABLE_PARTS)
 
     @model_validator(mode="after")
     def _own_names(self) -> Self:
         if self.views == self.table:
-            raise ValueError("views must differ from table: a view and its table cannot have one name")
+            raise ValueError("views must differ from table: a view and its table cannot have the same name")
         return self
 
     def identifier(self, destination: str, database: str, table: str) -> tuple[str, str, str]:

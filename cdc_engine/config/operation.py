@@ -63,13 +63,13 @@ class MaintenanceConfig(Strict):
 
     optimize: Annotated[str, AfterValidator(_often)] = Field(
         HOURLY,
-        description="Cron schedule in UTC that rewrites files of the Delta tables where it pays off. `hourly`: once an "
-        "hour at a minute of the destination's own. Empty: no schedule.",
+        description="Cron schedule in UTC for rewriting files of the Delta tables where the benefit is large enough. "
+        "`hourly`: once an hour, at a different minute for each destination. Empty: no schedule.",
     )
     vacuum: Cron = Field(
         "",
-        description="Cron schedule in UTC that deletes files that no table version within `retention_hours` needs. Empty:"
-        " no schedule.",
+        description="Cron schedule in UTC for deleting files that no table version within `retention_hours` needs. "
+        "Empty: no schedule.",
     )
     retention_hours: float = Field(
         168.0,
@@ -100,7 +100,9 @@ class DagsterConfig(Strict):
         description="Hours for which runs and events are kept. The newest of each asset and the newest 50 runs of each job "
         "are kept longer.",
     )
-    keep_failures_hours: float = Field(168.0, ge=1, le=HOURS_MAX, description="The same for failed runs.")
+    keep_failures_hours: float = Field(
+        168.0, ge=1, le=HOURS_MAX, description="Hours for which failed runs and their events are kept."
+    )
 
 
 class AssetConfig(BaseModel):
@@ -108,12 +110,15 @@ class AssetConfig(BaseModel):
 
     owners: tuple[Owner, ...] = Field(
         (),
-        description="Owners of the assets in Dagster, as `team:name` or an email address. Default of a table: its "
-        "destination's.",
+        description="Owners of the assets in Dagster, as `team:name` or an email address. Default for a table: the "
+        "owners of its destination.",
     )
     group: Group = Field(
         "",
-        description="Dagster group of the assets. Default: the destination's name; of a table: its destination's group.",
+        description=(
+            "Dagster group of the assets. Default for a destination: its name. Default for a table: the group of "
+            "its destination."
+        ),
     )
 
 
@@ -123,7 +128,10 @@ class AssetOfTable(AssetConfig):
     fresh_within_minutes: Annotated[float, AfterValidator(_minutes)] = Field(
         0.0,
         ge=0,
-        description="Dagster freshness policy: fails if nothing was merged for so many minutes. 0: no policy.",
+        description=(
+            "Dagster freshness policy of the tables: a table is overdue if nothing was merged into it for this "
+            "many minutes. 0: no policy."
+        ),
     )
 
 

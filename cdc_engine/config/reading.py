@@ -76,7 +76,7 @@ def archive_of_request(archive: str, schemas: str, folder: Path | None = None) -
     Raises ConfigurationError.
     """
     if schemas and not archive:
-        raise ConfigurationError("schemas are named for an archive: name it too (--archive), or leave out --schemas")
+        raise ConfigurationError("--schemas needs --archive: name the archive too, or leave out --schemas")
     try:
         found = config_paths.archive_location(archive, folder)
         return found, config_paths.local_file(schemas, folder) if schemas else None

@@ -31,8 +31,8 @@ class MaskConfig(Strict):
     )
     if_missing: Literal["stop", "ignore"] = Field(
         "stop",
-        description="What happens if a table does not have the column. `stop`: the table stops, because a renamed column "
-        "would be visible.",
+        description="What happens if a table does not have the column. `stop`: the table stops, because values of a "
+        "renamed column would be visible. `ignore`: the mask has no effect.",
     )
 
     @model_validator(mode="before")
@@ -64,26 +64,40 @@ class TransformConfig(Strict):
     )
     reads: tuple[str, ...] = Field(min_length=1, description="Columns that the function gets.")
     writes: tuple[str, ...] = Field(
-        (), description="Columns that the function returns: columns of the table, which it replaces, or new ones."
+        (),
+        description=(
+            "Columns that the function returns: columns of the table, whose values the function replaces, or new "
+            "columns."
+        ),
     )
     drops: bool = Field(
         False, description="The function also returns the boolean column `_sluice_keep`: false drops the row."
     )
     version: str = Field(
         "",
-        description="Identifies the function's results: a change re-snapshots the table. Default: a digest of the file of the module.",
+        description=(
+            "Version of the function's results: if this text changes, the table is re-snapshotted. Default: a "
+            "digest of the file of the module."
+        ),
     )
     seconds_max: float = Field(
-        60.0, gt=0, le=3600, description="How long a call may take. After that the table stops (TRANSFORM_FAILED)."
+        60.0,
+        gt=0,
+        le=3600,
+        description=(
+            "Seconds that a call of the function may take. If a call takes longer, the table stops (TRANSFORM_FAILED)."
+        ),
     )
 
     @model_validator(mode="after")
     def _some_effect(self) -> TransformConfig:
         if not self.writes and not self.drops:
-            raise ValueError("a transform without effect: name columns in `writes`, or set `drops: true`")
+            raise ValueError("the transform has no effect: name columns in `writes`, or set `drops: true`")
         for setting, names in (("reads", self.reads), ("writes", self.writes)):
             if len({name.lower() for name in names}) < len(names):
                 raise ValueError(f"transform.{setting} has a column twice: column names are case-insensitive")
         if reserved := [name for name in self.writes if name.lower().startswith("_sluice_")]:
-            raise ValueError(f"transform.writes has {reserved[0]}: columns that begin with _sluice_ are Sluice's own")
+            raise ValueError(
+                f"transform.writes has {reserved[0]}: columns that begin with _sluice_ are reserved for Sluice"
+            )
         return self

@@ -58,7 +58,9 @@ class ShardsConfig(Strict):
         SHARD_COLUMN, min_length=1, description="Column that holds the shard's name. It becomes part of the key."
     )
     name: str = Field("{database}.{table}", description="Name of a shard. Must differ for each source table.")
-    options: TableConfig = Field(TableConfig(), description="Settings of the common table, as under `tables`.")
+    options: TableConfig = Field(
+        TableConfig(), description="Settings of the common table, with the names of the settings under `tables`."
+    )
 
     @model_validator(mode="after")
     def _readable(self) -> ShardsConfig:
@@ -75,7 +77,7 @@ class ShardsConfig(Strict):
                     "groups of `tables`"
                 ) from None
             if filled == template and word == "name":
-                raise ValueError(f"name: {template!r} is the same for each shard; it must differ for each shard")
+                raise ValueError(f"name: {template!r} gives every shard the same name; the names must differ")
         parts = self.into.split("/")
         if self.into.startswith(("/", "_sluice")) or not {"", ".", ".."}.isdisjoint(each.strip() for each in parts):
             raise ValueError(f"into: {self.into!r} must be a path below the lake, such as shop/orders")
@@ -85,7 +87,8 @@ class ShardsConfig(Strict):
     def _confined(self) -> ShardsConfig:
         for word in sorted(self.options.model_fields_set - OPTIONS):
             raise ValueError(
-                f"options: {word} cannot be used where shards become one table; remove it, or keep these tables separate"
+                f"options: {word} is not supported for a table of several shards; remove this option, or "
+                "remove the `shards` entry"
             )
         changes = self.options.schema_changes
         for kind, words in WORDS.items():

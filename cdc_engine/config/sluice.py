@@ -38,7 +38,7 @@ PORT_MAX = 65_535
 SECRET_PARAMETER = re.compile(r";(?!(?-i:token)=)[^=;]*(?:token|authorization|password|secret)[^=;]*=", re.IGNORECASE)
 OWN_FOLDERS = ("_sluice_quarantine", "_sluice_cuts")  # The folders that Sluice itself uses below a lake.
 OWN_FOLDER = "is a folder that Sluice reserves for itself, or the whole lake"
-OTHER_PATH = "set `path` of one of them under `tables` in conf/destinations"
+OTHER_PATH = "set another `path` for one of the two under `tables` in conf/destinations"
 # Options of a whole Delta table. If shards had different values, their runs would alter the table back and forth.
 OF_ALL_SHARDS = ("deletes", "deletion_vectors", "partition_by", "cluster_by", "change_feed")
 
@@ -48,12 +48,15 @@ class SparkConfig(Strict):
 
     remote: str = Field(
         "sc://127.0.0.1:15002",
-        description="Address of the Spark Connect server that runs attach to. With the default `sluice up` starts one. "
-        "Write a token in it as `;token=$NAME`.",
+        description="Address of the Spark Connect server that runs use. If this is the default, `sluice up` starts a "
+        "server. Write a token in the address as `;token=$NAME`.",
     )
     token: SecretReference = Field(
         "",
-        description="Token for `remote`, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`. Read when a run attaches.",
+        description=(
+            "Token for `remote`, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`. Read when a run connects "
+            "to Spark."
+        ),
     )
     master: str = Field(
         "",
@@ -62,8 +65,8 @@ class SparkConfig(Strict):
     )
     sessions: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = Field(
         "auto",
-        description="How many tables are merged by MERGE at the same time. `auto`: one for two of Spark's task slots, from 2 to 16. Each "
-        "needs memory of Spark's driver.",
+        description="How many tables are merged by MERGE at the same time. `auto`: one table for every two task slots of "
+        "Spark, at least 2 and at most 16. Each merge needs memory of Spark's driver.",
     )
 
     @model_validator(mode="after")
@@ -71,10 +74,11 @@ class SparkConfig(Strict):
         found = REMOTE.fullmatch(self.remote)
         if not self.master and (found is None or int(found[1] or 0) > PORT_MAX):
             raise ValueError(
-                "remote must be sc://HOST:PORT, or sc://HOST:PORT/;token=$NAME; it is not shown here, because it may contain a secret"
+                "remote must be sc://HOST:PORT, or sc://HOST:PORT/;token=$NAME; the value is not shown here, "
+                "because it may contain a secret"
             )
         if SECRET_PARAMETER.search(self.remote):
-            raise ValueError("remote may contain no secret but the one of ;token=$NAME")
+            raise ValueError("remote may contain no secret except ;token=$NAME")
         return self
 
     @model_validator(mode="after")
@@ -104,9 +108,9 @@ class MetaConfig(Strict):
 
     kind: Literal["file", "memory", "sql", "zookeeper", "mixed", "period_mixed"] = Field(
         "file",
-        description="Where ledgers and leases are stored. `file`: with the destination's files. `sql`, `zookeeper`: "
-        "shared by several hosts. `memory`: lost with the process. `mixed`, `period_mixed`: files, with a "
-        "copy of the cursor in ZooKeeper.",
+        description="Where ledgers and leases are stored. `file`: in the destination's folder. `sql`, `zookeeper`: "
+        "shared by several hosts. `memory`: in the process, and lost with it. `mixed`, `period_mixed`: "
+        "files, with a copy of the cursor in ZooKeeper.",
     )
     url: DatabaseUrl = Field(
         "",
@@ -117,7 +121,10 @@ class MetaConfig(Strict):
     )
     user: str = Field(
         "",
-        description="User at ZooKeeper. Only this user may then use the nodes that Sluice creates. Empty: no authentication.",
+        description=(
+            "User name for ZooKeeper. Only this user may then use the nodes that Sluice creates. Empty: no "
+            "authentication."
+        ),
     )
     password: SecretReference = Field(
         "",
@@ -126,11 +133,11 @@ class MetaConfig(Strict):
     )
     sasl: Literal["", "DIGEST-MD5", "GSSAPI"] = Field(
         "",
-        description="SASL mechanism at ZooKeeper. Needs pure-sasl, for `GSSAPI` `pure-sasl[GSSAPI]`. Empty: the scheme "
+        description="SASL mechanism for ZooKeeper. Needs pure-sasl, for `GSSAPI` `pure-sasl[GSSAPI]`. Empty: the scheme "
         "`digest` for `user`.",
     )
     tls: TlsFilesConfig | None = Field(
-        None, description="TLS with ZooKeeper. `{}`: with the system's certificate authorities."
+        None, description="TLS settings for ZooKeeper. `{}`: TLS with the system's certificate authorities."
     )
     session_seconds: float = Field(
         30.0,
@@ -182,8 +189,8 @@ class SluiceConfig(Strict):
     """Settings of the installation. The file is conf/sluice.yaml."""
 
     removed: ClassVar[Mapping[str, str]] = {
-        "telemetry": "set OpenTelemetry's variables where Sluice starts, OTEL_EXPORTER_OTLP_ENDPOINT for `otlp` and "
-        "OTEL_EXPORTER_OTLP_HEADERS for `headers`"
+        "telemetry": "set OpenTelemetry's environment variables where Sluice starts: OTEL_EXPORTER_OTLP_ENDPOINT for "
+        "`otlp` and OTEL_EXPORTER_OTLP_HEADERS for `headers`"
     }
 
     data_dir: LocalPath = Field(
@@ -191,8 +198,8 @@ class SluiceConfig(Strict):
     )
     staging: TablePath = Field(
         "",
-        description="Directory of the destinations' files that all engine hosts and runs can reach, or an object-store "
-        "prefix for staged batches only. Default: `engine` in `data_dir`.",
+        description="Directory for the destinations' files, which all engine hosts and runs must be able to reach; or an "
+        "object-store prefix, for staged batches only. Default: `engine` in `data_dir`.",
     )
     meta: MetaConfig = MetaConfig()
     lake: TableLocation = Field("data/lake", description="Directory or object-store prefix of the Delta tables.")
@@ -204,7 +211,9 @@ class SluiceConfig(Strict):
     engine: EngineConfig = EngineConfig()
     metrics: MetricsConfig = MetricsConfig()
     dagster: DagsterConfig = DagsterConfig()
-    alarms: tuple[AlarmConfig, ...] = Field((), description="Who gets a message when an engine or a table stops.")
+    alarms: tuple[AlarmConfig, ...] = Field(
+        (), description="Webhooks and email addresses that get a message when an engine or a table stops."
+    )
     storage_options: StorageOptions = Field(
         {},
         description="Options of the object store of `lake` and `staging`, with deltalake's names. Write secrets as "
@@ -391,8 +400,8 @@ def _inside(those: Mapping[str, TableWriter], within: str, above: Mapping[str, T
     if not above:
         return f"{_names(those)} has the Delta path {location}, which {OWN_FOLDER}: {OTHER_PATH}"
     return (
-        f"{_names(those)} has the Delta path {location}, which is inside {within}, the path of {_names(above)}, whose VACUUM would "
-        f"remove its files: {OTHER_PATH}"
+        f"{_names(those)} has the Delta path {location}, which is inside {within}, the path of "
+        f"{_names(above)}, and VACUUM of the outer table would remove files of the inner one: {OTHER_PATH}"
     )
 
 
@@ -410,17 +419,21 @@ def _clash(those: Mapping[str, TableWriter]) -> str:
     if not all(each.shard for each in writers):
         return f"{who}: {OTHER_PATH}"
     if len({each.column for each in writers}) > 1:
-        return f"{who} and do not differ as shards: give all `shards` of it one `column` in conf/destinations"
+        return (
+            f"{who} and are not distinguished as shards: set the same `column` in all `shards` entries of this "
+            "path in conf/destinations"
+        )
     names = [each.shard for each in writers]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         same = " and ".join(sorted(table for table, each in those.items() if each.shard == twice[0]))
         return (
-            f"{same} have the same Delta path {path} and do not differ as shards, because both have the name {twice[0]!r}: set `name` in "
-            "`shards` so that each gets a name of its own, for example with {destination} in it"
+            f"{same} have the same Delta path {path} and are not distinguished as shards, because both have "
+            f"the name {twice[0]!r}: set `name` in `shards` so that the names differ, for example with "
+            "{destination} in the name"
         )
     if differ := sorted(set[str]().union(*(each.words for each in writers)) - set(next(iter(writers)).words)):
         return (
-            f"{who}, and not all of their `shards` have {differ[0]} among their `options`: set the same for all "
-            "in conf/destinations"
+            f"{who}, and not all of their `shards` entries have {differ[0]} in `options`: set the same "
+            "options in all these entries in conf/destinations"
         )
     return ""

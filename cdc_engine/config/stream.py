@@ -23,7 +23,8 @@ class StreamConfig(Strict):
         numbers = [broker.client_id for broker in self.brokers]
         if len(set(numbers)) < len(numbers):
             raise ValueError(
-                "two of the brokers have the same client_id: give each its own, because its cursor is stored under it"
+                "two brokers have the same client_id: give each broker a different client_id, because its "
+                "cursor is stored under this number"
             )
         return self
 
@@ -44,6 +45,7 @@ def transactional_id_problems(streams: Mapping[str, StreamConfig]) -> Iterator[s
     for transactional_id, brokers in users.items():
         if len(brokers) > 1:
             yield (
-                f"the brokers with client_id {' and '.join(brokers)} have the same transactional_id {transactional_id}, so each would "
-                "fence the other at every batch: give each its own in conf/destinations"
+                f"the brokers with client_id {' and '.join(brokers)} have the same transactional_id "
+                f"{transactional_id}, so each broker would fence the other with every batch: give each broker "
+                "a different transactional_id in conf/destinations"
             )

@@ -26,19 +26,26 @@ class SchemaChangesConfig(Strict):
     )
     rename: Literal["hold", "apply", "new_column", "stop"] = Field(
         "hold",
-        description="RENAME COLUMN. `apply`: Delta column mapping. `new_column`: the new name becomes a new column.",
+        description=(
+            "RENAME COLUMN. `apply`: the column is renamed in the lake (Delta column mapping). `new_column`: the "
+            "new name becomes a new column, and the old one stays."
+        ),
     )
     widen: Literal["apply", "rewrite", "hold", "stop"] = Field(
         "rewrite",
-        description="A type that holds all old values. `rewrite`: the column is rewritten. `apply`: Delta type widening, "
-        "which deltalake and Polars cannot read.",
+        description="A change of a column to a type that can represent all old values. `rewrite`: Sluice rewrites the "
+        "column. `apply`: Delta type widening, which deltalake and Polars cannot read.",
     )
     convert: Literal["hold", "apply", "new_column", "stop"] = Field(
-        "hold", description="A type that holds other values. `apply`: Spark casts the existing values."
+        "hold",
+        description=(
+            "A change of a column to a type that cannot represent all old values. `apply`: Spark casts the "
+            "existing values."
+        ),
     )
-    key: Literal["hold", "apply", "stop"] = Field("hold", description="The columns of the primary key change.")
+    key: Literal["hold", "apply", "stop"] = Field("hold", description="A change of the columns of the primary key.")
     truncate: Literal["apply", "ignore", "hold", "stop"] = Field(
-        "apply", description="TRUNCATE TABLE. `apply`: the rows are deleted."
+        "apply", description="TRUNCATE TABLE. `apply`: all rows in the lake are deleted."
     )
     drop_table: Literal["ignore", "apply", "hold", "stop"] = Field(
         "ignore", description="DROP TABLE. `apply`: the rows are deleted."
@@ -51,7 +58,7 @@ class SchemaChangesConfig(Strict):
 class TableConfig(AssetOfTable, Strict):
     """Settings of one table. The keys of `tables` are "database.table"."""
 
-    removed: ClassVar[Mapping[str, str]] = {"mirror": "write current_state"}
+    removed: ClassVar[Mapping[str, str]] = {"mirror": "use the setting current_state"}
     key: tuple[str, ...] = Field(
         (), description="Key columns. Default: the primary key. A table without any key is kept as a change log."
     )
@@ -60,31 +67,37 @@ class TableConfig(AssetOfTable, Strict):
         description="`hard`: deleted rows are removed. `soft`: deleted rows stay, with `_sluice_deleted` set to true.",
     )
     deletion_vectors: bool = Field(
-        True, description="`false`: copy-on-write, which every Delta reader can read. Merges take several times longer."
+        True,
+        description=(
+            "Whether merges write deletion vectors. `false`: merges rewrite whole files (copy-on-write), which "
+            "every Delta reader can read and which takes several times longer."
+        ),
     )
     merge: Literal["", "auto", "spark", "small"] = Field(
         "", description="Which program merges the table. Default: the destination's `merge`."
     )
     path: TablePath = Field("", description="Path of the Delta table. Default: `table_path` of the destination.")
     partition_by: tuple[str, ...] = Field((), description="Partition columns. Used when the Delta table is created.")
-    cluster_by: tuple[str, ...] = Field((), description="Columns of Delta's liquid clustering. OPTIMIZE sorts by them.")
+    cluster_by: tuple[str, ...] = Field(
+        (), description="Columns for Delta's liquid clustering. OPTIMIZE sorts rows by these columns."
+    )
     change_feed: bool = Field(False, description="Enables Delta's change data feed.")
     current_state: bool = Field(True, description="`false`: no current-state table, only `change_log` or `history`.")
     change_log: bool = Field(
-        False, description="Also writes a table `<path>__log` with every change, before and after."
+        False, description="Also writes a table `<path>__log` with every change: the row before and after the change."
     )
     history: bool = Field(
         False, description="Also writes a table `<path>__history` with every version of every row (SCD2)."
     )
     zero_dates: Literal["null", "error", "text"] = Field(
         "null",
-        description="What becomes of dates such as 0000-00-00. `null`: NULL. `error`: see `undecodable`. `text`: the "
-        "column is a string.",
+        description="How dates such as 0000-00-00 are stored. `null`: as NULL. `error`: as `undecodable` defines for a "
+        "value that cannot be decoded. `text`: as text, and the column is a string.",
     )
     undecodable: Literal["stop", "quarantine"] = Field(
         "stop",
-        description="What becomes of a value that cannot be decoded. `stop`: the table stops. `quarantine`: the value "
-        "goes to the quarantine table and the row gets NULL.",
+        description="What happens to a value that cannot be decoded. `stop`: the table stops. `quarantine`: Sluice "
+        "stores the value in the quarantine table, and the row gets NULL.",
     )
     charsets: dict[str, str] = Field(
         {}, description="Column → the character set that its bytes really have, if the source declares another one."
@@ -98,7 +111,7 @@ class TableConfig(AssetOfTable, Strict):
         {}, description="Column → `hash`, `null` or `truncate:4`. Applies to the lake and to all consumers."
     )
     transform: TransformConfig | None = Field(
-        None, description="A function of yours that changes the table's rows before they reach the lake."
+        None, description="Your own Python function that changes rows of the table before they reach the lake."
     )
     cascades: Literal["", "apply", "stop", "ignore"] = Field("", description="Default: the destination's `cascades`.")
     snapshot: Literal["", "initial", "when_needed", "when_stopped", "never"] = Field(
@@ -121,7 +134,7 @@ class TableConfig(AssetOfTable, Strict):
     @model_validator(mode="after")
     def _one_layout(self) -> TableConfig:
         if self.partition_by and self.cluster_by:
-            raise ValueError("Delta partitions a table or clusters it: leave partition_by or cluster_by out")
+            raise ValueError("a Delta table cannot have both partition_by and cluster_by: remove one of the two")
         return self
 
     @model_validator(mode="after")
@@ -150,7 +163,10 @@ class TableConfig(AssetOfTable, Strict):
             raise ValueError("masks has a column twice: column names are case-insensitive")
         written = {column.lower() for column in self.transform.writes} if self.transform else set()
         if self.history and (taken := sorted(written & {"valid_from", "valid_to", "is_current"})):
-            raise ValueError(f"the transform writes {taken[0]}, a column of the table's history: write another name")
+            raise ValueError(
+                f"the transform writes {taken[0]}, which the table's history uses for a column of its own: choose "
+                "another name"
+            )
         if unmasked := [column for column in self.masks if column.lower() in written]:
             raise ValueError(
                 f"the transform writes {unmasked[0]}, which is masked, and would replace the mask: remove one of the two"

@@ -13,7 +13,7 @@ from sluice.cdc_engine.records.location import Location, record_store
 
 RECORD = "catalog.json"
 SHOWN_MAX = 5
-AGAIN = "once that is corrected, a later run registers it, or `sluice lake register` does at once"
+AGAIN = "correct the cause; the next run then registers the tables again, and `sluice lake register` does so at once"
 Identifier = tuple[str, str, str]  # catalog, schema, name
 
 

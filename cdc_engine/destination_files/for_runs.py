@@ -59,5 +59,5 @@ def _translated(name: str) -> Iterator[None]:
         yield
     except StoreError as error:
         raise NotSharedError(
-            f"{name} for runs is in a store that cannot be used now: {error}; Sluice tries again"
+            f"the store with {name}, which runs read, cannot be used now: {error}; Sluice tries again"
         ) from None

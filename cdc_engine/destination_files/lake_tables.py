@@ -168,7 +168,8 @@ def _refuse_records_of_others(record: str, tables: Collection[str], where: str) 
     """Raises MetaError for a record that was copied to another name: it would be read, but never updated."""
     if others := sorted(name for name in tables if _record_of(name) != record):
         raise MetaError(
-            f"{where} has {', '.join(others[:3])}, which belong to other records: it is a copy of another record, remove it"
+            f"{where} has {', '.join(others[:3])}, which belong to other records, so this record is a copy of "
+            "another one: remove this record"
         )
 
 
@@ -190,5 +191,6 @@ def _parsed(text: str, where: str) -> Kept:
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MetaError(
-            f"{where} cannot be read ({error}): put the right record back, or remove it to trust the tables as they are now"
+            f"{where} cannot be read ({error}): restore the record, or remove it so that Sluice accepts the "
+            "tables as they are now"
         ) from error

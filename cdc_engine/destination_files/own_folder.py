@@ -39,11 +39,12 @@ class OwnFolder:
             return
         name = self._directory.name
         raise ConfigurationError(
-            f"{name} was last read on {self._last_host} with another folder than {self._directory}: staged batches, open "
-            "snapshots and prepared transactions are in that one. Mount a common folder at this path on both hosts, or name "
-            f"a store in `staging` of conf/, so that no common folder is needed. If that folder is lost, use this one: run "
-            f"`sluice position set {name}` with the position that `sluice position show` prints, then start the snapshots that "
-            "were open again with `sluice snapshot start`"
+            f"{name} was last read on {self._last_host} with another folder than {self._directory}: staged "
+            f"batches, open snapshots and prepared transactions are in the folder on {self._last_host}. Mount "
+            "a common folder at this path on both hosts, or name a store in `staging` of conf/, so that no "
+            f"common folder is needed. If the folder on {self._last_host} is lost, use the folder here: run "
+            f"`sluice position set {name}` with the position that `sluice position show` prints, then start "
+            "each snapshot that was open once more with `sluice snapshot start`"
         )
 
     def note(self) -> None:
@@ -78,5 +79,6 @@ def _read(directory: Path) -> dict[str, str]:
         return dict(json.loads(records.get(LAST) or "{}"))
     except (ValueError, TypeError) as error:
         raise MetaError(
-            f"{records.where(LAST)} cannot be read ({error}); remove it if the last engine of the destination used the folder on this host"
+            f"{records.where(LAST)} cannot be read ({error}); remove this record if the last engine of the "
+            "destination used the folder on this host"
         ) from error

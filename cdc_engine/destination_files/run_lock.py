@@ -56,8 +56,8 @@ def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Calla
         while not lock.try_acquire():
             if time.monotonic() >= deadline:
                 raise RunLockTimeoutError(
-                    f"another run of {where.destination} still holds its run lock after {timeout_seconds:g} s: "
-                    "wait for it or end it; this batch is handed out again"
+                    f"another run of {where.destination} still holds the run lock after {timeout_seconds:g} "
+                    "s: wait until that run ends, or end that run; Sluice hands this batch out again"
                 )
             # The folder or the store may not support locks, or not answer. Then a draining run does not know that this process waits.
             with contextlib.suppress(OSError, MetaError):
@@ -103,9 +103,10 @@ def _why_not_writer(where: LedgerLocation, lock: Lock) -> str:
 
 def _lost(where: LedgerLocation) -> str:
     return (
-        f"this run does not hold the run lock of {where.destination} any more (its host was paused, or lost its connection to "
-        "the lock), so it writes no further table. A batch is handed out again; start anything else again, and compare with "
-        f"`sluice equal` {where.destination} what it wrote before"
+        f"this run does not hold the run lock of {where.destination} any more (its host was paused, or lost "
+        "its connection to the lock), so the run writes no further table. If the run merged a batch, Sluice "
+        "hands the batch out again. If not, start the operation again, and compare the tables that the run "
+        f"wrote with `sluice equal {where.destination}`"
     )
 
 

@@ -181,4 +181,6 @@ def _claim(text: str, where: str) -> LockClaim:
     try:
         return LockClaim(**json.loads(text))
     except (ValueError, TypeError) as error:
-        raise MetaError(f"{where} is not what Sluice writes there ({error}); remove it while no engine runs") from error
+        raise MetaError(
+            f"{where} does not have the content that Sluice writes ({error}); remove this record while no engine runs"
+        ) from error

@@ -66,10 +66,14 @@ class FileLease:
         """Raises LeaseLostError if this process does not hold the lease, or if its lock file was removed."""
         if not self.token or not self._lock.held:
             holder = self.holder()
-            other = f"process {holder.pid} on {holder.host} holds it" if holder and holder.held else "nobody holds it"
+            other = (
+                f"process {holder.pid} on {holder.host} holds the lease"
+                if holder and holder.held
+                else "no process holds the lease"
+            )
             raise LeaseLostError(
-                f"the lease of {self._directory.name} ({self._lock.path}) is not held by this process; {other}: "
-                "this engine writes no more; it takes the destination again when the lease is free"
+                f"the lease of {self._directory.name} ({self._lock.path}) is not held by this process; "
+                f"{other}: this engine writes no more, and continues when it gets the lease again"
             )
 
     def release(self) -> None:

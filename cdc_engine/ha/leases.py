@@ -81,7 +81,7 @@ class SharedLease:
 
     def check(self) -> None:
         if not self._lock.held:
-            raise LeaseLostError(lost_sentence(self._location.destination, "another process may hold it now"))
+            raise LeaseLostError(lost_sentence(self._location.destination, "another process may hold the lease now"))
 
     def release(self) -> None:
         self._lock.release()

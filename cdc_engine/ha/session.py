@@ -53,6 +53,6 @@ class LeaseSession:
 def lost_sentence(what: str, who: str) -> str:
     """Returns the sentence that says why a holder may not continue."""
     return (
-        f"the lease of {what} is not held by this process, or was not confirmed for too long; {who}: this engine writes no more; "
-        "it takes the destination again when the lease is free"
+        f"the lease of {what} is not held by this process, or was not confirmed for too long; {who}: this "
+        "engine writes no more, and continues when it gets the lease again"
     )

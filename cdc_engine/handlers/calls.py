@@ -43,9 +43,9 @@ class LedgerLine:
 
 
 class Due(enum.Enum):
-    NOT_YET = "the batch is still out"
-    NOW = "the ledger has it"
-    NEVER = "the ledger is another, or was set back since"
+    NOT_YET = "the batch has no ack yet"
+    NOW = "the ledger has the ack of the batch"
+    NEVER = "the ledger is a different one, or an older copy"
 
 
 def due(call: Call, line: LedgerLine) -> Due:
@@ -161,8 +161,8 @@ class _Named:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, Exception):
             raise HandlerError(
-                f"{self._words}: {type(error).__name__}: {error}; it is called again with each tick, and no batch is handed out before it "
-                "returns"
+                f"{self._words}: {type(error).__name__}: {error}; Sluice calls the handler again with each "
+                "tick, and hands out no batch before the handler returns"
             ) from error
 
 
@@ -178,6 +178,6 @@ def _read(records: RecordStore) -> Call | None:
         return Call(kind=record["kind"], batch=given, reason=record["reason"])
     except (ValueError, KeyError, TypeError) as error:
         raise MetaError(
-            f"{records.where(FILE)} cannot be read ({type(error).__name__}); it names the batch that the handlers get next: "
-            "remove it, and they do not get that batch"
+            f"{records.where(FILE)} cannot be read ({type(error).__name__}); this record names the batch for "
+            "which handlers are called next: if you remove the record, handlers are not called for that batch"
         ) from error

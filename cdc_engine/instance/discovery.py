@@ -42,7 +42,9 @@ def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[Tabl
         with_others = {each for (owner, _), each in found.items() if owner != destination}
         clashes = [each for each in dict.fromkeys(found.values()) if each in with_others and each not in before]
         if clashes:
-            raise ConfigurationError(f"{destination} is not started, the others continue: {'; '.join(clashes)}")
+            raise ConfigurationError(
+                f"{destination} is not started, and the other destinations continue: {'; '.join(clashes)}"
+            )
         if names != _listed(config, destination):
             write_tables(config.destination_dir(destination) / TABLES_FILE, tables)
 

@@ -48,8 +48,8 @@ LIVE_SECONDS_MAX = 2.0  # A longer time between a commit and its reading means t
 GET_SECONDS = 0.2  # The staging thread waits so long for the first change before it returns.
 # A batch waits at least this long for further changes. A reader that only waits for a processor is not at the end of the stream.
 MORE_SECONDS_MIN = 0.05
-NOT_MERGED, READ_BADLY = "its run did not merge it", "its run could not read the staged files"
-ENDS = "the engine of {} was stopped in this moment"
+NOT_MERGED, READ_BADLY = "the run did not merge the table", "the run could not read the staged files of the table"
+ENDS = "the engine of {} was stopped at this moment"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,7 @@ class HandOut:
             raise  # The batch was settled meanwhile, or it is unknown whether the ledger has the longer batch.
         except SluiceError as error:
             logger.warning(
-                "nothing was appended to delivery %d of %s; the waiting changes are in the next batch: %s",
+                "nothing was appended to delivery %d of %s; the waiting changes will be in the next batch: %s",
                 head.delivery,
                 self._client.destination,
                 error,
@@ -254,7 +254,11 @@ class HandOut:
 
         `reasons`: "database.table" → (state, reason). Raises CanalServiceError if the batch is no longer outstanding.
         """
-        why, begun_ns, self._appendable = f"it continues without {', '.join(sorted(reasons))}", time.time_ns(), None
+        why, begun_ns, self._appendable = (
+            f"the batch continues without the tables {', '.join(sorted(reasons))}",
+            time.time_ns(),
+            None,
+        )
         self._handlers.will_be("retry", batch, self._line(), why)
         stops = [_stop_at(batch.start, name, *why) for name, why in reasons.items()]
 
@@ -330,7 +334,7 @@ class HandOut:
             name = f"{stopped.database}.{stopped.table}"
             how = way_out(stopped.state, self._client.destination, name)
             logger.error(
-                "the table %s of %s stopped: %s: %s%s",
+                "the table %s of %s stopped in the state %s: %s%s",
                 name,
                 self._client.destination,
                 stopped.state,

@@ -74,50 +74,62 @@ def troubles(vitals: Vitals) -> tuple[str, ...]:
 def _no_news(vitals: Vitals) -> str:
     if vitals.starting_seconds <= limits.START_SECONDS_MAX:
         return ""
-    return f"it has been starting for {_age(vitals.starting_seconds)}: look at the source, and at the code server's log in <data_dir>/logs"
+    return (
+        f"the engine has been starting for {_age(vitals.starting_seconds)}: look at the source, and at the code "
+        "server's log in <data_dir>/logs"
+    )
 
 
 def _no_tick(vitals: Vitals) -> str:
     if vitals.tick_seconds <= limits.TICK_SILENCE_SECONDS_MAX:
         return ""
-    since = "since the engine started" if not vitals.ever_ticked else "since the last one"
+    since = "since the engine started" if not vitals.ever_ticked else "since the last successful tick"
     if vitals.tick_failed and vitals.tick_failed_seconds <= limits.TICK_FAILED_SECONDS_MAX:
         return (
-            f"the ticks of the sensor {vitals.destination}_engine fail, none has succeeded for {_age(vitals.tick_seconds)} {since}, so "
-            f"nothing is merged: Dagster's daemon runs, and the newest tick failed {_age(vitals.tick_failed_seconds)} ago with "
-            f"{vitals.tick_failed}; the sensor's page in Dagster's UI has the whole error, and ticks are tried again without a restart"
+            f"the ticks of the sensor {vitals.destination}_engine fail, none has succeeded for "
+            f"{_age(vitals.tick_seconds)} {since}, so nothing is merged: Dagster's daemon runs, and the "
+            f"newest tick failed {_age(vitals.tick_failed_seconds)} ago with {vitals.tick_failed}; the "
+            "sensor's page in Dagster's UI has the whole error, and Dagster tries the ticks again without a "
+            "restart"
         )
     return (
-        f"{NO_TICK} {vitals.destination}_engine has reached the engine for {_age(vitals.tick_seconds)} {since}, so nothing is merged: "
-        "`sluice status` says whether Dagster's daemon runs. If it does not, or if it cannot reach the code server, "
-        f"{RESTART}. If the sensor is switched off, switch it on in Dagster's UI, Automation"
+        f"{NO_TICK} {vitals.destination}_engine has reached the engine for {_age(vitals.tick_seconds)} "
+        f"{since}, so nothing is merged: `sluice status` shows whether Dagster's daemon runs. If the daemon "
+        f"does not run or cannot reach the code server, {RESTART}. If the sensor is switched off, switch the "
+        "sensor on in Dagster's UI, Automation"
     )
 
 
 def _no_run(vitals: Vitals) -> str:
     if not vitals.batch or vitals.waiting or vitals.tick_seconds > limits.TICK_SILENCE_SECONDS_MAX:
         return ""
-    out = f"batch {vitals.batch} has been out for {_age(vitals.batch_seconds)}"
+    out = f"batch {vitals.batch} was handed out and has no ack for {_age(vitals.batch_seconds)}"
     if vitals.run in AT_WORK:
         long = vitals.batch_seconds > limits.PROGRESS_SECONDS_MAX
         return (
-            f"{out} and its run still works: look at its page in Dagster's UI and whether Spark answers, end the run there if it hangs"
+            (
+                f"{out}, and its run still works: look at the run's page in Dagster's UI, and check whether Spark "
+                "answers. If the run hangs, end it in Dagster's UI"
+            )
             if long
             else ""
         )
     if vitals.batch_seconds <= limits.RUN_BEGIN_SECONDS_MAX:
         return ""
-    seen = f"its run is {vitals.run}" if vitals.run else "Dagster has no run of it"
+    seen = f"the run of the batch is {vitals.run}" if vitals.run else "Dagster has no run of the batch"
     return (
-        f"{out} and nothing works on it, {seen}: look at the queue of runs in Dagster's UI and at the daemon's log in "
-        f"<data_dir>/logs; {RESTART}"
+        f"{out}, and no process merges it, because {seen}: look at the queue of runs in Dagster's UI and at "
+        f"the daemon's log in <data_dir>/logs; {RESTART}"
     )
 
 
 def _failing(vitals: Vitals) -> str:
     if not vitals.failing:
         return ""
-    return f"{vitals.failing}; nothing is lost, the batch is tried again: its runs' pages in Dagster's UI show the error to fix"
+    return (
+        f"{vitals.failing}; nothing is lost, and Sluice tries the batch again: the pages of its runs in Dagster's "
+        "UI show the error to correct"
+    )
 
 
 def _no_progress(vitals: Vitals) -> str:
@@ -126,8 +138,8 @@ def _no_progress(vitals: Vitals) -> str:
     if vitals.batch or explained or vitals.unmoved_seconds <= limits.PROGRESS_SECONDS_MAX:
         return ""
     return (
-        f"changes have waited for {_age(vitals.unmoved_seconds)} and no batch is made of them: does the disk of data_dir answer? The code "
-        f"server's log in <data_dir>/logs says more; {RESTART}"
+        f"changes have waited for {_age(vitals.unmoved_seconds)}, and the engine makes no batch: check "
+        f"whether the disk of data_dir answers. The code server's log in <data_dir>/logs has more; {RESTART}"
     )
 
 

@@ -99,9 +99,13 @@ class GroupFigures:
             if wait_seconds is None
             else f"the group waits {wait_seconds:g} s and continues without it"
         )
-        away = [f"{each.name} does not run here: {each.missing}; {then}" for each in self.members if each.missing]
+        away = [
+            f"the member {each.name} does not run in this process: {each.missing}; {then}"
+            for each in self.members
+            if each.missing
+        ]
         silent = [
-            f"{each.name} sends nothing: {each.trouble}; {then}"
+            f"the member {each.name} sends nothing: {each.trouble}; {then}"
             for each in self.members
             if each.trouble and not each.missing
         ]

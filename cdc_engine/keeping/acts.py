@@ -39,12 +39,12 @@ def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
     """Stops the engine permanently, on every host. Raises SluiceError."""
     ran = holder_of(directory)
     orders.stay_stopped(directory)
-    stays = f"it stays so until `sluice instance start {name}`"
+    stays = f"{name} stays stopped until `sluice instance start {name}`"
     if ran is None:
         return Outcome(destination=name, act="stop", done=True, message=f"{name} did not run; {stays}")
     if _until(lambda: holder_of(directory) is None, seconds):
         return Outcome(destination=name, act="stop", done=True, message=f"{name} is stopped; {stays}")
-    return _not_yet(name, "stop", f"{name} was requested to stop, and {_who(ran)} still runs its engine; {stays}")
+    return _not_yet(name, "stop", f"the stop of {name} is requested, and {_who(ran)} still runs its engine; {stays}")
 
 
 def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
@@ -56,17 +56,21 @@ def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
     _until(lambda: holder_of(directory) is not None and not _has_ended(engine_status(directory)), seconds)
     holder, status = holder_of(directory), engine_status(directory)
     if _has_ended(status):
-        return _not_yet(name, "start", f"{unchanged}, and it does not run: {status['state']}: {status.get('reason')}")
+        return _not_yet(
+            name,
+            "start",
+            f"{unchanged}, and the engine of {name} does not run ({status['state']}): {status.get('reason')}",
+        )
     if holder is not None:
         return Outcome(
             destination=name, act="start", done=True, message=f"{unchanged}, and {_who(holder)} runs its engine"
         )
-    tried = "an engine process starts it by itself and tries again every few seconds"
+    tried = "an engine process starts the engine by itself and tries again every few seconds"
     return _not_yet(
         name,
         "start",
-        f"{unchanged}, and no process runs it: {tried}; `sluice up` or `sluice engine` starts an engine process, "
-        "`sluice status` and the process's log say why one that is there cannot start it",
+        f"{unchanged}, and no process runs the engine: {tried}. Start an engine process with `sluice up` or "
+        f"`sluice engine`; if one runs already, `sluice status` and its log show why it cannot start {name}",
     )
 
 
@@ -77,7 +81,9 @@ def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
     orders.ask(directory, "restart")
     if not _until(lambda: orders.requested(directory) is None, seconds):
         orders.done(directory)
-        return _not_yet(name, "restart", f"{name} was not restarted: no engine process runs; `sluice up` starts them")
+        return _not_yet(
+            name, "restart", f"{name} was not restarted, because no engine process runs: start one with `sluice up`"
+        )
     return _started(name, "restart", directory, lambda holder: holder.token > token, seconds)
 
 
@@ -86,19 +92,22 @@ def release(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
     _refuse_stopped(name, directory)
     holder = holder_of(directory)
     if holder is None:
-        raise ActRefusedError(f"no process runs {name}, so there is nothing to release; `sluice up` starts its engine")
+        raise ActRefusedError(
+            f"{name} was not released, because no process runs its engine; `sluice up` starts the engine"
+        )
     orders.ask(directory, "release")
     if not _until(lambda: orders.requested(directory) is None, seconds):
         orders.done(directory)
         return _not_yet(
             name,
             "release",
-            f"{name} was not released: {_who(holder)}, which holds its lease, does not answer; see its log",
+            f"{name} was not released, because {_who(holder)}, which holds the lease, does not answer; see "
+            "the log of that process",
         )
     end = time.monotonic() + seconds
     _until(lambda: _token(directory) > holder.token, max(0.0, end - time.monotonic()))
     now = holder_of(directory)
-    holder_now = f"{_who(now)} runs it now" if now is not None else "no other host has taken it yet"
+    holder_now = f"{_who(now)} now runs {name}" if now is not None else f"no other host has taken {name} yet"
     return Outcome(
         destination=name, act="release", done=True, message=f"{name} was released by {_who(holder)}; {holder_now}"
     )
@@ -121,9 +130,9 @@ def _started(name: str, act: str, directory: Path, is_new: Callable[[Holder], bo
     if holder is None and _has_ended(status) and status.get("updated_at_us", 0) / 1e6 >= since:
         return _not_yet(name, act, f"{name} could not be started: {status['state']}: {status.get('reason')}")
     what = (
-        f"{_who(holder)} has its lease but writes no status: look at the log of that process"
+        f"{_who(holder)} has the lease of {name} but writes no status: look at the log of that process"
         if holder
-        else "no process runs it: `sluice up` starts its engine"
+        else "no process runs its engine: start the engine with `sluice up`"
     )
     return _not_yet(name, act, f"{name} may run, and {what}; see `sluice status`")
 

@@ -27,9 +27,9 @@ log = structlog.get_logger()
 
 VARIABLE = "SLUICE_CONF_IN_USE"
 FOLDER = "conf-in-use"
-OLD_GOES_ON = "its earlier settings stay in use"
+OLD_GOES_ON = "the earlier settings of the destination stay in use"
 NOT_STARTED = "the destination is not started"
-NEXT_UP = "it has changed; `sluice down` and `sluice up` apply the change"
+NEXT_UP = "the file has changed; `sluice down` and `sluice up` apply the change"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +193,7 @@ def troubles_now(destination: str) -> tuple[str, ...]:
 def _troubles(refused: Mapping[str, str], destination: str) -> tuple[str, ...]:
     file = file_of(destination)
     return (
-        (f"{file} in conf/ is not used, and its last valid content stays in use: {refused[file]}",)
+        (f"{file} in conf/ is not used, and the last valid content of this file stays in use: {refused[file]}",)
         if file in refused
         else ()
     )

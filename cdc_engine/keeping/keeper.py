@@ -176,10 +176,15 @@ def what_stays(directory: Path) -> str:
     try:
         ledger = read_ledger(directory)
     except SluiceError as error:
-        return f"its files stay in {directory}, and its ledger there cannot be read: {error}"
+        return (
+            f"the files of the destination stay in {directory}, and the ledger in that folder cannot be read: {error}"
+        )
     out = f", {len(ledger.outstanding)} batch(es) without an ack" if ledger.outstanding else ""
     acked = f"acked up to {ledger.cursor}" if ledger.cursor else "nothing acked yet"
-    return f"its ledger stays in {directory} ({acked}{out}): with its file back in conf/destinations it continues from there"
+    return (
+        f"the ledger of the destination stays in {directory} ({acked}{out}): if you restore the file in "
+        "conf/destinations, the destination continues from this ledger"
+    )
 
 
 def _held(directory: Path) -> bool:

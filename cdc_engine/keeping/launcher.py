@@ -267,7 +267,7 @@ def _make(destination: str) -> Engine:
 
     config = _may_run(destination)
     if destination not in config.destinations:
-        raise ConfigurationError(f"there is no destination {destination}: describe it in conf/destinations")
+        raise ConfigurationError(f"the destination {destination} does not exist: describe it in conf/destinations")
     return Engine(config, destination, on_status=_reporter(config, destination))
 
 
@@ -317,10 +317,10 @@ def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
         return engine.consumers
     holder = holder_of(config.destination_dir(member))
     if holder is None:
-        raise NotStartedError(f"the engine of {member} does not run; `sluice status` says why")
+        raise NotStartedError(f"the engine of {member} does not run; `sluice status` shows why")
     raise NotStartedError(
-        f"process {holder.pid} on {holder.host} reads {member}, and a group is served where all its members are read: "
-        f"`sluice instance release {member}` there"
+        f"process {holder.pid} on {holder.host} reads {member}, and a group must run in the process that "
+        f"reads all its members: run `sluice instance release {member}` on that host"
     )
 
 

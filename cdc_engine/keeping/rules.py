@@ -41,25 +41,33 @@ class KeeperFacts:
 
 # (condition, what to do, reason as the end of a sentence)
 RULES: tuple[tuple[Callable[[KeeperFacts], bool], KeeperAct, str], ...] = (
-    (lambda f: not f.conf and bool(f.running), KeeperAct.STOP, "its file was removed from conf/destinations"),
-    (lambda f: not f.conf, KeeperAct.LEAVE, "it is not in conf/"),
-    (lambda f: f.stopped and bool(f.running), KeeperAct.STOP, "an operator stopped it"),
-    (lambda f: f.stopped, KeeperAct.LEAVE, "an operator stopped it"),
+    (
+        lambda f: not f.conf and bool(f.running),
+        KeeperAct.STOP,
+        "the file of the destination was removed from conf/destinations",
+    ),
+    (lambda f: not f.conf, KeeperAct.LEAVE, "the destination is not in conf/"),
+    (lambda f: f.stopped and bool(f.running), KeeperAct.STOP, "an operator stopped the destination"),
+    (lambda f: f.stopped, KeeperAct.LEAVE, "an operator stopped the destination"),
     (
         lambda f: bool(f.requested) and f.elsewhere and not f.running,
         KeeperAct.LEAVE,
-        "the process that runs it carries the order out",
+        "the process that runs the engine carries out the order",
     ),
     (
         lambda f: f.requested == "release" and bool(f.running),
         KeeperAct.RELEASE,
-        "an operator gives it to another host",
+        "an operator gives the destination to another host",
     ),
-    (lambda f: f.requested == "restart", KeeperAct.RESTART, "an operator restarts it"),
-    (lambda f: bool(f.running) and f.running != f.conf, KeeperAct.RESTART, "its file in conf/destinations has changed"),
-    (lambda f: f.ended, KeeperAct.START, "it ended: another source is to be read, or its lease was lost"),
-    (lambda f: not f.running and f.tried != f.conf, KeeperAct.START, "conf/destinations has it"),
-    (lambda f: not f.running and f.due and not f.elsewhere, KeeperAct.START, "no process has it"),
+    (lambda f: f.requested == "restart", KeeperAct.RESTART, "an operator restarts the destination"),
+    (
+        lambda f: bool(f.running) and f.running != f.conf,
+        KeeperAct.RESTART,
+        "the file of the destination in conf/destinations has changed",
+    ),
+    (lambda f: f.ended, KeeperAct.START, "the engine ended, because it switches to another source or lost its lease"),
+    (lambda f: not f.running and f.tried != f.conf, KeeperAct.START, "the destination is in conf/destinations"),
+    (lambda f: not f.running and f.due and not f.elsewhere, KeeperAct.START, "no process runs the engine"),
 )
 
 

@@ -47,7 +47,7 @@ def from_text(text: str) -> CanalCursor:
     record = json.loads(text)
     position = record.get("postion") if isinstance(record, dict) else None
     if not isinstance(position, dict):
-        raise ValueError("it has no position (Canal's spelling: postion)")
+        raise ValueError("the cursor has no position (in Canal's JSON: postion)")
     cursor = CanalCursor(
         file=_word(position, "journalName"),
         offset=_number(position, "position"),
@@ -55,7 +55,7 @@ def from_text(text: str) -> CanalCursor:
         time_ms=_number(position, "timestamp"),
     )
     if not cursor.file and not cursor.gtid_set:
-        raise ValueError("it names neither a file nor a GTID set")
+        raise ValueError("the cursor names neither a file nor a GTID set")
     return cursor
 
 

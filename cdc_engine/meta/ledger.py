@@ -27,7 +27,9 @@ from sluice.cdc_engine.states import UNTIL_RESUMED, TableState, table_follows
 
 EPOCH_MAX = (1 << EPOCH_BITS) - 1
 LEDGER_ID_CHARS = 12
-READ_AGAIN = "the stream is read again from there; `sluice down` and `sluice up` do it too"
+READ_AGAIN = (
+    "the engine reads the stream again from the ledger's position; `sluice down` and `sluice up` do this at once"
+)
 
 
 def born_id() -> str:
@@ -130,12 +132,13 @@ class Ledger:
         resume = self.resume_position
         if start is not None and resume is not None and _coordinates(start) != _coordinates(resume):
             raise NotContinuousError(
-                f"the batch from {start} does not begin at {resume}, where the last one ends: {READ_AGAIN}"
+                f"the batch from {start} does not begin at {resume}, the end of the last batch: {READ_AGAIN}"
             )
         start = resume or start
         if start is None:
             raise MetaError(
-                f"the ledger has no cursor, so the batch up to {end} has no start: set the destination's position first"
+                f"the ledger has no cursor, so the batch up to {end} has no start: set the position of the "
+                "destination with `sluice position set` first"
             )
         if end.order_key <= start.order_key:
             raise NotContinuousError(f"the batch up to {end} does not lie after {start}: {READ_AGAIN}")
@@ -162,7 +165,8 @@ class Ledger:
         batch = self._outstanding(batch_id, "extended")
         if batch is not self.outstanding[-1] or batch.path:
             raise BatchNotFirstError(
-                f"nothing can be appended to batch {batch_id}: it is staged, or another was handed out after it"
+                f"changes cannot be appended to batch {batch_id}: the batch is staged, or another batch was "
+                "handed out after it"
             )
         if end.epoch != batch.end.epoch or end.order_key <= batch.end.order_key:
             raise MetaError(f"changes up to {end} do not continue the batch up to {batch.end}")
@@ -208,7 +212,8 @@ class Ledger:
         there = self._first(batch.batch_id, "taken", batch.delivery)
         if not there.appendable or len(self.outstanding) > 1:
             raise BatchNotFirstError(
-                f"the end of batch {batch.batch_id} is fixed already, or another batch is in flight after it"
+                f"the end of batch {batch.batch_id} cannot be fixed: it is fixed already, or another batch "
+                "was handed out after this one"
             )
         taken = dataclasses.replace(there, appendable=False)
         if longer is not None:
@@ -299,7 +304,7 @@ class Ledger:
         before = there.state if there else TableState.FLOWING
         if not table_follows(before, stopped.state):
             raise MetaError(
-                f"the table {stopped.database}.{stopped.table} is {before}, it cannot become {stopped.state}"
+                f"the table {stopped.database}.{stopped.table} is {before}, so the state cannot become {stopped.state}"
             )
         return dataclasses.replace(
             self, stopped_tables=tuple(stopped if each == there else each for each in self.stopped_tables)
@@ -366,25 +371,29 @@ class Ledger:
         if self.given_up is None:
             return ""
         return (
-            f"the batch up to {self.given_up} may be merged in part, and its staged files are gone: from another server its changes "
-            "would get other order keys, and tables without a key would have them twice"
+            f"the batch up to {self.given_up} may be merged in part, and its staged files are missing: if "
+            "another server delivers its changes again, they get other order keys, and tables without a key "
+            "would have them twice"
         )
 
     def _outstanding(self, batch_id: int, verb: str) -> OutstandingBatch:
         for batch in self.outstanding:
             if batch.batch_id == batch_id:
                 return batch
-        raise BatchNotFoundError(f"batch {batch_id} cannot be {verb}: it does not wait for an ack; get a new batch")
+        raise BatchNotFoundError(
+            f"batch {batch_id} cannot be {verb}, because this batch does not wait for an ack; get a new batch"
+        )
 
     def _first(self, batch_id: int, verb: str, delivery: int | None = None) -> OutstandingBatch:
         batch, first = self._outstanding(batch_id, verb), self.outstanding[0]
         if delivery not in {batch.delivery, None}:
             raise BatchNotFoundError(
-                f"delivery {delivery} of batch {batch_id} cannot be {verb}: delivery {batch.delivery} of it was handed out since"
+                f"delivery {delivery} of batch {batch_id} cannot be {verb}: the later delivery "
+                f"{batch.delivery} of this batch was handed out"
             )
         if batch is not first:
             raise BatchNotFirstError(
-                f"batch {batch_id} cannot be {verb} before batch {first.batch_id}: keep their order"
+                f"batch {batch_id} cannot be {verb} before batch {first.batch_id}: keep the order of the batches"
             )
         return batch
 

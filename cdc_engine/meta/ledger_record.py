@@ -43,7 +43,7 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
     record = json.loads(text)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         found = record.get("format") if isinstance(record, dict) else None
-        raise ValueError(f"it has format {found!r}, this version reads format {FORMAT}")
+        raise ValueError(f"the ledger has format {found!r}, and this version of Sluice reads format {FORMAT}")
     del record["format"]
     fields = _checked(Ledger, {GROUP: [], **record})
     ledger = Ledger(
@@ -65,13 +65,13 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
 def _check_order(ledger: Ledger) -> None:
     """Raises ValueError for a ledger that no transition can produce, because Sluice did not write it."""
     if len(ledger.ledger_id) != LEDGER_ID_CHARS:
-        raise ValueError(f"its ledger_id {ledger.ledger_id!r} does not have {LEDGER_ID_CHARS} characters")
+        raise ValueError(f"the ledger_id {ledger.ledger_id!r} does not have {LEDGER_ID_CHARS} characters")
     if any(each.ledger_id != ledger.ledger_id for each in ledger.outstanding):
-        raise ValueError("it has batches of another ledger")
+        raise ValueError("the ledger has batches of another ledger")
     ids = [*(each.batch_id for each in ledger.outstanding), ledger.next_batch_id]
     deliveries = [*(each.delivery for each in ledger.outstanding), ledger.next_delivery]
     if any(later <= earlier for numbers in (ids, deliveries) for earlier, later in itertools.pairwise(numbers)):
-        raise ValueError(f"its batch ids {ids} or deliveries {deliveries} do not ascend")
+        raise ValueError(f"the batch ids {ids} or deliveries {deliveries} do not ascend")
 
 
 def _client(record: Any, destination: str) -> ClientIdentity:

@@ -50,5 +50,7 @@ def left_consumers(directory: Path, begin: Position) -> tuple[Consumer, ...]:
         found = [LeftConsumer(**each) for each in json.loads(text)]
     except (ValueError, TypeError) as error:
         where = records.where(FILE_NAME)
-        raise MetaError(f"{where} cannot be read ({error}): import Canal's folder again, or remove it") from error
+        raise MetaError(
+            f"{where} cannot be read ({error}): import Canal's folder again, or remove this record"
+        ) from error
     return tuple(Consumer(client_id=each.client_id, filter=each.filter, cursor=begin) for each in found)

@@ -65,7 +65,7 @@ def _parsed(store: RecordStore, name: str, text: str) -> ResumeRequest:
         return ResumeRequest(str(record["database"]), str(record["table"]), name, store, kind)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MetaError(
-            f"{store.where(name)} cannot be read ({error}); remove it and request the resume again"
+            f"{store.where(name)} cannot be read ({error}); remove this record and request the resume again"
         ) from error
 
 

@@ -32,8 +32,9 @@ def _read(records: RecordStore) -> StoredRecord | None:
     stored = records.read(LEDGER)
     if stored is None and records.read(LEDGER_OF_FORMAT_3) is not None:
         raise MetaError(
-            f"{records} has the records of an earlier version of Sluice, with other names: note the cursor in {LEDGER_OF_FORMAT_3}, remove "
-            "these records, and begin a new ledger with `sluice position set`, which takes over the tables under a new epoch"
+            f"{records} has records of an earlier version of Sluice under other names: note the cursor in "
+            f"{LEDGER_OF_FORMAT_3}, remove these records, and begin a new ledger with `sluice position set`, "
+            "which takes the tables over under a new epoch"
         )
     return stored
 
@@ -44,14 +45,15 @@ def _ledger(stored: StoredRecord, records: RecordStore, destination: str) -> Led
     except ValueError as error:
         if earlier := _cursor_of_earlier(stored.text):
             raise MetaError(
-                f"{records.where(LEDGER)} is the ledger of an earlier version of Sluice: move it away, begin a new one with `sluice "
-                f"position set {destination} {earlier}`, which is its cursor and takes over the tables under a new epoch, and start "
-                "again what was open: stopped tables (`sluice schema resume`) and snapshots (`sluice snapshot start`)"
+                f"{records.where(LEDGER)} is the ledger of an earlier version of Sluice: move it away, begin "
+                f"a new one with `sluice position set {destination} {earlier}` at the cursor of the old "
+                "ledger (the new one takes the tables over under a new epoch), and continue what was open: "
+                "stopped tables (`sluice schema resume`) and snapshots (`sluice snapshot start`)"
             ) from error
         raise MetaError(
-            f"{records.where(LEDGER)} cannot be read as a ledger: {error}. Restore it; if it is lost, move it away and begin a "
-            f"new ledger with `sluice position set {destination} --latest` or another position, which takes over the tables "
-            "under a new epoch"
+            f"{records.where(LEDGER)} is not a valid ledger: {error}. Restore the ledger; if no copy exists, "
+            f"move the damaged ledger away and begin a new ledger with `sluice position set {destination} "
+            "--latest` or another position, which takes the tables over under a new epoch"
         ) from error
 
 
@@ -165,7 +167,7 @@ class StoredLedger:
         holder = f"the holder of lease {there.token}" if there and there.token else "another process"
         what = f"was written by {holder}" if there else "was removed"
         self._refused = LeaseLostError(
-            f"the ledger of {self._destination} in {self._records} {what}; what lease {self._token} wanted to write is "
-            "refused: this engine writes no more; it takes the destination again when the lease is free"
+            f"the ledger of {self._destination} in {self._records} {what}, so the write of lease "
+            f"{self._token} is refused: this engine writes no more, and continues when it gets the lease again"
         )
         return self._refused

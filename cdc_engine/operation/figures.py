@@ -36,7 +36,10 @@ Value = Callable[[EngineStatus, StatusSample], float]
 FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
     (
         "canal_instance_traffic_delay",
-        "Milliseconds for which the source has had changes that are not read. 0 on an idle source, unlike in Canal.",
+        (
+            "Milliseconds since the oldest change of the source that Sluice has not read. 0 on an idle source, "
+            "unlike in Canal."
+        ),
         False,
         lambda s, _: s.stream.behind_seconds * 1000,
     ),
@@ -86,7 +89,7 @@ FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
     ),
     (
         "sluice_oldest_binlog_hours",
-        "Age in hours of the oldest binlog file that the source has. NaN: unknown.",
+        "Age in hours of the oldest binlog file on the source. NaN: unknown.",
         False,
         lambda s, _: math.nan if s.oldest_binlog_hours is None else s.oldest_binlog_hours,
     ),
@@ -152,10 +155,15 @@ STREAMING: tuple[tuple[str, str, bool, Value], ...] = (
         True,
         lambda s, _: max(0, s.stream.connections - 1),
     ),
-    ("debezium_metrics_QueueTotalCapacity", "Maximum row events in memory.", False, lambda s, _: s.stream.events_max),
+    (
+        "debezium_metrics_QueueTotalCapacity",
+        "Maximum number of row events in memory.",
+        False,
+        lambda s, _: s.stream.events_max,
+    ),
     (
         "debezium_metrics_QueueRemainingCapacity",
-        "Row events for which memory is free.",
+        "Number of row events for which memory is free.",
         False,
         lambda s, _: s.stream.events_max - s.ring_events,
     ),
@@ -196,7 +204,7 @@ def _states(moments: list[StatusSample]) -> Iterator[Metric]:
     state = GaugeMetricFamily("sluice_state", "1: the engine has this state.", labels=["destination", "state"])
     instance = GaugeMetricFamily("canal_instance", "1: an engine runs.", labels=["destination", "mode"])
     store = GaugeMetricFamily(
-        "canal_instance_store", "1. The labels describe the store.", labels=["destination", "batchMode", "size"]
+        "canal_instance_store", "Always 1. The labels describe the store.", labels=["destination", "batchMode", "size"]
     )
     for moment in moments:
         state.add_metric([moment.destination, moment.status.state if moment.status else DOWN], 1.0)
@@ -219,7 +227,9 @@ def _groups(running: list[tuple[StatusSample, EngineStatus]]) -> Iterator[Metric
         labels=labels,
     )
     away = GaugeMetricFamily(
-        "sluice_group_members_away", "Members that do not run here, or that deliver nothing.", labels=labels
+        "sluice_group_members_away",
+        "Members of the group that do not run in this process, or that deliver nothing.",
+        labels=labels,
     )
     for moment, status in running:
         if (group := status.group) is not None:
@@ -233,11 +243,11 @@ def _consumers(running: list[tuple[StatusSample, EngineStatus]]) -> Iterator[Met
     labels = ["destination", "client"]
     behind = GaugeMetricFamily(
         "sluice_consumer_behind_seconds",
-        "Seconds by which the consumer is behind what the destination has read.",
+        "Seconds by which the consumer is behind the position up to which the destination has read.",
         labels=labels,
     )
     waiting = GaugeMetricFamily(
-        "sluice_consumer_waiting", "Deliveries to the consumer that have no ack yet.", labels=labels
+        "sluice_consumer_waiting", "Batches delivered to the consumer that have no ack yet.", labels=labels
     )
     stopped = GaugeMetricFamily("sluice_consumer_stopped", "1: the consumer stopped.", labels=labels)
     for moment, status in running:
@@ -252,12 +262,12 @@ def _consumers(running: list[tuple[StatusSample, EngineStatus]]) -> Iterator[Met
 def _clients(moments: list[StatusSample]) -> Iterator[Metric]:
     """Yields the metrics of the protocol server, with Canal's names."""
     packets = CounterMetricFamily(
-        "canal_instance_client_packets", "Packets of clients.", labels=["destination", "packetType"]
+        "canal_instance_client_packets", "Packets received from clients.", labels=["destination", "packetType"]
     )
     errors = CounterMetricFamily(
         "canal_instance_client_request_error", "Refused requests.", labels=["destination", "errorCode"]
     )
-    sent = CounterMetricFamily("canal_instance_client_bytes", "Bytes of responses.", labels=["destination"])
+    sent = CounterMetricFamily("canal_instance_client_bytes", "Bytes of responses to clients.", labels=["destination"])
     empty = CounterMetricFamily(
         "canal_instance_client_empty_batches", "Get requests that returned no row.", labels=["destination"]
     )

@@ -148,14 +148,14 @@ class _HandlerQueue:
             "alarm_dropped",
             destination=alarm.destination,
             about=alarm.key,
-            reason=f"the address refused it {TRIES} times",
+            reason=f"the address refused the alarm {TRIES} times",
         )
 
 
 def _why(error: Exception) -> str:
     """Returns the reason without the address and without a server's own text, which may contain a secret."""
     if isinstance(error, urllib.error.HTTPError):
-        redirect = ", a redirect: name the address itself in alarms" if 300 <= error.code < 400 else ""
+        redirect = ", a redirect: write the final address in `alarms`" if 300 <= error.code < 400 else ""
         return f"answered {error.code}{redirect}"
     if isinstance(error, smtplib.SMTPResponseException):
         return f"answered {error.smtp_code}"

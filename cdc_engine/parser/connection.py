@@ -295,8 +295,8 @@ def translated_error(source: Source, code: int, text: str) -> SluiceError:
     # Compare texts, because MySQL and MariaDB use different numbers for this error.
     if any(sentence in text.lower() for sentence in DISPLACED_SENTENCES):
         return ReplicaClashError(
-            f"{source.address} ended the dump, for another replica with the same server id ({source.replica_id}) or uuid connected: "
-            f"{text}; {source.clash_remedy}"
+            f"{source.address} ended the dump, because another replica with the same server id "
+            f"({source.replica_id}) or uuid connected: {text}; {source.clash_remedy}"
         )
     return _dump_refused(source, text) if code == DUMP_REFUSED else session_error(source, code, text)
 

@@ -19,13 +19,14 @@ from sluice.cdc_engine.position import Position, file_number
 def renumbered(cursor: Position, facts: ServerFacts) -> str:
     """Returns a sentence that explains why the server's file of that name is not the cursor's file; empty if nothing shows a difference."""
     if names_restarted(cursor.file, facts):
-        return f"{cursor.file} comes after the server's last binlog file {facts.file}: its binlog was reset"
+        return f"{cursor.file} comes after the server's last binlog file {facts.file}: the server's binlog was reset"
     created = facts.created.get(cursor.file, 0)
     if not created or not cursor.file_created or created == cursor.file_created:
         return ""
     return (
-        f"{cursor.file} was created at {_utc(created)}, the one of that name that was read at {_utc(cursor.file_created)}: the server's "
-        "binlog was reset, or the server rebuilt or restored"
+        f"{cursor.file} was created at {_utc(created)}, and the file of this name that the engine read was "
+        f"created at {_utc(cursor.file_created)}: the server's binlog was reset, or the server rebuilt or "
+        "restored"
     )
 
 
@@ -35,8 +36,9 @@ def cut_off(cursor: Position, facts: ServerFacts) -> str:
     if cursor.offset <= size:
         return ""
     return (
-        f"{cursor.file} was read up to {cursor.offset}, and ends at {size} now: the server lost what it had sent (a crash without "
-        "sync_binlog=1, a restored backup) and may have used its GTIDs again"
+        f"the engine read {cursor.file} up to {cursor.offset}, and the file now ends at {size}: the server "
+        "lost events that it had sent (a crash without sync_binlog=1, a restored backup) and may have used "
+        "its GTIDs again"
     )
 
 
@@ -53,8 +55,9 @@ def refilled(
     if unknown or not comes_before(cursor.file, first) or purged.contains(taken):  # type: ignore[arg-type]
         return ""
     return (
-        f"{cursor.file}, which was read, no longer exists, and the first file that exists, {first}, begins after {purged or 'no GTIDs'}: "
-        f"so {taken}, which was read, was not written before it. The server was reset or restored and has used these GTIDs again"
+        f"{cursor.file}, which the engine read, no longer exists, and the first existing file {first} begins "
+        f"after {purged or 'no GTIDs'}: so the transactions {taken}, which the engine read, are not from "
+        "before that file. The server was reset or restored and has used these GTIDs again"
     )
 
 

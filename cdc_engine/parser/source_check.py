@@ -46,7 +46,8 @@ def _setting_problems(facts: ServerFacts) -> list[str]:
     variables = facts.variables
     if facts.provider.proxy:
         problems.append(
-            "ProxySQL answers at this address, which does not forward replication: name the server itself in conf/"
+            "ProxySQL answers at this address, which does not forward replication: write the address of the "
+            "MySQL server itself in conf/"
         )
     version, lowest = server_version(facts.version), MARIADB_VERSION_MIN if facts.mariadb else VERSION_MIN
     if version < lowest:
@@ -90,8 +91,11 @@ def _mixed_problems(source: Source, facts: ServerFacts) -> list[str]:
     if not missing:
         return []
     advice = advice_of(facts)
-    problem = f"binlog_format is MIXED, and {source.user} may not see all triggers and views, which show what a statement changes"
-    grant = f"GRANT {', '.join(missing)} ON *.* TO it, as {advice.administrator}"
+    problem = (
+        f"binlog_format is MIXED, and the user {source.user} may not read all triggers and views, by which Sluice "
+        "finds out what a statement changes"
+    )
+    grant = f"run GRANT {', '.join(missing)} ON *.* TO this user, as {advice.administrator}"
     return [f"{problem}: {advice.set('binlog_format', 'ROW')}; or {grant}"]
 
 
@@ -100,9 +104,10 @@ def mixed_format_sentence(facts: ServerFacts) -> str:
     if not is_mixed(facts):
         return ""
     return (
-        "binlog_format is MIXED: row events are followed, and a change that the server logs as a statement stops its table by name "
-        "(STATEMENT_FORMAT) until a re-snapshot, with the tables that triggers, views and foreign keys change with it. A statement that "
-        f"calls a stored function stops all tables. ROW logs no change as a statement: {advice_of(facts).set('binlog_format', 'ROW')}"
+        "binlog_format is MIXED: Sluice follows row events. A change that the server logs as a statement "
+        "stops its table (STATEMENT_FORMAT) until a re-snapshot, and also the tables that triggers, views "
+        "and foreign keys change with it. A statement that calls a stored function stops all tables. With "
+        f"ROW, the server logs no change as a statement: {advice_of(facts).set('binlog_format', 'ROW')}"
     )
 
 
@@ -113,7 +118,10 @@ def unfollowed_format(facts: ServerFacts, *, follows_mixed: bool) -> str:
     row_format = facts.variables.get("binlog_format", "ROW").upper()
     if row_format == "ROW" or (row_format == MIXED and follows_mixed):
         return ""
-    return f"binlog_format of the source became {row_format}: what statements change through triggers and views is unknown from then on"
+    return (
+        f"binlog_format of the source became {row_format}: from then on, the changes that statements make through "
+        "triggers and views are unknown"
+    )
 
 
 def server_version(text: str) -> tuple[int, ...]:
@@ -143,7 +151,7 @@ def missing_privileges(facts: ServerFacts) -> list[str]:
 def _grant_problems(source: Source, facts: ServerFacts) -> list[str]:
     administrator = advice_of(facts).administrator
     return [
-        f"{source.user} lacks {privilege}: GRANT {privilege} ON *.* TO it, as {administrator}"
+        f"the user {source.user} lacks {privilege}: run GRANT {privilege} ON *.* TO this user, as {administrator}"
         for privilege in missing_privileges(facts)
     ]
 
@@ -155,14 +163,15 @@ def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> Non
     """
     if facts.variables.get("server_id") == str(source.replica_id):
         raise ReplicaClashError(
-            f"server_id {source.replica_id} is that of {source.address} itself; {source.clash_remedy}"
+            f"server_id {source.replica_id} is the server_id of {source.address} itself; {source.clash_remedy}"
         )
     for replica in facts.replicas:
         same = replica.uuid == source.replica_uuid if replica.uuid else replica.host == source.replica_host
         if replica.server_id == source.replica_id and (displaced or not same):
             raise ReplicaClashError(
-                f"another replica of {source.address} has our server id {source.replica_id}: it calls itself "
-                f"{replica.host or 'by no name'}, uuid {replica.uuid or 'unknown'}; {source.clash_remedy}"
+                f"another replica of {source.address} has the server id {source.replica_id} of this engine: "
+                f"its host is {replica.host or 'unknown'}, its uuid {replica.uuid or 'unknown'}; "
+                f"{source.clash_remedy}"
             )
 
 
@@ -184,8 +193,9 @@ def untested_version_sentence(facts: ServerFacts) -> str:
         return ""
     known = ", ".join(".".join(map(str, each)) for each in tested)
     return (
-        f"{name} {'.'.join(map(str, version))} is not among the versions that Sluice is tested with ({name} {known}): what it does not "
-        "understand stops the stream or a table by name; compare a table with `sluice equal` after the first changes"
+        f"{name} {'.'.join(map(str, version))} is not among the versions with which Sluice is tested ({name} "
+        f"{known}): an event that Sluice cannot read stops the stream or a table; compare a table with "
+        "`sluice equal` after the first changes"
     )
 
 
@@ -204,8 +214,11 @@ def _image_warnings(facts: ServerFacts) -> list[str]:
         "where a column of its partition_hash is left out"
     )
     if facts.mariadb:
-        lost += "; a REPLACE looks like an update that keeps the columns it left out, and stops the table where it can be recognized"
-    return [f"binlog_row_image is {image}: {lost}; FULL is safe: {advice_of(facts).set('binlog_row_image', 'FULL')}"]
+        lost += (
+            "; a REPLACE looks like an update that keeps the omitted columns, and stops the table where Sluice "
+            "can recognize it"
+        )
+    return [f"binlog_row_image is {image}: {lost}; use FULL: {advice_of(facts).set('binlog_row_image', 'FULL')}"]
 
 
 def failover_sentence(facts: ServerFacts) -> str:
@@ -213,11 +226,14 @@ def failover_sentence(facts: ServerFacts) -> str:
     settings.
     """
     if facts.gtid_enabled:
-        return "with GTIDs the stream continues on another server that gets this name and has executed what was read"
+        return (
+            "if the address moves to another server, the stream continues by GTID on that server if it has "
+            "executed all transactions that the engine read"
+        )
     advice = advice_of(facts)
     return (
-        "without GTIDs the stream ends as POSITION_LOST, and the tables need a re-snapshot, once this name is another server "
-        f"({advice.moves}): {advice.gtids}"
+        f"without GTIDs, if the address moves to another server ({advice.moves}), the stream ends as "
+        f"POSITION_LOST and the tables need a re-snapshot: {advice.gtids}"
     )
 
 
@@ -229,8 +245,8 @@ def short_retention_sentence(facts: ServerFacts, hours_min: float = DAY_HOURS) -
     if retention.seconds >= hours_min * 3600:
         return ""
     return (
-        f"{retention.why}: an engine that is stopped while a file that it needs is purged loses its position (POSITION_LOST); "
-        f"{advice_of(facts).keep_more}"
+        f"{retention.why}: if the source purges a file that a stopped engine still needs, the engine loses "
+        f"its position (POSITION_LOST); {advice_of(facts).keep_more}"
     )
 
 

@@ -109,7 +109,9 @@ def _in_its_epoch(start: DumpStart | Lost, cursor: Position, epochs: Epochs) -> 
 def in_new_epoch(start: DumpStart, cursor: Position, epochs: Epochs) -> DumpStart | Lost:
     """Returns the start in a new epoch, above all epochs in the ledger, or `Lost` if no new epoch may begin."""
     if epochs.unfinished:
-        return Lost(reason=epochs.unfinished, options=("connect to the server that the cursor is of", RESNAPSHOT))
+        return Lost(
+            reason=epochs.unfinished, options=("connect to the server whose binlog the cursor is in", RESNAPSHOT)
+        )
     return _with_epoch(start, max(cursor.epoch, epochs.highest) + 1)
 
 
@@ -143,9 +145,10 @@ def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
 def _from_cursor_by_file(cursor: Position, facts: ServerFacts, same_server: bool) -> DumpStart | Lost:
     if not same_server:
         return Lost(
-            reason=f"the cursor {cursor} is of the server {cursor.server_uuid}, this is {facts.server_uuid}, and without "
-            "GTIDs on both, positions of one cannot be found in the other, and what this one lacks is unknown: its "
-            f"binlog ends at {facts.file}:{facts.offset}",
+            reason=f"the cursor {cursor} is in the binlog of the server {cursor.server_uuid}, and the address now "
+            f"leads to the server {facts.server_uuid}. Without GTIDs on both servers, Sluice cannot find the "
+            "position or the missing changes on the new server, whose binlog ends at "
+            f"{facts.file}:{facts.offset}",
             options=(
                 "connect to the first server again",
                 (
@@ -176,8 +179,8 @@ def _from_file(choice: StartChoice, facts: ServerFacts) -> DumpStart | Lost:
 def _from_gtid_set(gtid_set: str, facts: ServerFacts) -> DumpStart | Lost:
     if not facts.gtid_enabled:
         return Lost(
-            reason="the configuration starts at a GTID set, but the server has gtid_mode other than ON",
-            options=("configure a file and offset", "switch gtid_mode on"),
+            reason="`start` is a GTID set, but gtid_mode of the server is not ON",
+            options=("set a file and offset in `start`", "switch gtid_mode on"),
         )
     gap = _gtid_gap(gtid_set, facts)
     if gap is not None:
@@ -193,7 +196,7 @@ def _latest(facts: ServerFacts) -> DumpStart | Lost:
     """
     if not facts.file:
         return Lost(
-            reason="the server does not say where its binlog ends",
+            reason="the server did not report the end of its binlog",
             options=("enable log_bin on the server and grant REPLICATION CLIENT",),
         )
     position = Position(
@@ -242,12 +245,22 @@ def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
         ahead = str(taken.subtract(executed))
         purged = str(GtidSet.parse(facts.purged).subtract(taken))
     if purged:
-        return Lost(reason=f"the server purged the binlog with {purged}, which were not read", purged=True)
+        return Lost(
+            reason=f"the server purged the binlog with the transactions {purged}, which the engine has not read",
+            purged=True,
+        )
     if not ahead:
         return None
     return Lost(
-        reason=f"the server has not executed {ahead}, which were read already: it was reset or restored, or is a replica that is behind",
-        options=("connect to a server that has them", "wait until the replica has caught up", RESNAPSHOT),
+        reason=(
+            f"the server has not executed the transactions {ahead}, which the engine has read: the server was "
+            "reset or restored, or is a replica that is behind"
+        ),
+        options=(
+            "connect to a server that has executed these transactions",
+            "wait until the replica has caught up",
+            RESNAPSHOT,
+        ),
         not_yet=True,
     )
 
@@ -264,7 +277,10 @@ def _same_server_gap(cursor: Position, facts: ServerFacts, renumbering: str) -> 
     if not again:
         return None
     return Lost(
-        reason=f"{renumbering}; it wrote {again} again, which were read already: other transactions may have these GTIDs"
+        reason=(
+            f"{renumbering}; the server wrote transactions with the GTIDs {again}, which the engine has read "
+            "already: different transactions may now have these GTIDs"
+        )
     )
 
 
@@ -273,4 +289,4 @@ def _parsed(gtid_set: str, facts: ServerFacts) -> GtidSet | MariadbPosition:
         return parse_executed(gtid_set, mariadb=facts.mariadb)
     except ValueError as error:
         kind = "MariaDB" if facts.mariadb else "MySQL"
-        raise ConfigurationError(f"the GTID set does not fit a {kind} server: {error}") from error
+        raise ConfigurationError(f"the GTID set is not valid for a {kind} server: {error}") from error

@@ -198,7 +198,7 @@ class _Answer:
         deadline = time.monotonic() + SILENCE_SECONDS_MAX
         while not (count := self._wire.receive_into(memoryview(self._buffer.data)[self._end :], RECEIVE_SECONDS)):
             if time.monotonic() > deadline:
-                raise SourceConnectionError("the server fell silent in the middle of the rows of a query")
+                raise SourceConnectionError("the server stopped sending in the middle of the rows of a query")
         self._end += count
 
 

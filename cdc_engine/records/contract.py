@@ -114,4 +114,4 @@ class RecordStore(abc.ABC):
             with contextlib.suppress(StaleWriteError):
                 self.write(name, after, version=before.version if before else NOT_THERE)
                 return after
-        raise MetaError(f"other processes write {self.where(name)} all the time; try again")
+        raise MetaError(f"other processes wrote {self.where(name)} before each attempt; try again")

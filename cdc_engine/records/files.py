@@ -40,7 +40,7 @@ class FileRecordStore(RecordStore):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise MetaError(f"{path} cannot be read ({error.strerror}): give permission there") from error
+            raise MetaError(f"{path} cannot be read ({error.strerror}): permit reading this file") from error
         # The caller, which knows what the record should contain, refuses text that is not UTF-8.
         return StoredRecord(content.decode("utf-8", "surrogateescape"), _version(content))
 
@@ -56,7 +56,7 @@ class FileRecordStore(RecordStore):
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise MetaError(f"{where} cannot be read ({error.strerror}): give permission there") from error
+            raise MetaError(f"{where} cannot be read ({error.strerror}): permit reading this folder") from error
         seen, found = self._seen.get(prefix, {}), dict[str, tuple[FileStamp, StoredRecord]]()
         stamped = dict[str, StoredRecord]()
         for file in filter(FILE_NAME.fullmatch, files):
@@ -109,13 +109,15 @@ class FileRecordStore(RecordStore):
             while not lock.try_acquire():
                 if time.monotonic() >= deadline:
                     raise MetaError(
-                        f"another process holds {lock.path} for {LOCK_SECONDS_MAX:g} s: check what it does, or end it"
+                        f"another process has held the lock {lock.path} for {LOCK_SECONDS_MAX:g} s: check "
+                        "whether that process hangs, or end it"
                     )
                 threading.Event().wait(LOCK_POLL_SECONDS)
             yield path
         except OSError as error:
             raise MetaError(
-                f"{path} could not be written ({error.strerror}): free space or give permission there"
+                f"{path} could not be written ({error.strerror}): free space on its disk, or permit writing "
+                "to its folder"
             ) from error
         finally:
             lock.release()

@@ -71,7 +71,8 @@ class SqlRecordStore(RecordStore):
             self._engine = _engine_of(full_url, secret, os.getpid())
         except (SQLAlchemyError, ImportError) as error:
             raise ConfigurationError(
-                f"{SETTING} names a database whose driver cannot be loaded here: {error}; install it, or correct the URL"
+                f"{SETTING} names a database whose driver cannot be loaded: {error}; install the driver on "
+                "this host, or correct the URL"
             ) from error
         with self._translated(OPENED):
             _make_table(self._engine)
@@ -106,7 +107,9 @@ class SqlRecordStore(RecordStore):
                     return version + 1
         except IntegrityError:
             pass  # Another process created the record first.
-        raise StaleWriteError(f"{name} in {self} is not of version {version} any more: another process has written it")
+        raise StaleWriteError(
+            f"{name} in {self} no longer has version {version}: another process has written this record"
+        )
 
     def remove(self, name: str) -> bool:
         with self._translated("written"), self._engine.begin() as connection:

@@ -61,7 +61,7 @@ class ZooKeeperRecordStore(RecordStore):
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
         data = f"{json.dumps({'token': token})}\n{text}".encode()
         if len(data) > zookeeper_client.NODE_BYTES_MAX:
-            raise MetaError(f"{name} of {self} has {len(data)} bytes, more than a node may have: use meta kind sql")
+            raise MetaError(f"{name} of {self} has {len(data)} bytes, more than a node may have: use `meta.kind: sql`")
         before = self.read(name)
         if (before.version if before else NOT_THERE) != version or (before is not None and before.token > token):
             raise self._stale(name, version)
@@ -105,7 +105,7 @@ class ZooKeeperRecordStore(RecordStore):
 
     def tell(self, also: Mapping[str, str]) -> None:
         """Writes values for other readers, by path under the destination's node, whatever they were before. Raises MetaError."""
-        with as_not_shared_error(f"what others read in {self} cannot be written"):
+        with as_not_shared_error(f"the nodes for clients in {self} cannot be written"):
             client = self._client()
             for inside, text in also.items():
                 path = destination_path(self._destination, inside)
@@ -131,7 +131,9 @@ class ZooKeeperRecordStore(RecordStore):
         return destination_path(self._destination, OWN, name)
 
     def _stale(self, name: str, version: int) -> StaleWriteError:
-        return StaleWriteError(f"{name} in {self} is not of version {version} any more: another process has written it")
+        return StaleWriteError(
+            f"{name} in {self} no longer has version {version}: another process has written this node"
+        )
 
 
 def _kept(data: bytes, node_version: int, where: str) -> StoredRecord:
@@ -140,6 +142,7 @@ def _kept(data: bytes, node_version: int, where: str) -> StoredRecord:
         token = int(json.loads(head)["token"])
     except (ValueError, KeyError, TypeError) as error:
         raise MetaError(
-            f"{where} is not what Sluice writes there ({error}); restore the content that Sluice wrote, or remove the node"
+            f"{where} does not have the content that Sluice writes ({error}); restore the content that Sluice "
+            "wrote, or remove the node"
         ) from error
     return StoredRecord(text, node_version + 1, token)

@@ -77,8 +77,8 @@ def new_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
     except KazooTimeoutError as error:
         end(client)
         raise NotSharedError(
-            f"no ZooKeeper of {servers} answers within {CONNECT_SECONDS_MAX:g} s: start it, or correct the address, the login and the "
-            "certificates in conf/"
+            f"no ZooKeeper of {servers} answers within {CONNECT_SECONDS_MAX:g} s: start ZooKeeper, or correct "
+            "the address, the login and the certificates in conf/"
         ) from error
     return client
 
@@ -107,7 +107,9 @@ def _tls(servers: ZooKeeperServers) -> dict[str, Any]:
         return {}
     for path in (servers.ca_file, servers.certificate_file, servers.key_file):
         if path is not None and not os.access(path, os.R_OK):
-            raise ConfigurationError(f"meta.tls: the file {path} cannot be read: correct its name or its permissions")
+            raise ConfigurationError(
+                f"meta.tls: the file {path} cannot be read: correct the name or the permissions of the file"
+            )
     return {
         "use_ssl": True,
         "verify_certs": True,

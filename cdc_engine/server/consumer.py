@@ -196,7 +196,7 @@ class ConsumerService(Generic[PositionT, Content_co]):
             raise BatchNotFoundError(f"{self._who} batchId:{batch_id} is not exist , please check")
         text = self._texts.text(end) if self._texts is not None else ""
         if self._closed:  # The text may have the identity of a later consumer of this number.
-            raise NotSubscribedError(f"{self._who} was forgotten, or its filter has changed")
+            raise NotSubscribedError(f"{self._who} was removed (`sluice consumer forget`), or its filter has changed")
         return text
 
     def continue_after(self, text: str) -> bool:

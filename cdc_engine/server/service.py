@@ -52,7 +52,7 @@ class ServedDestination:
         """Starts the reader again at the ledger's end. A start that failed is marked as `owed`, and is repeated before the next get."""
         if self.rewind is None:
             raise NotStartedError(
-                f"what follows {self.meta.ledger.resume_position} cannot be read again: start the destination again"
+                f"the changes after {self.meta.ledger.resume_position} are no longer in memory: restart the destination"
             )
         self.owed = True
         self.rewind(self.meta.ledger.resume_position)
@@ -166,7 +166,7 @@ class CanalService:
         """
         destination = self._subscribed(client)
         if taken.end is None:
-            raise CanalServiceError("nothing can be appended to an empty batch: get a batch first")
+            raise CanalServiceError("changes cannot be appended to an empty batch: get a batch first")
         if taken.stands_alone:
             return NOTHING
         with destination.taking:
@@ -213,8 +213,9 @@ class CanalService:
             waiting = destination.meta.ledger.outstanding
             if waiting:
                 raise OutstandingBatchError(
-                    f"client {client.client_id} of {client.destination} has not acked batch {waiting[-1].batch_id}: "
-                    "ack or roll back first, a get that acks by itself could lose it"
+                    f"client {client.client_id} of {client.destination} has not acked batch "
+                    f"{waiting[-1].batch_id}: ack or roll back that batch first, because a get with automatic "
+                    "ack could lose it"
                 )
             batch = destination.store.get(byte_count_max, event_count_max, timeout_seconds)
             batch = self._entered(
@@ -256,8 +257,9 @@ class CanalService:
             else:
                 self.stop(client.destination)
                 raise NotStartedError(
-                    f"{client.destination} is rolled back to {ledger.cursor}, which its memory no longer holds: "
-                    "start the destination again, it reads from there"
+                    f"{client.destination} is rolled back to {ledger.cursor}, and the changes after this "
+                    "position are no longer in memory: restart the destination, which then reads from this "
+                    "position"
                 )
 
     def read_again(self, client: ClientIdentity) -> None:
@@ -285,8 +287,8 @@ class CanalService:
         if client.destination in self._started:
             return self._started[client.destination]
         if client.destination in self._known:
-            raise NotStartedError(f"the destination {client.destination} is not started: start it first")
-        raise UnknownDestinationError(f"there is no destination {client.destination}: see conf/destinations")
+            raise NotStartedError(f"the destination {client.destination} is not started: start the destination first")
+        raise UnknownDestinationError(f"the destination {client.destination} does not exist: see conf/destinations")
 
     def _subscribed(self, client: ClientIdentity) -> ServedDestination:
         destination = self._destination(client)
@@ -301,8 +303,9 @@ def _subscribed_alone(ledger: Ledger, client: ClientIdentity) -> Ledger:
     for other in ledger.clients:
         if other != client:
             raise CanalServiceError(
-                f"client {client.client_id} cannot read {client.destination}: client {other.client_id} does; "
-                "unsubscribe it first, or read another destination on the same source"
+                f"client {client.client_id} cannot read {client.destination}, because client "
+                f"{other.client_id} reads it; unsubscribe client {other.client_id} first, or read another "
+                "destination on the same source"
             )
     return ledger.subscribe(client)
 

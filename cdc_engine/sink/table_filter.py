@@ -43,7 +43,8 @@ def compile_patterns(text: str) -> re.Pattern[str] | None:
             re.compile(pattern)
         except re.error as error:
             raise ConfigurationError(
-                f"the table pattern {pattern!r} is not a regular expression ({error}): correct it in include or exclude"
+                f"the table pattern {pattern!r} is not a regular expression ({error}): correct the pattern in "
+                "include or exclude"
             ) from error
     if not patterns:
         return None

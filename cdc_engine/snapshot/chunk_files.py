@@ -125,7 +125,7 @@ class ChunksInStore:
             yield
         except (StoreError, OSError) as error:
             raise MetaError(
-                f"rows that were read are in a store that cannot be used now: {error}; Sluice tries again"
+                f"the store with the rows of the snapshot cannot be used now: {error}; Sluice tries again"
             ) from None
 
 
@@ -178,4 +178,6 @@ def _read(path: Path) -> KeptChunk:
         file = str(record.get("file") or _rows_name(chunk))
         return KeptChunk(chunk=chunk, facts=ChunkFacts(**record["facts"]), file=file)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MetaError(f"{path} cannot be read ({error}); remove it, the chunk is read again") from error
+        raise MetaError(
+            f"the chunk {path} cannot be read ({error}); remove this file, and Sluice reads the chunk again"
+        ) from error

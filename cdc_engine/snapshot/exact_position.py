@@ -112,8 +112,9 @@ def _wait_until_committed(reader: RowReader, end: Position) -> str:
             return executed
         if time.monotonic() >= deadline:
             raise SourceConnectionError(
-                f"a transaction up to {end} is in the binlog of {reader.source.address} and not committed after {LOCK_SECONDS_MAX} s: it "
-                "may wait for a semi-sync replica. Sluice tries again"
+                f"a transaction up to {end} is in the binlog of {reader.source.address}, but not committed "
+                f"after {LOCK_SECONDS_MAX} s: the transaction may wait for a semi-sync replica. Sluice tries "
+                "again"
             )
         pause(POLL_SECONDS)
 
@@ -137,7 +138,7 @@ def binlog_end(reader: RowReader) -> tuple[str, int]:
             continue
         if rows:
             return str(rows[0][0]), int(rows[0][1] or 0)
-    raise refused or SourceConnectionError(f"{reader.source.address} has no binlog: set log_bin there")
+    raise refused or SourceConnectionError(f"{reader.source.address} has no binlog: set log_bin on that server")
 
 
 def require_lock(reader: RowReader, table: TableVersion) -> None:
@@ -214,7 +215,9 @@ def position_of_read(reader: RowReader) -> SourceEnd:
     by_name = {str(row[0]).lower(): str(row[1] or "") for row in answer}
     file, offset = by_name.get("binlog_snapshot_file", ""), by_name.get("binlog_snapshot_position", "")
     if not file or not offset.isdigit():
-        raise SourceConnectionError(f"{reader.source.address} reports no position of its binlog: set log_bin there")
+        raise SourceConnectionError(
+            f"{reader.source.address} reports no position of its binlog: set log_bin on that server"
+        )
     return SourceEnd(file=file, offset=int(offset))
 
 

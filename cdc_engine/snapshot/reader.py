@@ -143,15 +143,18 @@ def _text(value: object) -> str | None:
 def _error(source: Source, code: int, text: str) -> SluiceError:
     if code in TABLE_CHANGED:
         return TableChangedError(
-            f"{source.address} no longer has the table or column that is to be read: {text} (error {code})"
+            f"{source.address} no longer has the table or a column that Sluice must read: {text} (error {code})"
         )
     if code in NOT_GRANTED:
-        return ConfigurationError(f"{source.user}@{source.address} was refused: {text} (error {code}); grant SELECT")
+        return ConfigurationError(
+            f"{source.address} refused the user {source.user}: {text} (error {code}); grant SELECT"
+        )
     if code in NOT_SQL:
         return ConfigurationError(
-            f"{source.address} cannot evaluate the condition of the rows (`rows` in conf/, or --where): {text} (error {code}); correct it"
+            f"{source.address} cannot evaluate the condition of the rows (`rows` in conf/, or --where): "
+            f"{text} (error {code}); correct the condition"
         )
     if code == ROW_TOO_LARGE:
         where = f"{source.address} cannot send a row: {text} (error {code})"
-        return ConfigurationError(f"{where}; raise its max_allowed_packet above the largest row")
+        return ConfigurationError(f"{where}; set max_allowed_packet of the server above the size of the largest row")
     return session_error(source, code, text)

@@ -107,10 +107,10 @@ class SnapshotRecord:
     @property
     def lake_is_older(self) -> str:
         """Returns a sentence, without the table's name, about how old the lake's table is while its snapshot is open."""
-        since = f"as of {self.since}" if self.since is not None else "as of when that was requested"
+        since = f"as of {self.since}" if self.since is not None else "as of the time of the request"
         return (
-            f"its rows are being re-read ({self.state}), and until they are published the lake has it {since}, older than the cursor: its "
-            "changes from there on are buffered"
+            f"a snapshot of the table is in progress ({self.state}). Until its rows are published, the lake has "
+            f"the table {since}, older than the cursor, and later changes of the table are buffered"
         )
 
     @property
@@ -120,7 +120,7 @@ class SnapshotRecord:
 
     def _to(self, state: SnapshotState, **changed: Any) -> SnapshotRecord:
         if not snapshot_follows(self.state, state):
-            raise ActRefusedError(f"the snapshot of {self.name} is {self.state}, it cannot become {state}")
+            raise ActRefusedError(f"the snapshot of {self.name} is {self.state}, and cannot become {state}")
         return dataclasses.replace(self, state=state, **changed)
 
     def began(

@@ -64,7 +64,9 @@ class SnapshotRecords:
 
         def begun(before: SnapshotRecord | None) -> SnapshotRecord:
             if before is not None and before.is_open:
-                raise ActRefusedError(f"a snapshot of {record.name} is under way ({before.state}); cancel it first")
+                raise ActRefusedError(
+                    f"a snapshot of {record.name} is in progress ({before.state}); cancel that snapshot first"
+                )
             return record
 
         self._change(record.name, begun)
@@ -77,7 +79,7 @@ class SnapshotRecords:
 
         def changed(before: SnapshotRecord | None) -> SnapshotRecord:
             if before is None:
-                raise ActRefusedError(f"there is no snapshot of {name}; `sluice snapshot status` lists those there are")
+                raise ActRefusedError(f"{name} has no snapshot; `sluice snapshot status` lists all snapshots")
             return transition(before)
 
         return self._change(name, changed)
@@ -181,7 +183,8 @@ class SnapshotRecords:
             return _record_of(text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise MetaError(
-                f"{self._records.where(key)} cannot be read ({error}): put the right record back, or remove it and re-snapshot the table"
+                f"{self._records.where(key)} cannot be read ({error}): restore the record, or remove it and "
+                "re-snapshot the table"
             ) from error
 
     def _placed(self, name: str, folder: str) -> StoredFiles:
@@ -222,5 +225,5 @@ def _translated() -> Iterator[None]:
         yield
     except StoreError as error:
         raise MetaError(
-            f"rows and buffered changes of snapshots are in a store that cannot be used now: {error}; Sluice tries again"
+            f"the store with rows and buffered changes of snapshots cannot be used now: {error}; Sluice tries again"
         ) from None

@@ -52,7 +52,7 @@ def next_step(
     if there.stop is not None:
         return _stopped(record, there.stop)
     if there.begin is None or there.cursor is None:
-        return StepDecision(SnapshotStep.WAIT, "the engine has not begun yet")
+        return StepDecision(SnapshotStep.WAIT, "the engine has no position yet")
     if record.state == SnapshotState.WANTED:
         decision = _wanted(record, there, there.begin, there.cursor)
         first = _waits_for(record, others) if decision.step == SnapshotStep.BEGIN else ""
@@ -66,7 +66,7 @@ def _wanted(record: SnapshotRecord, there: SnapshotSituation, begin: Position, c
         return StepDecision(SnapshotStep.WAIT, "the engine does not know the table yet")
     if begin.epoch != cursor.epoch:
         return StepDecision(
-            SnapshotStep.WAIT, "the stream switches to another source; the batch before the switch is merged first"
+            SnapshotStep.WAIT, "the stream switches to another source; the batch before the switch must be merged first"
         )
     if begin.order_key < record.buffered_after:
         return StepDecision(
@@ -95,24 +95,32 @@ def _waits_for(record: SnapshotRecord, others: Collection[SnapshotRecord]) -> st
     if not first:
         return ""
     stands = "".join(_stands(by_name[name]) for name in first)
-    return f"foreign keys change its rows through {', '.join(first)}, so it is read when the snapshot of that is published{stands}"
+    return (
+        f"foreign keys change rows of the table through {', '.join(first)}, so Sluice reads the table after the "
+        f"snapshot of {', '.join(first)} is published{stands}"
+    )
 
 
 def _stands(other: SnapshotRecord) -> str:
     """Returns why another snapshot does not continue by itself, or an empty text."""
     if other.state == SnapshotState.FAILED:
-        return f"; that of {other.name} has failed: correct its cause, then use `sluice snapshot resume`"
-    return f"; that of {other.name} is paused: `sluice snapshot resume` continues it" if other.paused else ""
+        return f"; the snapshot of {other.name} has failed: correct the cause, then use `sluice snapshot resume`"
+    return (
+        f"; the snapshot of {other.name} is paused: continue it with `sluice snapshot resume`" if other.paused else ""
+    )
 
 
 def _under_way(record: SnapshotRecord, there: SnapshotSituation, cursor: Position) -> StepDecision:
     """Returns the step of a snapshot whose rows are being read or were read."""
     if not there.version:
-        why = "the table was dropped or renamed, or is not captured any more; `sluice snapshot cancel` ends it"
+        why = (
+            "the table was dropped or renamed, or is not captured any more; end the snapshot with `sluice "
+            "snapshot cancel`"
+        )
         return StepDecision(SnapshotStep.WAIT, why)  # The table may reappear, and is then read again.
     if not same_stream(cursor, record) or there.begin is None or there.begin.epoch != cursor.epoch:
         return StepDecision(
-            SnapshotStep.AGAIN, "the source has changed since, so positions in its binlog cannot be compared"
+            SnapshotStep.AGAIN, "the source was switched or reset, so positions in its binlog cannot be compared"
         )
     if there.version != record.version:
         return StepDecision(SnapshotStep.AGAIN, "the table was altered")
@@ -128,5 +136,7 @@ def _under_way(record: SnapshotRecord, there: SnapshotSituation, cursor: Positio
 
 def _stopped(record: SnapshotRecord, stop: StoppedTable) -> StepDecision:
     if record.state == SnapshotState.WANTED:
-        return StepDecision(SnapshotStep.WAIT, f"the table has stopped ({stop.state}) and the engine resumes it first")
-    return StepDecision(SnapshotStep.FAIL, f"the table stopped meanwhile, {stop.state}: {stop.reason}")
+        return StepDecision(
+            SnapshotStep.WAIT, f"the table has stopped ({stop.state}), and the engine must resume the table first"
+        )
+    return StepDecision(SnapshotStep.FAIL, f"the table stopped during the snapshot, {stop.state}: {stop.reason}")

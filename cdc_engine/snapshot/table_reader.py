@@ -150,8 +150,9 @@ class SourceTable:
         if self._server and (found := reader.server()) != self._server:
             reader.close()
             raise SourceConnectionError(
-                f"{reader.source.address} is the server {found}, but the stream was last read from {self._server}, so the rows may not fit "
-                "the buffered changes. Sluice tries again, and continues after it has merged a change of the present server"
+                f"{reader.source.address} leads to the server {found}, but the last merged change is of the "
+                f"server {self._server}, so rows and buffered changes may be of different servers. Sluice "
+                "tries again, and continues after a change of the new server is merged"
             )
 
 
@@ -164,8 +165,9 @@ def _require_executed(reader: RowReader, position: Position) -> None:
     executed = _one_line(reader.texts("SELECT @@GLOBAL.gtid_binlog_pos"))
     if not has_executed(executed, position.gtid_set):
         raise SourceConnectionError(
-            f"{reader.source.address} has executed {executed or 'nothing'}, and the stream was read up to {position.gtid_set}: it was "
-            "reset, restored, or is another server, and its rows do not fit the stream's changes. Sluice tries again"
+            f"{reader.source.address} has executed {executed or 'nothing'}, and the stream was read up to "
+            f"{position.gtid_set}: the server was reset or restored, or is another server, so its rows do not "
+            "match the changes of the stream. Sluice tries again"
         )
 
 

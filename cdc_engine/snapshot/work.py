@@ -116,7 +116,7 @@ def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
     while True:
         record = dependencies.records.get(name)
         if record is None:
-            return StepDecision(SnapshotStep.NOTHING, "there is no snapshot of it")
+            return StepDecision(SnapshotStep.NOTHING, "the table has no snapshot")
         decision = next_step(record, dependencies.look(name), dependencies.records.all() if record.waits_for else ())
         if record.has_work and (changed := dependencies.conf_changed()):
             return StepDecision(SnapshotStep.WAIT, f"{changed}; the next run continues")
@@ -124,7 +124,7 @@ def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
             case SnapshotStep.NOTHING | SnapshotStep.WAIT:
                 return decision
             case SnapshotStep.AGAIN:
-                dependencies.say(f"{name}: {decision.why}; its rows are read again")
+                dependencies.say(f"{name}: {decision.why}; Sluice reads its rows again")
                 dependencies.records.update(name, _restarting(decision.why))
             case SnapshotStep.FAIL:
                 dependencies.records.update(name, _failing(decision.why))
@@ -132,7 +132,7 @@ def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
                 _begin(record, dependencies)
             case SnapshotStep.READ:
                 if not _read(record, dependencies):
-                    return StepDecision(SnapshotStep.WAIT, "it was paused, or its rows are to be read again")
+                    return StepDecision(SnapshotStep.WAIT, "the snapshot was paused, or must read its rows again")
             case SnapshotStep.PUBLISH:
                 if _publish(record, dependencies):
                     return decision
@@ -164,7 +164,9 @@ def _begin(record: SnapshotRecord, dependencies: SnapshotDependencies) -> None:
             ),
         )
     dependencies.records.sweep(record.name)
-    dependencies.say(f"{record.name}: reading some {expected} rows, changes are buffered since {begun.began_at}")
+    dependencies.say(
+        f"{record.name}: the snapshot reads about {expected} rows; changes are buffered from {begun.began_at} on"
+    )
 
 
 def _read(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool:
@@ -196,7 +198,8 @@ def _read(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool:
         record.name, lambda now: now.finished(high, time.time()) if _goes_on(record, now) else now
     )
     dependencies.say(
-        f"{record.name}: {done.rows} rows are read in {done.chunks} chunks; published once the stream is past {high.file}:{high.offset}"
+        f"{record.name}: {done.rows} rows were read in {done.chunks} chunks; the snapshot is published once "
+        f"the stream has passed {high.file}:{high.offset}"
     )
     return done.state == SnapshotState.READ
 
@@ -265,7 +268,7 @@ def _refusal(facts: ChunkFacts) -> str:
     first = facts.refused[0]
     return (
         f"{len(facts.refused)} values could not be decoded, the first in column {first.column.name}: "
-        f"{first.reason}; correct them in the source, or name the column's real charset in conf/ "
+        f"{first.reason}; correct these values in the source, or name the column's real charset in conf/ "
         "(`charsets`), then start the snapshot again"
     )
 
@@ -384,7 +387,7 @@ def _named(record: SnapshotRecord, error: Exception) -> Exception:
     """Returns an unexpected error of one table as a sentence with its name, and other errors unchanged."""
     if not isinstance(error, MISTAKES):
         return error
-    logger.error("snapshot raised", extra={"table": record.name}, exc_info=error)
+    logger.error("the snapshot of a table raised an unexpected error", extra={"table": record.name}, exc_info=error)
     return SnapshotRaisedError(
         f"the rows of {record.name} could not be read or published ({type(error).__name__}: {error}), a defect of Sluice whose trace is in "
         "the log: report it, and exclude the table or use a version of Sluice that can read it"

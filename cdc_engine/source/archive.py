@@ -60,7 +60,7 @@ class Archive:
         """
         if self._fetch is None or not _FETCHED_NAME.fullmatch(file):
             raise SourceConnectionError(
-                f"the archive {self.location} lacks {file}, and no command may get a file of that name"
+                f"the archive {self.location} lacks {file}, and `archive_fetch` cannot get a file of this name"
             )
         folder = Path(self.location)
         lock = FileLock(folder / FETCH_LOCK)
@@ -99,8 +99,8 @@ class Archive:
             sync(folder)
         except (PositionLostError, BinlogFormatError) as error:
             raise SourceConnectionError(
-                f"archive_fetch: what the command {command.command[0]} got is refused: {error}; make it write the whole file as the "
-                "server wrote it"
+                f"archive_fetch: the file that the command {command.command[0]} wrote is refused: {error}; "
+                "correct the command so that it writes the whole file as the server wrote it"
             ) from error
         finally:
             part.unlink(missing_ok=True)
@@ -152,7 +152,7 @@ class Archive:
             raise
         except (OSError, EOFError, tarfile.TarError) as error:
             raise SourceConnectionError(
-                f"the archive {self.location} cannot be read: {error}; check its disk or object store"
+                f"the archive {self.location} cannot be read: {error}; check the disk or object store of the archive"
             ) from error
         except pa.ArrowInvalid as error:
             raise ConfigurationError(

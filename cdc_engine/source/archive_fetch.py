@@ -40,17 +40,19 @@ class ArchiveFetch:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "its arguments are not valid"
-            raise SourceConnectionError(f"{what} cannot be started: {why}; correct it in conf/") from None
+            why = error.strerror if isinstance(error, OSError) else "the arguments are not valid"
+            raise SourceConnectionError(f"{what} cannot be started: {why}; correct `archive_fetch` in conf/") from None
         try:
             status = self._waited(process, what, given_up)
         finally:
             if process.returncode is None:
                 end_group(process)
         if status:
-            raise SourceConnectionError(f"{what} failed with status {status}; run it by hand to see why")
+            raise SourceConnectionError(f"{what} failed with status {status}; run the command by hand to see why")
         if not path.is_file():
-            raise SourceConnectionError(f"{what} ended without error and wrote no file: it must write to {PATH}")
+            raise SourceConnectionError(
+                f"{what} ended without error and wrote no file: the command must write the file to {PATH}"
+            )
 
     def _waited(self, process: subprocess.Popen[bytes], what: str, given_up: Callable[[], bool]) -> int:
         """Waits for the command and returns its exit status. Raises InterruptedError or SourceConnectionError if it must be ended."""
@@ -62,6 +64,6 @@ class ArchiveFetch:
                 raise InterruptedError(f"{what} is no longer needed")
             if time.monotonic() >= until:
                 raise SourceConnectionError(
-                    f"{what} did not end within {self.seconds_max:g} s and was ended: run it by hand, or raise "
-                    "`archive_fetch.seconds_max`"
+                    f"{what} did not end within {self.seconds_max:g} s and was ended: run the command by "
+                    "hand, or raise `archive_fetch.seconds_max`"
                 )

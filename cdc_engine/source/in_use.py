@@ -30,7 +30,7 @@ def address_in_use(directory: Path) -> str:
         return ""
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
-            f"{path} cannot be read ({error}); remove it to read the first source of the list"
+            f"{path} cannot be read ({error}); remove this file to read the first of `sources`"
         ) from error
 
 

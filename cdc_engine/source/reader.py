@@ -36,8 +36,8 @@ def shows(address: str, executed: str, wanted: str) -> bool:
     """
     if not executed or not wanted:
         raise ConfigurationError(
-            f"{address} (`reader`) cannot be read: without GTIDs on the source and on the replica nothing shows how far the replica is; "
-            "enable GTIDs on both, or remove `reader`"
+            f"{address} (`reader`) cannot be read: without GTIDs on the source and on the replica Sluice "
+            "cannot find out how far the replica is; enable GTIDs on both servers, or remove `reader`"
         )
     return has_executed(executed, wanted)
 
@@ -56,8 +56,8 @@ def still_behind(address: str, executed: Callable[[], str], wanted: str) -> str:
 
 def _behind(address: str, executed: str, wanted: str) -> str:
     return (
-        f"{address} (`reader`) has executed {executed} after {WAIT_SECONDS_MAX:.0f} s, and {wanted} is needed: the replica is behind; find "
-        "out what delays it, or remove `reader`"
+        f"{address} (`reader`) has executed {executed} after {WAIT_SECONDS_MAX:.0f} s, and the read needs "
+        f"{wanted}: the replica is behind; find out what delays the replica, or remove `reader`"
     )
 
 

@@ -69,8 +69,8 @@ class Source:
     def clash_remedy(self) -> str:
         """The remedy for the state REPLICA_CLASH, as the end of a sentence."""
         return (
-            f"set `server_id` in `source` of {self.destination} in conf/destinations of one of the two to a number that no replica has, or "
-            "stop the other one; this engine connects again by itself"
+            f"set `server_id` in `source` of {self.destination} in conf/destinations to a number that no "
+            "other replica of the server has, or stop the other replica; the engine connects again by itself"
         )
 
     def named(self, name: str) -> Source:

@@ -135,7 +135,7 @@ def _tls(source: Source) -> dict[str, Any]:
     except OSError as error:
         raise ConfigurationError(
             f"the TLS files for {source.address} cannot be used ({error}): correct ca_file, certificate_file "
-            "and key_file of its `tls` in conf/"
+            "and key_file under `tls` of the source in conf/"
         ) from error
     return {"ssl": context}
 

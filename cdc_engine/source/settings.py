@@ -53,7 +53,7 @@ class Strict(BaseModel):
     @classmethod
     def _no_removed_setting(cls, record: Any) -> Any:
         if isinstance(record, dict) and (found := next(filter(cls.removed.__contains__, record), None)):
-            raise ValueError(f"{found} was removed: {cls.removed[found]}")
+            raise ValueError(f"the setting {found} was removed: {cls.removed[found]}")
         return record
 
 
@@ -71,10 +71,14 @@ class SecretConfig(Strict):
 
     env: str = Field("", description="Environment variable with the secret.")
     file: LocalFile | None = Field(
-        None, description="File with the secret, which is read at each connect. A line end after it does not count."
+        None, description="File with the secret, read at each connect. A line end after the secret is ignored."
     )
     command: tuple[str, ...] = Field(
-        (), description="Program and arguments that write the secret. Runs at each connect, for 20 seconds at most."
+        (),
+        description=(
+            "Program and arguments that write the secret to standard output. Sluice runs the program at each "
+            "connect, for 20 seconds at most."
+        ),
     )
 
     @model_validator(mode="before")
@@ -85,7 +89,7 @@ class SecretConfig(Strict):
     @model_validator(mode="after")
     def _exactly_one(self) -> SecretConfig:
         if [bool(self.env), self.file is not None, bool(self.command)].count(True) != 1:
-            raise ValueError("set env, the name of an environment variable, file or command: one of them")
+            raise ValueError("set exactly one of env (the name of an environment variable), file and command")
         _ = self.location
         return self
 
@@ -132,14 +136,17 @@ class TlsFilesConfig(Strict):
 class TlsConfig(TlsFilesConfig):
     mode: Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"] = Field(
         "PREFERRED",
-        description="As MySQL's `--ssl-mode`. `REQUIRED`: encrypted. `VERIFY_CA`: also signed by `ca_file`. "
-        "`VERIFY_IDENTITY`: also issued for this host.",
+        description="As MySQL's `--ssl-mode`. `REQUIRED`: the connection must be encrypted. `VERIFY_CA`: also, `ca_file` "
+        "must have signed the server's certificate. `VERIFY_IDENTITY`: also, the certificate must be for "
+        "`host`.",
     )
 
 
 def _plain_name(word: str) -> str:
     if word.startswith("-") or any(each.isspace() for each in word):
-        raise ValueError(f"{word!r} cannot be a name for ssh: it begins with - or has a blank")
+        raise ValueError(
+            f"{word!r} cannot be a host or user name for ssh, because the name begins with - or has a blank"
+        )
     return word
 
 
@@ -150,8 +157,8 @@ class SshConfig(Strict):
     """A bastion: a host with an SSH server through which the server is reached, by the system's `ssh`."""
 
     host: SshName = Field(description="Host name or IP address of the bastion.")
-    port: int = Field(22, ge=1, le=65535, description="Port of its SSH server.")
-    user: SshName = Field(description="Account on the bastion.")
+    port: int = Field(22, ge=1, le=65535, description="Port of the bastion's SSH server.")
+    user: SshName = Field(description="User name on the bastion.")
     key_file: LocalFile | None = Field(
         None, description="File with the private key, without a passphrase. Default: ssh's agent and default keys."
     )
@@ -167,10 +174,10 @@ class SourceConfig(Strict):
 
     host: str = Field("127.0.0.1", description="Host name or IP address.")
     port: int = Field(3306, ge=1, le=65535, description="Port.")
-    user: str = Field(description="Account on the server.")
+    user: str = Field(description="User name on the server.")
     password: SecretReference = Field(
         "",
-        description="Password of the account, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`. Read at each connect. "
+        description="Password of the user, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`. Read at each connect. "
         "Empty: no password.",
     )
     auth: Literal["password", "aws-iam"] = Field(
@@ -178,16 +185,23 @@ class SourceConfig(Strict):
         description="`aws-iam`: a token of AWS for each connection instead of a password. Needs boto3 (`pip install "
         "'sluice[aws]'`) and `tls.mode` `VERIFY_CA` or `VERIFY_IDENTITY`.",
     )
-    aws_region: str = Field("", description="Region of the token of `aws-iam`. Default: as boto3 finds it.")
+    aws_region: str = Field("", description="Region of the token of `aws-iam`. Default: the region that boto3 finds.")
     tls: TlsConfig = TlsConfig()
     ssh: SshConfig | None = Field(
-        None, description="Bastion through which the server is reached. `host` and `port` are as the bastion sees them."
+        None,
+        description=(
+            "Bastion through which the server is reached. `host` and `port` are the server's address as seen "
+            "from the bastion."
+        ),
     )
     server_id: int = Field(
         0,
         ge=0,
         le=0xFFFFFFFF,
-        description="Replica ID, unique among all replicas of the server. 0: derived from the installation and the destination's name.",
+        description=(
+            "Replica ID (server_id) of the engine, which must differ from the IDs of all other replicas of the "
+            "server. 0: Sluice derives the ID from the installation and the destination's name."
+        ),
     )
 
     @property
@@ -202,8 +216,8 @@ class SourceConfig(Strict):
             raise ValueError("auth aws-iam needs no password: remove password")
         if self.tls.mode not in {"VERIFY_CA", "VERIFY_IDENTITY"}:
             raise ValueError(
-                "auth aws-iam sends its token as it is: set tls.mode to VERIFY_IDENTITY, and ca_file to the provider's "
-                "certificate authorities"
+                "auth aws-iam sends the token in clear text within the connection: set tls.mode to "
+                "VERIFY_IDENTITY, and ca_file to the provider's certificate authorities"
             )
         return self
 
@@ -226,8 +240,8 @@ class StartConfig(Strict):
     earliest: bool = Field(False, description="Start at the oldest binlog file that the source has.")
     time: TimeSetting = Field(
         "",
-        description="ISO time with a time zone, or `-10m`: before the first transaction that committed at that time or "
-        "later. With `file`: only in that file.",
+        description="ISO time with a time zone, or `-10m`: the destination starts before the first transaction that "
+        "committed at that time or later. With `file`: Sluice searches only that file.",
     )
 
     @model_validator(mode="after")
@@ -238,7 +252,9 @@ class StartConfig(Strict):
             or (self.time and self.offset != FIRST_OFFSET)
             or (self.offset != FIRST_OFFSET and not self.file)
         ):
-            raise ValueError("set one start only: file with offset, file with time, time, gtid_set, or earliest")
+            raise ValueError(
+                "set only one kind of start: file with offset, file with time, time, gtid_set, or earliest"
+            )
         return self
 
 
@@ -247,8 +263,8 @@ class ListedSourceConfig(SourceConfig):
 
     start: StartConfig | None = Field(
         None,
-        description="Where a destination without a cursor starts on this standby source. Default: as the destination's `start`, "
-        "unless that names a file, which is one of the primary.",
+        description="Where a destination without a cursor starts on this standby source. Default: the destination's "
+        "`start`, unless `start` names a file, because file names belong to the primary server.",
     )
 
 
@@ -256,11 +272,11 @@ class HeartbeatConfig(Strict):
     """How the engine detects the failure of a source that has a standby source."""
 
     removed: ClassVar[Mapping[str, str]] = {
-        "timeout_seconds": f"a check fails after {limits.HEARTBEAT_QUERY_SECONDS_MAX} seconds without an answer; `retries` is how many "
-        "may fail"
+        "timeout_seconds": f"a check fails after {limits.HEARTBEAT_QUERY_SECONDS_MAX} seconds without an answer; `retries` sets "
+        "how many consecutive checks may fail"
     }
 
-    sql: str = Field("SELECT 1", min_length=1, description="Query that checks a source, on its own connection.")
+    sql: str = Field("SELECT 1", min_length=1, description="Query that checks a source, over a separate connection.")
     seconds: float = Field(3.0, gt=0, description="Seconds between two checks.")
     retries: int = Field(
         3, ge=0, description="Consecutive checks that may fail. One more failure triggers the failover."

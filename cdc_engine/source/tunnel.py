@@ -130,14 +130,16 @@ def failure_of(bastion: Bastion, output: str) -> SluiceError:
     if any(each in words for each in _HOST_KEY):
         where = bastion.known_hosts_file or "~/.ssh/known_hosts"
         return ConfigurationError(
-            f"the host key of the bastion {bastion.address} is not the one in {where}: compare its fingerprint with that of the host, then "
-            f"add it (`ssh-keyscan -p {bastion.port} {bastion.host}`). ssh: {output}"
+            f"the host key of the bastion {bastion.address} differs from the key in {where}: compare the "
+            "fingerprint with the fingerprint on the bastion itself, then add the key (`ssh-keyscan -p "
+            f"{bastion.port} {bastion.host}`). ssh: {output}"
         )
     if any(each in words for each in _KEY):
         key = bastion.key_file or "of the agent or the default files"
         return AccessDeniedError(
-            f"the bastion {bastion.address} refused the key ({key}): it must be readable only by its owner, have no passphrase, and be in "
-            f"the account's authorized_keys. ssh: {output}"
+            f"the bastion {bastion.address} refused the private key ({key}): the key file must be readable "
+            "only by its owner and have no passphrase, and authorized_keys of the user must contain the "
+            f"public key. ssh: {output}"
         )
     return SourceConnectionError(
         f"the bastion {bastion.address} did not connect: {output or 'ssh ended without a reason'}; check `ssh` of the source in conf/ and "

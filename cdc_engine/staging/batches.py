@@ -87,7 +87,7 @@ class StagedBatches:
     def _stored(self, ledger_id: str = "", path: str = "") -> StoreFolder:
         """Returns the batch's folder in the store. Raises StoreError, also if an environment variable that conf/ names is not set."""
         if self._location is None:
-            raise ValueError("the batches are in no store")
+            raise ValueError("staged batches are in a folder, not in an object store")
         options = resolved(dict(self._location.storage_options))
         return StoreFolder(self._location.staged_url(ledger_id, path), options)
 
@@ -97,5 +97,5 @@ class StagedBatches:
             yield
         except StoreError as error:
             raise StagingError(
-                f"staged batches are in a store that cannot be used now: {error}; Sluice tries again"
+                f"the store with the staged batches cannot be used now: {error}; Sluice tries again"
             ) from None

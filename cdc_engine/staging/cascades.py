@@ -167,7 +167,9 @@ class CascadeRecorder:
         own = [each for each in version.cascades if each.parent == (version.database, version.table)]
         for referenced in dict.fromkeys(each.referenced for each in own) if len(acting) else ():
             if not referenced:
-                raise TableStoppedError(*version.cascades[0].parent, TableState.SCHEMA_UNKNOWN, "it has no primary key")
+                raise TableStoppedError(
+                    *version.cascades[0].parent, TableState.SCHEMA_UNKNOWN, "the parent table has no primary key"
+                )
             self._record(part, version, referenced, acting, first_event, masked=policy.rules.masks_any(referenced))
 
     def close(self) -> None:
@@ -215,10 +217,12 @@ class CascadeRecorder:
             if len(rows.schema) != len(writer.decoder.schema):
                 where = f"a row event at {part.block.file}:{int(part.block.event_position[acting[0]])}"
                 raise TableStoppedError(
-                    version.database, version.table, TableState.IMAGE_NOT_FULL, f"{where} leaves them out"
+                    version.database, version.table, TableState.IMAGE_NOT_FULL, f"{where} leaves these columns out"
                 )
             if masked and (rows.column(OPERATION).to_numpy() != Operation.UPDATE_AFTER).any():
-                raise TableStoppedError(version.database, version.table, TableState.ROWS_RULE, "conf/ masks them")
+                raise TableStoppedError(
+                    version.database, version.table, TableState.ROWS_RULE, "conf/ masks these columns"
+                )
             events = acting[writer.decoder.events_of(rows.num_rows)] - part.first_event + first_event
             writer.add(rows, events)
 
@@ -234,8 +238,8 @@ class CascadeRecorder:
 
     def _unseen(self, version: TableVersion, error: TableStoppedError) -> None:
         reason = (
-            f"foreign keys change its rows with those of {version.name}, whose referenced columns cannot be read there "
-            f"({error.state}: {error.reason})"
+            f"foreign keys change rows of the table when rows of {version.name} change, and the referenced "
+            f"columns of {version.name} cannot be read ({error.state}: {error.reason})"
         )
         for child in dict.fromkeys(each.child for each in version.cascades if each.captured):
             self._stop(child, TableState.CASCADE_UNSEEN, reason)
@@ -243,8 +247,12 @@ class CascadeRecorder:
 
 def _unexpected(version: TableVersion, error: Exception) -> TableStoppedError:
     """Converts an unexpected exception to an error of this table. Logs the stack trace."""
-    logger.error("cascades could not be recorded", extra={"table": version.name}, exc_info=error)
-    reason = f"a defect of Sluice whose trace is in the log: {type(error).__name__}: {error}"
+    logger.error(
+        "the changes of values to which foreign keys refer could not be recorded",
+        extra={"table": version.name},
+        exc_info=error,
+    )
+    reason = f"a defect of Sluice ({type(error).__name__}: {error}); report it with the trace in the log"
     return TableStoppedError(version.database, version.table, TableState.MERGE_FAILED, reason)
 
 

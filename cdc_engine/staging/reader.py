@@ -17,7 +17,7 @@ def read_manifest(directory: Path) -> Manifest:
         return read_manifest_json(path.read_bytes())
     except FileNotFoundError:
         raise StagingError(
-            f"{directory} has no {MANIFEST_FILE}: it is not a batch that was staged to its end; roll the batch back"
+            f"{directory} has no {MANIFEST_FILE}, so the batch was not staged to its end; roll the batch back"
         ) from None
     except (OSError, ManifestError) as error:
         raise StagingError(

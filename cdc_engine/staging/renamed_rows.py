@@ -28,26 +28,28 @@ def refuse_rows(
         return
     if origin in lacking:
         reason = (
-            f"the table was {origin} before, which had stopped: not all of its rows are in the lake; resume {origin}, and "
-            "this table continues with it"
+            f"the table was renamed from {origin}, which had stopped, so not all rows are in the lake; resume "
+            f"{origin}, and this table continues too"
         )
         raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
     if any(policies.get(each, DEFAULT_POLICY).shard for each in (name, origin)):
         reason = (
-            f"the table was {origin} before, and one of the two is a shard, whose rows are among those of others in the lake: "
-            "they are not moved; re-snapshot the table with `sluice snapshot start`"
+            f"the table was renamed from {origin}, and one of the two names is a shard. Sluice does not move "
+            "rows of a shard, because its Delta table has rows of other shards; re-snapshot the table with "
+            "`sluice snapshot start`"
         )
         raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
     if policies.get(name, DEFAULT_POLICY).rules != policies.get(origin, DEFAULT_POLICY).rules:
         reason = (
-            f"the table was {origin} before, and conf/ filters, masks or transforms the rows of the two otherwise: "
-            "set the same `rows`, `masks` and `transform` for both, then resume"
+            f"the table was renamed from {origin}, and conf/ filters, masks or transforms rows differently "
+            "for the two names: set the same `rows`, `masks` and `transform` for both names, then resume the "
+            "table"
         )
         raise TableStoppedError(change.database, change.table, TableState.ROWS_RULE, reason)
     key = change.schema.key if change.schema else ()
     if (keys.get(name) or key) != (keys.get(origin) or key):
         reason = (
-            f"the table was {origin} before, and conf/ declares another key for it: the lake has its rows by "
-            "that one; set the same `key` for both, then resume"
+            f"the table was renamed from {origin}, and conf/ declares another key for {origin}, by which the "
+            "lake has the rows; set the same `key` for both names, then resume the table"
         )
         raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)

@@ -155,7 +155,8 @@ class SegmentWriter:
         order_keys = batch.column(ORDER_KEY).to_numpy()
         if order_keys[0] < self._order_keys[1] or (np.diff(order_keys) < 0).any():
             raise BinlogFormatError(
-                f"rows of table {self.decoder.version.name} are not in the order of the binlog, a defect of Sluice: report it"
+                f"rows of table {self.decoder.version.name} are not in the order of the binlog, which is a "
+                "defect of Sluice: report it"
             )
         self._order_keys = (self._order_keys[0] if self.rows else int(order_keys[0]), int(order_keys[-1]))
         times = batch.column(COMMIT_TIME).view(pa.int64()).to_numpy()

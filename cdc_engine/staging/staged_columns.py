@@ -39,7 +39,7 @@ def staged_fills(decoder: RowDecoder, fills: tuple[tuple[str, str], ...]) -> tup
             shown = decoder.shown_fill(name, text_value(value, types[name]))
         except ValueError as error:
             version = decoder.version
-            reason = f"rows that were there got a value in the added column {name} that cannot be decoded: {error}"
+            reason = f"the value that existing rows got in the added column {name} cannot be decoded: {error}"
             raise TableStoppedError(version.database, version.table, TableState.TYPE_UNSUPPORTED, reason) from None
         if shown is not None:
             staged.append((name, shown))
@@ -55,8 +55,8 @@ def refuse_transformed(change: TableChange, transform: Transform | None) -> None
     if transform is None or not (concerned := [name for name in altered if transform.concerns(name)]):
         return
     reason = (
-        f"a statement altered its column {concerned[0]}, which the transform {transform.function} reads or writes, and its rows in the "
-        "lake are results of the column from before"
+        f"a statement altered the column {concerned[0]}, which the transform {transform.function} reads or "
+        "writes, and the rows in the lake are results of the old column"
     )
     raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
 
@@ -68,7 +68,8 @@ def refuse_reserved(version: TableVersion, kept: Int32s | None) -> None:
     names = [each.name for index, each in enumerate(version.columns) if kept is None or index in kept]
     if reserved := [name for name in names if name.lower().startswith(RESERVED)]:
         reason = (
-            f"Sluice adds columns that begin with {RESERVED}, and the table has {', '.join(reserved)}: exclude the column "
-            "with `column_exclude`, or rename it in the source and re-snapshot the table"
+            f"Sluice adds columns that begin with {RESERVED}, and the table has {', '.join(reserved)}: "
+            "exclude these columns with `column_exclude`, or rename them in the source and re-snapshot the "
+            "table"
         )
         raise TableStoppedError(version.database, version.table, TableState.TYPE_UNSUPPORTED, reason)

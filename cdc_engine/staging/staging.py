@@ -114,8 +114,8 @@ def stage(
     except OSError as error:
         reason = error.strerror or str(error)
         raise StagingError(
-            f"the batch up to {staging.end} could not be staged in {directory}: {reason}; free space there or correct its "
-            "permissions, and the batch is staged again"
+            f"the batch up to {staging.end} could not be staged in {directory}: {reason}; free space in that "
+            "folder or correct its permissions; Sluice then stages the batch again"
         ) from error
     finally:
         staging.abandon()  # After success this has no effect.
@@ -205,9 +205,12 @@ class _Staging:
         if cascade.dated and any(policy.zero_dates == "text" for policy in policies):
             unlike = f"dates of {' or '.join(names)} are text in the lake (zero_dates)"
         if any(policy.charsets.keys() & {*cascade.columns, *cascade.referenced} for policy in policies):
-            unlike = f"conf/ names another charset of {' or '.join(names)}"
+            unlike = f"conf/ names another charset for {' or '.join(names)}"
         if any(policy.rules.touches({*cascade.columns, *cascade.referenced}) for policy in policies):
-            unlike = f"conf/ masks or transforms columns of {' or '.join(names)} that it changes or refers to, or filters rows by them"
+            unlike = (
+                f"conf/ masks or transforms columns of {' or '.join(names)} that the foreign key changes or "
+                "refers to, or filters rows by these columns"
+            )
         return dataclasses.replace(
             cascade,
             key=self.rules.keys.get(names[0]) or cascade.key,
@@ -251,15 +254,18 @@ class _Staging:
         return flows and self.rules.cascade_policy(*name) == APPLY
 
     def _stop_cascade(self, name: tuple[str, str], parent: tuple[str, str], *, blind: bool) -> None:
-        of = f"rows of {'.'.join(parent)} were deleted or changed, and foreign keys changed rows of this table with them without row events"
+        of = (
+            f"rows of {'.'.join(parent)} were deleted or changed, and foreign keys then changed rows of this "
+            "table without row events"
+        )
         if blind and self.rules.cascade_policy(*name) == APPLY:
             why = (
-                "a table between the two is not followed completely (it is not captured, conf/ filters its "
-                "rows, it stopped, or its `cascades` is not apply)"
+                "Sluice does not follow a table between the two completely (the table is not captured, conf/ "
+                "filters its rows, it stopped, or its `cascades` is not apply)"
             )
             self._stop_whole(name, TableState.CASCADE_UNSEEN, f"{of}; {why}")
         else:
-            self._stop_whole(name, TableState.CASCADE, f"{of}; its policy is cascades: stop")
+            self._stop_whole(name, TableState.CASCADE, f"{of}; conf/ sets `cascades: stop` for this table")
 
     def _stop_whole(self, name: tuple[str, str], state: str, reason: str) -> None:
         """Stops the table at the batch's start and removes its changes in the batch: the lake must not get rows from after the cascade
@@ -309,11 +315,12 @@ class _Staging:
         except (SluiceError, OSError, MemoryError):
             raise
         except Exception as error:
-            logger.exception("table could not be staged", extra={"table": full_name})
+            logger.exception("a table could not be staged", extra={"table": full_name})
             table.discard()
             reason = (
-                f"its changes could not be staged ({type(error).__name__}: {error}), a defect of Sluice whose trace is in the log: exclude "
-                "the table, or resume it with a version of Sluice that can"
+                f"changes of the table could not be staged ({type(error).__name__}: {error}). This is a "
+                "defect of Sluice: report it with the trace in the log; exclude the table, or resume it with "
+                "a corrected version of Sluice"
             )
             self._stop(database, name, TableState.MERGE_FAILED, reason)
 

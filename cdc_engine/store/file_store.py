@@ -125,5 +125,6 @@ class FileEventStore(BackedEventStore):
                 self._log.trim(key_of(settled), self._files_bytes_max)
             except OSError as error:
                 raise StoreFullError(
-                    f"acked events in {self._log.directory} cannot be removed ({error}): correct the permissions there"
+                    f"acked events in {self._log.directory} cannot be removed ({error}): correct the "
+                    "permissions of that folder"
                 ) from error

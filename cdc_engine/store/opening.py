@@ -112,23 +112,27 @@ def misfit(events: EventLog, going_on: GoingOn) -> str:
     ledger_id, filters = events.identity
     begin = going_on.begin
     if ledger_id != going_on.ledger_id:
-        return f"it was written under the ledger {ledger_id}, and this one is {going_on.ledger_id}"
+        return f"the events were stored under the ledger {ledger_id}, and the present ledger is {going_on.ledger_id}"
     if filters != going_on.filters:
-        return "what conf/ captures (include, exclude) has changed since"
+        return "the captured tables in conf/ (include, exclude) have changed"
     if events.end.epoch > going_on.epoch:
-        return f"it continues in epoch {events.end.epoch}, which the ledger never began ({going_on.epoch})"
+        return (
+            f"the events continue in epoch {events.end.epoch}, which the ledger never began (its epoch is "
+            f"{going_on.epoch})"
+        )
     found = events.reader_at(begin)
     if going_on.read_elsewhere:
         return (
-            "an engine on another host has read the stream since, and what it found for tables and transactions counts"
+            "an engine on another host has read the stream since then, and its records of tables and "
+            "transactions are newer"
         )
     if found is None:
-        return f"it holds {events.start} to {events.end}, and the ledger continues at {begin}"
+        return f"the events are from {events.start} to {events.end}, and the ledger continues at {begin}"
     there = found[1]
     if key_of(there) != key_of(begin):
-        return f"no transaction in it ends at {begin}, where the ledger continues"
+        return f"none of the stored transactions ends at {begin}, where the ledger continues"
     if another_file(there, begin):
-        return f"its binlog file {there.file} is not the file of that name that the ledger knows"
+        return f"the events are of another binlog file {there.file} than the file of that name in the ledger"
     return ""
 
 
@@ -150,7 +154,7 @@ def _taken_up(events: EventLog, going_on: GoingOn) -> LogReader:
         why = misfit(events, going_on)
     except StoreDamagedError as error:
         if lost := going_on.lost():
-            raise StoreDamagedError(f"{error} (it cannot be read again from the source: {lost})") from error
+            raise StoreDamagedError(f"{error} (the events cannot be read again from the source: {lost})") from error
         why = str(error)
     else:
         if why and key_of(events.end) > key_of(going_on.begin):
@@ -163,7 +167,7 @@ def _taken_up(events: EventLog, going_on: GoingOn) -> LogReader:
     events.go_on()
     found = events.reader_at(going_on.begin)
     if found is None:
-        raise RuntimeError(f"{going_on.begin} was found, and no longer exists")
+        raise RuntimeError(f"the events at {going_on.begin} were found, and no longer exist")
     log.info("stored_taken_up", directory=str(events.directory), begin=str(going_on.begin), end=str(events.end))
     return found[0]
 
@@ -171,9 +175,9 @@ def _taken_up(events: EventLog, going_on: GoingOn) -> LogReader:
 def _refuse_if_lost(events: EventLog, going_on: GoingOn, why: str) -> None:
     if lost := going_on.lost():
         raise StoreUnfitError(
-            f"the events in {events.directory} cannot be handed out: {why}. They cannot be read again either: "
-            f"{lost}. Undo what was changed, so that they fit; or remove {events.directory}, and the "
-            "destination is POSITION_LOST, with the ways out of that state"
+            f"the events in {events.directory} cannot be handed out: {why}. The source no longer has these "
+            f"events either: {lost}. Undo the change; or remove {events.directory}: the destination then "
+            "stops as POSITION_LOST, and you can choose one of the options of that state"
         )
 
 
@@ -183,6 +187,6 @@ def _leave_files(before: StorePlan, going_on: GoingOn) -> None:
     """
     events = before.log(going_on)
     if events.open() and key_of(events.end) > key_of(going_on.begin):
-        _refuse_if_lost(events, going_on, "conf/ names a store of another kind now")
+        _refuse_if_lost(events, going_on, "conf/ now sets another kind of store")
     forget_events(before.directory)
     forget_events(before.directory, OVERFLOW_DIRECTORY)

@@ -126,7 +126,8 @@ class PreparedFiles:
             with _sentence(self._directory), contextlib.suppress(FileNotFoundError):
                 return verified(self._local_copy(max(found, key=lambda each: each.prepared))).opened()
         raise StagingError(
-            f"the record of the prepared XA transaction {name} in {self._directory} is missing; it is looked for again"
+            f"the record of the prepared XA transaction {name} in {self._directory} is missing; Sluice looks "
+            "for the record again"
         )
 
     def roll_back(self, name: str) -> None:
@@ -186,7 +187,7 @@ class PreparedFiles:
 
     def _writer(self) -> Recording:
         if self._recording is None:
-            raise BinlogFormatError("an XA transaction continues whose XA START was not read")
+            raise BinlogFormatError("the stream has events of an XA transaction whose XA START was not read")
         return self._recording
 
     def _close(self) -> None:
@@ -226,7 +227,7 @@ def _records(directory: Path) -> list[CopyName]:
         return [CopyName.of(path) for path in paths]
     except (ValueError, TypeError) as error:
         raise StagingError(
-            f"{directory} has a file that this version of Sluice did not write ({error}): remove it"
+            f"{directory} has a file that this version of Sluice did not write ({error}): remove that file"
         ) from error
 
 
@@ -244,6 +245,7 @@ def _sentence(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StagingError(
-            f"the rows of a prepared XA transaction could not be kept in {directory}: {error.strerror or error}; free space "
-            "there or correct its permissions, and the stream continues from the last transaction"
+            f"the rows of a prepared XA transaction could not be kept in {directory}: "
+            f"{error.strerror or error}; free space in that folder or correct its permissions; the stream "
+            "then continues from the last transaction"
         ) from error

@@ -70,7 +70,7 @@ class PreparedCopies:
                     committed[key] = max(int(number), committed.get(key, 0))
         except ValueError as error:
             raise NotSharedError(
-                f"{self} has a file that this version of Sluice did not write ({error}): remove it"
+                f"{self} has a file that this version of Sluice did not write ({error}): remove that file"
             ) from None
         return [CopyName(*key, committed.get(key)) for key in self._names if self._newest(key)]
 
@@ -138,5 +138,5 @@ class PreparedCopies:
             yield
         except StoreError as error:
             raise NotSharedError(
-                f"prepared XA transactions are kept in a store that cannot be used now: {error}; Sluice tries again"
+                f"the store with the prepared XA transactions cannot be used now: {error}; Sluice tries again"
             ) from None

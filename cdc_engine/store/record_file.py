@@ -20,7 +20,7 @@ BUFFER_BYTES = 1 << 16
 CHECK_BYTES = 1 << 20  # The number of bytes per read while a record is verified.
 TRAILER = struct.Struct("<QI4s")  # The number of bytes of events, their CRC32, and a mark.
 MARK = b"SLX1"
-WHAT_TO_DO = "the rows of that transaction are lost: re-snapshot the captured tables"
+WHAT_TO_DO = "the rows of this transaction are lost: re-snapshot the captured tables"
 
 
 class Recording:

@@ -48,8 +48,9 @@ class Spill:
             return SpilledBlock(stored or self._write(block), self._load)
         except OSError as error:
             raise StagingError(
-                f"a transaction larger than the ring could not be kept in {self._directory} ({error.strerror or error}): "
-                "free space there or raise ring.bytes_max; it is read again from the source"
+                f"a transaction larger than the ring could not be kept in {self._directory} "
+                f"({error.strerror or error}): free space in that folder or raise ring.bytes_max; the engine "
+                "then reads the transaction from the source again"
             ) from error
 
     def _write(self, block: Block) -> StoredBlock:

@@ -137,7 +137,8 @@ def running(
     lock = FileLock(config.data_dir / LOCK_FILE)
     if not lock.try_acquire():
         raise SetupError(
-            f"Another `sluice catch-up` runs with {config.data_dir}; start this one again when it has ended."
+            f"Another `sluice catch-up` runs with {config.data_dir}; start this command again after the other "
+            "one has ended."
         )
     try:
         options = StackOptions(
@@ -146,7 +147,7 @@ def running(
         stack = Stack(config, conf, say, options)
         if stack.file.running():
             lock.release()
-            say("Sluice runs already, and continues to run afterwards")
+            say("Sluice runs already, and will continue to run after this command")
             yield functools.partial(_require_running, stack)
             return
         stack.require_startable()
@@ -156,7 +157,9 @@ def running(
         finally:
             left = stack.down()
         if left:
-            raise SetupError(f"These processes outlived SIGKILL: {', '.join(map(str, left))}; see `ps -fp` for each.")
+            raise SetupError(
+                f"These processes outlived SIGKILL: {', '.join(map(str, left))}; show them with `ps -fp PID`."
+            )
     finally:
         lock.release()
 

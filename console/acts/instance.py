@@ -114,7 +114,7 @@ def _logs(config: SluiceConfig) -> list[Path]:
     folder = config.data_dir / "logs"
     found = [folder / each for each in LOGS if (folder / each).exists()]
     if not found:
-        raise SetupError(f"there is no log in {folder}: nothing was started by `sluice up` on this host")
+        raise SetupError(f"{folder} has no log: `sluice up` has not started anything on this host")
     return sorted(found, key=lambda file: file.stat().st_mtime)
 
 
@@ -148,7 +148,9 @@ def changed(directory: Path, name: str, text: str) -> bool:
             f"{name!r} cannot be the name of a destination: use a letter, then letters, digits and _"
         )
     if (remote := read_remote(directory)) is not None:
-        raise ConfigurationError(f"conf/ is pulled from {remote.shown}: change {file_of(name)} there")
+        raise ConfigurationError(
+            f"conf/ is pulled from {remote.shown}: change {file_of(name)} in that repository or archive"
+        )
     there = read_conf_files(directory)
     if there.destinations.get(name) == text:
         return False
@@ -157,7 +159,8 @@ def changed(directory: Path, name: str, text: str) -> bool:
         replace_file(directory / file_of(name), text)
     except OSError as error:
         raise SetupError(
-            f"{directory / file_of(name)} could not be written ({error.strerror}): free space or give permission there"
+            f"{directory / file_of(name)} could not be written ({error.strerror}): free space on its disk, or "
+            "permit writing to its folder"
         ) from error
     return True
 
@@ -167,6 +170,6 @@ def text_of(directory: Path, name: str) -> str:
     there = read_conf_files(directory).destinations
     if name not in there:
         raise ConfigurationError(
-            f"there is no {directory / file_of(name)}; those there are: {', '.join(sorted(there))}"
+            f"{directory / file_of(name)} does not exist; existing destinations: {', '.join(sorted(there))}"
         )
     return there[name]

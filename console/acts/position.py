@@ -32,7 +32,8 @@ def request(position: str, gtid: str, *, latest: bool, moment: str = "", earlies
     """Parses the options for a position. Raises ConfigurationError unless exactly one position is given, in a valid form."""
     if [bool(position or moment), bool(gtid), latest, earliest].count(True) != 1:
         raise ConfigurationError(
-            "give the position: one of FILE, FILE:OFFSET, --gtid SET, --time TIME (with FILE: in that one alone), --earliest or --latest"
+            "give the position: one of FILE, FILE:OFFSET, --gtid SET, --time TIME (with FILE: search only "
+            "that file), --earliest or --latest"
         )
     at_us = time_us(moment, time.time_ns() // 1000) if moment else None
     if not position:
@@ -40,10 +41,10 @@ def request(position: str, gtid: str, *, latest: bool, moment: str = "", earlies
     found = _POSITION.fullmatch(position)
     if not found:
         raise ConfigurationError(
-            f"{position!r} is not a position in a binlog; write FILE:OFFSET, as in binlog.000042:4"
+            f"{position!r} is not a position in a binlog; write FILE:OFFSET, such as binlog.000042:4"
         )
     if moment and found["offset"]:
-        raise ConfigurationError("say either an offset or a time in the file, not both")
+        raise ConfigurationError("give either an offset or a time in the file, not both")
     return RequestedPosition(
         file=found["file"], offset=int(found["offset"]) if found["offset"] else None, time_us=at_us
     )

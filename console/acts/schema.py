@@ -107,4 +107,4 @@ def render_pending(changes: Mapping[str, list[PendingSchemaChange]]) -> Group:
                 Text(f"{name}: {change.stop.database}.{change.stop.table}", "bold"),
                 Markdown(change.stop.reason),
             ]
-    return Group(*parts) if parts else Group(Text("no change waits for review", "green"))
+    return Group(*parts) if parts else Group(Text("no schema change waits for approval", "green"))

@@ -41,7 +41,8 @@ def require_all(destination: str, tables: Sequence[str], where: str) -> None:
     """Raises ActRefusedError if a snapshot request names tables or a condition. Called if the destination's position is lost."""
     if tables or where:
         raise ActRefusedError(
-            f"the position of {destination} is lost, so every table may lack changes: leave out --tables and --where"
+            f"the position of {destination} is lost, so every table may lack changes: re-snapshot all tables, "
+            "without --tables and --where"
         )
 
 
@@ -63,7 +64,7 @@ class ShownSnapshot:
         if self.record.restarts and self.record.is_open:
             sentences.append(f"restarted {self.record.restarts} times")
         if self.cascade_changes:
-            sentences.append(f"{self.cascade_changes} changes of parent rows are buffered, which foreign keys pass on")
+            sentences.append(f"{self.cascade_changes} changes of parent rows, which foreign keys pass on, are buffered")
         return "; ".join(filter(None, sentences))
 
     def to_json(self, now: float) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def listed(shown: Sequence[ShownSnapshot]) -> tuple[list[ShownSnapshot], str]:
 def render(shown: Sequence[ShownSnapshot], now: float) -> Table | Text:
     """Formats the snapshots for the terminal, one line each."""
     if not shown:
-        return Text("no snapshot was ever requested; `sluice snapshot start DESTINATION` requests one")
+        return Text("no snapshot was requested yet; request one with `sluice snapshot start DESTINATION`")
     table = Table("destination", "table", "state", "rows", "of some", "percent", "rows/s", "left", "what it says")
     for each in shown:
         made, record = progress(each.record, now), each.record

@@ -41,12 +41,12 @@ def brokers_of(name: str, settings: Settings, report: ImportReport) -> list[Any]
             {key for file in settings.files for key in file if key.lower().startswith(f"{kind}.") and file[key]}
         )
         report.left.append(
-            f"canal.serverMode {mode}{''.join(f', {key}' for key in own)}: Sluice itself has no such broker: "
-            "install or write a plug-in, or forward with a client of Canal's protocol"
+            f"canal.serverMode {mode}{''.join(f', {key}' for key in own)}: Sluice has no built-in broker of "
+            "this kind: install or write a plug-in, or forward with a client of Canal's protocol"
         )
         return []
     if keys := settings.given("canal.port", "canal.ip", "canal.user", "canal.passwd", "canal.withoutNetty"):
-        report.no_meaning.append(f"{keys}: Canal serves no clients if it sends to a broker")
+        report.no_meaning.append(f"{keys}: Canal does not serve clients while it sends to a broker")
     broker: dict[str, Any] = {
         "kind": NAMES.get(kind, kind),
         "client_id": CLIENT,
@@ -62,7 +62,8 @@ def brokers_of(name: str, settings: Settings, report: ImportReport) -> list[Any]
     if keys := settings.given(*(key for key in RULES if not report.names(key))):
         report.taken.append(f"{keys}: the broker's rules for topics and partitions")
     report.left.append(
-        "TIMESTAMP values in messages are in UTC, Canal uses its machine's zone: set time_zone of the broker to use another"
+        "TIMESTAMP values in messages are in UTC, and in Canal in the time zone of its machine: set "
+        "time_zone of the broker to use another zone"
     )
     return [broker]
 
@@ -72,7 +73,10 @@ def _rules(settings: Settings, left: list[str]) -> dict[str, Any]:
     found["topic"] = settings.get("canal.mq.topic")
     if not found["topic"]:
         found["topic"] = "example"
-        left.append("canal.mq.topic is empty: `topic` of the broker is set to example; set the topic that you want")
+        left.append(
+            "canal.mq.topic is empty: `topic` of the broker is set to example; correct `topic` if the messages "
+            "belong to another topic"
+        )
     if text := settings.get("canal.mq.dynamicTopic"):
         found["dynamic_topic"] = text
     units = settings.number("canal.mq.canalBatchSize", BATCH_UNITS)
@@ -93,12 +97,13 @@ def _partitions(settings: Settings, left: list[str]) -> dict[str, Any]:
         found["database_hash"] = False
     if settings.flag("canal.mq.enableDynamicQueuePartition"):
         left.append(
-            "canal.mq.enableDynamicQueuePartition: name how many queues there are in partitions_num, or in dynamic_topic_partition_num"
+            "canal.mq.enableDynamicQueuePartition: set the number of queues in partitions_num, or in "
+            "dynamic_topic_partition_num"
         )
     return found
 
 
 def _without_partitions(settings: Settings, left: list[str]) -> dict[str, Any]:
     if keys := settings.given(*(key for key in RULES if "artition" in key or "hash" in key)):
-        left.append(f"{keys}: a queue of RabbitMQ has no partitions, Canal takes no notice of it either")
+        left.append(f"{keys}: a queue of RabbitMQ has no partitions, so Canal ignores this setting too")
     return {}

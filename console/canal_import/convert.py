@@ -78,8 +78,8 @@ def import_canal(folder: Path, target: Path) -> Imported:
         own, findings = destination_name(name), ImportReport()
         if own != name:
             findings.left.append(
-                f"the name {name}: it is not valid here, so the destination is called {own}, and clients must "
-                "request that name"
+                f"the name {name} is not valid for a destination: the destination is called {own}, and "
+                f"clients must request the name {own}"
             )
         path = target / "destinations" / f"{own}.yaml"
         if path in texts:
@@ -135,7 +135,7 @@ def _cursors(name: str, hosts: str) -> Cursors:
 def _write(texts: dict[Path, dict[str, Any]], target: Path) -> None:
     there = [path for path in texts if path.exists()]
     if there:
-        raise ConfigurationError(f"{there[0]} exists: nothing is overwritten; name another folder with --to")
+        raise ConfigurationError(f"{there[0]} exists: the import overwrites no files; name another folder with --to")
     (target / "destinations").mkdir(parents=True, exist_ok=True)
     for path, record in texts.items():
         replace_file(path, HEAD + yaml.safe_dump(record, sort_keys=False, allow_unicode=True))
@@ -155,8 +155,9 @@ def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings
     lake = [each.cursor for each in cursors.clients if each.client_id == LAKE_CLIENT and each.cursor is not None]
     if config.meta.kind == "zookeeper" and lake and lake[0] != cursors.begin:
         findings.left.append(
-            f"a client was further behind than {LAKE_CLIENT}, whose cursor in ZooKeeper the destination begins with: the "
-            "changes in between are not delivered to it; let that client catch up before Canal is stopped"
+            f"a client was further behind than {LAKE_CLIENT}, whose cursor in ZooKeeper is the start of the "
+            "destination: Sluice does not deliver the changes in between to that client; let the client "
+            "catch up before you stop Canal"
         )
     known = [LeftConsumer(each.client_id, each.filter) for each in cursors.clients if each.cursor is not None]
     if not known:
@@ -164,9 +165,10 @@ def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings
     file = write_left_consumers(config.destination_dir(name), known)
     numbers = ", ".join(str(each.client_id) for each in known)
     findings.taken.append(
-        f"clients {numbers}: they continue at the position where the destination begins, and get the changes after it again. "
-        f"{file} has their positions until the first start: if conf/ moves, or data_dir or staging becomes another folder, "
-        "move it too, or they begin at the engine's position when they connect"
+        f"clients {numbers} continue at the position where the destination begins, and get the changes after "
+        f"this position again. {file} has their positions until the first start: if you move conf/, data_dir "
+        "or staging before that, move this file too. Otherwise the clients begin at the engine's position "
+        "when they connect"
     )
     return [file]
 

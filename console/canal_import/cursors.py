@@ -40,14 +40,14 @@ def from_file(folder: Path) -> Cursors:
     """
     file = folder / META_FILE
     if not file.exists():
-        return Cursors(where=f"{file}, which is not there")
+        return Cursors(where=f"{file}, which does not exist")
     try:
         record = json.loads(file.read_text())
         clients = tuple(_client(each) for each in record["clientDatas"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
-            f"{file} cannot be read ({error}): Canal overwrites it, so a crash can leave it empty; restore a copy, or remove "
-            "it to begin at the position in the properties"
+            f"{file} cannot be read ({error}): Canal overwrites this file, so a crash can leave it empty; "
+            "restore a copy, or remove the file to begin at the position in the properties"
         ) from error
     return Cursors(clients, str(file))
 
@@ -65,7 +65,7 @@ def _client(record: dict[str, Any]) -> Client:
 def from_zookeeper(client: Any, path: str) -> Cursors:
     """Reads the cursors from ZooKeeper. `client`: a connected kazoo client. `path`: the destination's node."""
     if client.exists(path) is None:
-        return Cursors(where=f"ZooKeeper {path}, which is not there")
+        return Cursors(where=f"ZooKeeper {path}, which does not exist")
     found = []
     for name in sorted(client.get_children(path)):
         if not name.isdigit():
@@ -75,8 +75,8 @@ def from_zookeeper(client: Any, path: str) -> Cursors:
             found.append(Client(int(name), table_filter, canal_cursor.from_text(cursor) if cursor else None))
         except ValueError as error:
             raise ConfigurationError(
-                f"the cursor of client {name} in ZooKeeper cannot be read: {error}; correct the node {path}/{name}/cursor, or remove "
-                "it to import without this client's position"
+                f"the cursor of client {name} in ZooKeeper cannot be read: {error}; correct the node "
+                f"{path}/{name}/cursor, or remove this node to import without the position of this client"
             ) from error
     return Cursors(tuple(found), f"ZooKeeper {path}")
 

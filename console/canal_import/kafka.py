@@ -26,9 +26,9 @@ SAME = (
 )
 RENAMED = {"max.request.size": "message.max.bytes", "send.buffer.bytes": "socket.send.buffer.bytes"}
 BY_ITSELF = {
-    "acks": "it is always all",
-    "retries": "a message is sent again until delivery.timeout.ms, then its batch",
-    "max.in.flight.requests.per.connection": "the idempotent producer keeps the order with several",
+    "acks": "acks is always `all`",
+    "retries": "a message is sent again until delivery.timeout.ms; then the whole batch is sent again",
+    "max.in.flight.requests.per.connection": "the idempotent producer keeps the order of messages with several requests in flight",
 }
 JAAS = re.compile(r"""(username|password)\s*=\s*\\?["']([^"'\\]*)""")
 
@@ -41,8 +41,9 @@ def kafka_of(name: str, settings: Settings, report: ImportReport) -> dict[str, A
     if options := _options(name, settings, report):
         found["options"] = options
     report.taken.append(
-        "canal.serverMode kafka: acks is all and the producer idempotent. An update that moves a row to another partition is a delete "
-        "there and an insert here, which keeps each key's order; `key_changes: update` is Canal's way"
+        "canal.serverMode kafka: acks is all and the producer idempotent. An update that moves a row to "
+        "another partition is a delete there and an insert here, which keeps the order of each key; with "
+        "`key_changes: update` Sluice sends one update, as Canal does"
     )
     return found
 
@@ -91,7 +92,9 @@ def _keys(settings: Settings, option: str) -> str:
 
 def _say_by_itself(option: str, value: str, keys: str, report: ImportReport) -> None:
     if option == "acks" and value not in {"all", "-1"}:
-        report.left.append(f"{keys} {value}: it is always all, for with less a message may be lost after its ack")
+        report.left.append(
+            f"{keys} {value}: acks is always `all`, because otherwise a message may be lost after its ack"
+        )
     else:
         report.no_meaning.append(f"{keys}: {BY_ITSELF[option]}")
 

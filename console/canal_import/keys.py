@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from sluice.console.canal_import.properties import ImportReport, Settings
 
-NO_ADMIN = "there is no admin server: `sluice instance` lists, stops and restarts destinations"
-SAME = "Sluice behaves like this value, always"
+NO_ADMIN = "Sluice has no admin server: `sluice instance` lists, stops and restarts destinations"
+SAME = "Sluice always behaves as with this value"
 OFF = ("false",)
 # Keys that are not converted, whatever their value: (pattern, what to do instead).
 LEFT = (
@@ -26,16 +26,18 @@ LEFT = (
         r"canal\.instance\.master\.clientCertificateKeyStore.*",
         "a Java key store: convert it to PEM, source.tls.certificate_file and key_file",
     ),
-    (r"canal\.instance\.standby\.(?!address).*", "there is no standby source for it: set canal.instance.standby.address"),
+    (r"canal\.instance\.standby\.(?!address).*", "this setting needs a standby source: set canal.instance.standby.address"),
     (
         r"canal\.instance\.(master|standby)\d+\..*",
-        "several masters in one instance: make a destination of each, and a group of these with `members`",
+        ("several masters in one instance: create a destination for each master, and a group of these "
+        "destinations with `members`"),
     ),
     (
         r"canal\.instance\.rds\..*|canal\.aliyun\..*",
-        "binlogs are not downloaded from Alibaba's store: name an `archive`, and in `archive_fetch` a command that gets a purged file",
+        ("binlogs are not downloaded from Alibaba's store: name an `archive`, and in `archive_fetch` a "
+        "command that fetches a purged file"),
     ),
-    (r"canal\.register\.ip", "the address in ZooKeeper is canal_server.host, or this host's name if that is 0.0.0.0"),
+    (r"canal\.register\.ip", "the address in ZooKeeper is canal_server.host, or the name of this host if canal_server.host is 0.0.0.0"),
 )  # fmt: skip
 # Keys that are not converted: (pattern, values in lower case, what to do instead). With one of the values, Sluice behaves like Canal
 # anyway.
@@ -52,11 +54,12 @@ LEFT_UNLESS = (
     ),
     (
         r"canal\.instance\.filter\.table\.error", OFF,
-        "a table that cannot be read stops by name, the others continue: see docs/reference/states.md",
+        "only a table that Sluice cannot read stops, and other tables continue: see docs/reference/states.md",
     ),
     (
         r"canal\.instance\.filter\.transaction\.entry", OFF,
-        "a broker's packets have the beginnings and ends of transactions: skip these entries there; flat messages have none",
+        ("a broker's packets have the beginnings and ends of transactions: skip these entries in the "
+        "consumer; flat messages have none"),
     ),
     (r"canal\.instance\.filter\.dml\.insert", OFF, "all changes are read: skip inserts in the consumer"),
     (r"canal\.instance\.filter\.dml\.update", OFF, "all changes are read: skip updates in the consumer"),
@@ -69,7 +72,7 @@ LEFT_UNLESS = (
         r"canal\.instance\.connectionCharset(Number)?", ("utf-8", "utf8", "utf8mb4", "33"),
         "text is read by the charset of its column; `charsets` of a table names another one",
     ),
-    (r"canal\.instance\.enableDruid", OFF, "the password is encrypted there: put the plain one into the environment variable"),
+    (r"canal\.instance\.enableDruid", OFF, "the password in this file is encrypted: put the plain password into the environment variable"),
     (r"canal\.instance\.multi\.stream\.on", OFF, "Sluice cannot request a stream of PolarDB-X by its name"),
     (
         r"canal\.instance\.master\.tlsVersions", ("tlsv1.2,tlsv1.3", "tlsv1.2", "tlsv1.3"),
@@ -81,13 +84,13 @@ LEFT_UNLESS = (
     ),
     (r"canal\.instance\.(.*\.)?mode", ("spring",), f"each destination is a file of conf/destinations; {NO_ADMIN}"),
     (r"canal\.instance\.(.*\.)?lazy", OFF, "a destination begins with its engine, not with its first client"),
-    (r"canal\.instance\..*\.spring\.xml", (), "one instance's own Spring file: all destinations have one ledger, `meta` in sluice.yaml"),
+    (r"canal\.instance\..*\.spring\.xml", (), "a Spring file of a single instance: in Sluice, all destinations use `meta` in sluice.yaml"),
     (r"canal\.instance\.get\.ddl\.isolation", OFF, "set batch.ddl_isolation"),
 )  # fmt: skip
 # Keys without a meaning in Sluice: (pattern, why).
 NO_MEANING = (
     (r"canal\.instance\.memory\.rawEntry", "Sluice builds entries when a client requests them"),
-    (r"canal\.instance\.transaction\.size", "a transaction is not divided: a large one goes to disk"),
+    (r"canal\.instance\.transaction\.size", "Sluice does not divide a transaction: a large transaction is stored on disk"),
     (r"canal\.instance\.detecting\..*", "the instance has no standby server that could take over"),
     (r"canal\.instance\.network\..*", "Sluice chooses buffers and timeouts of the connection to the source itself"),
     (r"canal\.instance\.parser\..*", "rows are decoded by compiled kernels"),
@@ -109,7 +112,7 @@ NO_MEANING = (
     (r"canal\.mq\.(retries|transaction)", "a batch is sent again until the broker has it"),
     (r"canal\.mq\.accessChannel|rocketmq\..*trace.*|rocketmq\.vip.*", "messages are not traced, and go to the broker's ordinary port"),
     (r"rocketmq\.client\..*", "a setting of RocketMQ's Java client"),
-    (r"(canal\.mq|kafka|rocketmq|rabbitmq|pulsarmq)\..*", "it belongs to another broker than that of canal.serverMode"),
+    (r"(canal\.mq|kafka|rocketmq|rabbitmq|pulsarmq)\..*", "the setting belongs to another broker than the one in canal.serverMode"),
 )  # fmt: skip
 
 

@@ -115,7 +115,8 @@ class Settings:
     def _resolved(self, text: str, depth: int) -> str:
         if depth > NESTED_MAX:
             raise ConfigurationError(
-                f"{text} in Canal's properties refers to itself, or to a chain of more than {NESTED_MAX} keys: correct the properties file"
+                f"the value {text} in Canal's properties refers to itself, or to a chain of more than "
+                f"{NESTED_MAX} keys: correct the properties file"
             )
 
         def said(found: re.Match[str]) -> str:

@@ -21,13 +21,15 @@ def pulsar_of(name: str, settings: Settings, report: ImportReport) -> dict[str, 
             found |= {"servers": url["servers"], **({"tls": {}} if url["tls"] else {})}
             report.taken.append("pulsarmq.serverUrl: the broker's servers")
         else:
-            report.left.append("pulsarmq.serverUrl: it is no pulsar:// URL: set `servers` of the broker")
+            report.left.append("pulsarmq.serverUrl is not a pulsar:// URL: set `servers` of the broker")
     if text := settings.get("pulsarmq.topicTenantPrefix"):
         if prefix := PREFIX.fullmatch(text):
             found["namespace"] = prefix["namespace"]
             report.taken.append("pulsarmq.topicTenantPrefix: the broker's namespace")
         else:
-            report.left.append("pulsarmq.topicTenantPrefix: it is no tenant/namespace: set `namespace` of the broker")
+            report.left.append(
+                "pulsarmq.topicTenantPrefix is not of the form tenant/namespace: set `namespace` of the broker"
+            )
     if settings.get("pulsarmq.roleToken"):
         found["token"] = f"${report.secret(name, 'PULSAR_TOKEN', 'pulsarmq.roleToken')}"
     report.taken.append("canal.serverMode pulsarMQ: a topic must exist, with its partitions")

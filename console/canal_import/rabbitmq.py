@@ -21,8 +21,8 @@ def rabbitmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str
         found["password"] = f"${report.secret(name, 'RABBITMQ_PASSWORD', 'rabbitmq.password')}"
     if keys := settings.given("canal.aliyun.accessKey", "rabbitmq.resource.ownerId"):
         report.left.append(
-            f"{keys}: Alibaba's own login to RabbitMQ, whose password changes with the time, is not there: name a user "
-            "and a password"
+            f"{keys}: Sluice does not support Alibaba's login to RabbitMQ, whose password changes with the "
+            "time: set a user and a password"
         )
     if queue := settings.get("rabbitmq.queue"):
         found["queue"] = queue
@@ -30,8 +30,8 @@ def rabbitmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str
         report.taken.append(f"{keys}: the broker's address, user and queue")
     found |= _binding(settings, report, bindable={"queue", "exchange"} <= found.keys())
     report.taken.append(
-        "canal.serverMode rabbitMQ: every message is confirmed before its ack. One that no queue takes is lost in Canal; here the consumer "
-        "is STOPPED until a queue is there"
+        "canal.serverMode rabbitMQ: RabbitMQ confirms every message before its ack. A message that no queue "
+        "receives is lost in Canal; in Sluice, the consumer is STOPPED until such a queue exists"
     )
     return found
 
@@ -59,7 +59,8 @@ def _address(name: str, text: str, report: ImportReport) -> dict[str, Any]:
     if uri.scheme == "amqps":
         found["tls"] = {}
         report.left.append(
-            "rabbitmq.host is amqps: Canal accepts any certificate, and Sluice verifies it: set tls.ca_file"
+            "rabbitmq.host is amqps: Canal accepts any certificate, but Sluice verifies the certificate: set "
+            "tls.ca_file"
         )
     return found
 
@@ -72,6 +73,7 @@ def _binding(settings: Settings, report: ImportReport, *, bindable: bool) -> dic
         return {**said, "exchange_type": said["exchange_type"].lower()}
     if any(said.values()):
         report.left.append(
-            "rabbitmq.routingKey, rabbitmq.deliveryMode: without the others Canal binds nothing, nor does Sluice"
+            "rabbitmq.routingKey, rabbitmq.deliveryMode: without the other settings, neither Canal nor "
+            "Sluice binds a queue"
         )
     return {}

@@ -14,11 +14,15 @@ SAME = (
     ("rocketmq.namespace", "canal.mq.namespace", "namespace"),
     ("rocketmq.tag", "", "tag"),
 )
-TRACED = "messages are not traced: switch it on at the consumers, or leave it"
+TRACED = "Sluice does not trace messages: switch tracing on in the consumers if you need it"
 LEFT = (
     ("rocketmq.enable.message.trace", "true", TRACED),
-    ("rocketmq.vip.channel.enabled", "true", "the broker's ordinary port is used, which takes the same requests"),
-    ("canal.mq.accessChannel", "cloud", "messages are not traced at Alibaba's"),
+    (
+        "rocketmq.vip.channel.enabled",
+        "true",
+        "Sluice uses the ordinary port of the broker, which accepts the same requests",
+    ),
+    ("canal.mq.accessChannel", "cloud", "Sluice does not send message traces to Alibaba"),
 )
 
 
@@ -38,7 +42,8 @@ def rocketmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str
         if settings.get(left).lower() == word:
             report.left.append(f"{left}: {why}")
     report.taken.append(
-        "canal.serverMode rocketMQ: by the same name servers, to the same queues. A message is sent until its broker "
-        "confirms it, regardless of rocketmq.retry.times.when.send.failed; the topic must exist, with its queues"
+        "canal.serverMode rocketMQ: Sluice uses the same name servers and queues. A message is sent until "
+        "its broker confirms it, regardless of rocketmq.retry.times.when.send.failed; the topic must exist, "
+        "with its queues"
     )
     return found

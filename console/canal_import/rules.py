@@ -53,11 +53,12 @@ def server_of(settings: Settings, findings: ImportReport) -> dict[str, Any]:
         )
         if others:
             findings.left.append(
-                f"canal.zkServers names a second cluster, {';'.join(others)}: Sluice keeps to the first"
+                f"canal.zkServers names a second cluster, {';'.join(others)}: Sluice uses only the first cluster"
             )
     elif hosts:
         findings.left.append(
-            f"canal.zkServers {hosts} is not used by {xml or 'file-instance.xml'}: the ledger is in a file, or there by `meta.kind`"
+            f"canal.zkServers {hosts} is not used by {xml or 'file-instance.xml'}: the ledger is in a file; "
+            "set `meta.kind: zookeeper` to store the ledger in ZooKeeper"
         )
     if "memory-instance" in xml:
         findings.left.append(
@@ -67,8 +68,8 @@ def server_of(settings: Settings, findings: ImportReport) -> dict[str, Any]:
         findings.taken.append(f"{XML} file-instance.xml: the ledger is in a file")
     elif xml and "default-instance" not in xml:
         findings.left.append(
-            f"{XML} {xml}: Sluice reads no Spring file, and the ledger is in a file; configure what else it wires (handlers, "
-            "groups)"
+            f"{XML} {xml}: Sluice reads no Spring file, and the ledger is in a file; configure by hand the "
+            "other objects of this file (handlers, groups)"
         )
     elif xml and not hosts:
         findings.left.append(f"{XML} {xml} without canal.zkServers: the ledger is in a file")
@@ -76,9 +77,12 @@ def server_of(settings: Settings, findings: ImportReport) -> dict[str, Any]:
         port = max(0, settings.number(METRICS, METRICS_PORT))
         record |= {"metrics": {"port": port}} if port else {}
         findings.taken.append(
-            f"{METRICS}: Prometheus is answered at port {port} on the loopback; set `metrics.host` to use another address"
+            (
+                f"{METRICS}: the Prometheus endpoint listens on port {port} of the loopback address; set "
+                "`metrics.host` to use another address"
+            )
             if port
-            else f"{METRICS}: off, which is the default without `metrics`"
+            else f"{METRICS}: the Prometheus endpoint is off, as without `metrics`"
         )
     return record
 
@@ -90,8 +94,8 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Im
     black = settings.get("canal.instance.filter.black.regex")
     record["exclude"] = ",".join([EXCLUDE, *([black] if black else [])])
     findings.taken.append(
-        f"{INSTANCE}filter.regex, {INSTANCE}filter.black.regex: `include` and `exclude`; the server's own schemas stay out of the lake "
-        f"({EXCLUDE})"
+        f"{INSTANCE}filter.regex, {INSTANCE}filter.black.regex: `include` and `exclude`; the system schemas "
+        f"of the server stay out of the lake ({EXCLUDE})"
     )
     findings.left += _cut_filters(cursors, record["include"])
     for key, own in (("filter.field", "column_include"), ("filter.black.field", "column_exclude")):
@@ -107,7 +111,7 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Im
         record["brokers"] = brokers
     elif settings.flag(NO_SERVER):
         keys = settings.given(NO_SERVER, *SERVER)
-        findings.taken.append(f"{keys}: Canal served no clients, so there is no canal_server")
+        findings.taken.append(f"{keys}: Canal served no clients, so canal_server is not set")
     else:
         record["canal_server"] = _canal_server(settings, findings)
     if settings.get("canal.instance.get.ddl.isolation").lower() == "true":
@@ -122,9 +126,9 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Im
 def _cut_filters(cursors: Cursors, include: str) -> list[str]:
     found = ((client, not_captured(client.filter, include, EXCLUDE)) for client in cursors.clients)
     return [
-        f"the filter {client.filter} of client {client.client_id}: in Canal it replaced filter.regex, here it only narrows "
-        f"`include`, which is {include}: tables of {', '.join(excluded)} that `include` does not match are not delivered; add "
-        "them to `include`"
+        f"the filter {client.filter} of client {client.client_id}: in Canal this filter replaced "
+        f"filter.regex, and in Sluice it only narrows `include`, which is {include}: tables of "
+        f"{', '.join(excluded)} that `include` does not match are not delivered; add these tables to `include`"
         for client, excluded in found
         if excluded
     ]
@@ -190,7 +194,8 @@ def _start_standby(record: dict[str, Any], settings: Settings, cursors: Cursors,
     if start:
         record["sources"][1]["start"] = start
         findings.taken.append(
-            f"{settings.given(*used)}: `start` of the standby source, if it is read before the first one"
+            f"{settings.given(*used)}: `start` of the standby source, for the case that the standby source is "
+            "read first"
         )
 
 
@@ -208,8 +213,8 @@ def configured_start(settings: Settings, keys: tuple[str, str, str, str]) -> tup
 def _say_unused(settings: Settings, keys: tuple[str, ...], used: tuple[str, ...], findings: ImportReport) -> None:
     if others := settings.given(*(key for key in keys if key not in used)):
         findings.left.append(
-            f"{others}: Sluice begins at a GTID set (with gtidon), or else at a file and position, or else "
-            "at a time; the others are not used"
+            f"{others}: Sluice begins at a GTID set (with gtidon), or otherwise at a file and position, "
+            "otherwise at a time; these other settings are not used"
         )
 
 
@@ -230,10 +235,11 @@ def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> No
         )
         return
     findings.left.append(
-        f"the position of Canal: no client's cursor was found in {looked_in}, and canal.instance.master.journal.name, "
-        "timestamp and gtid are empty: the destination begins at the LATEST position of its first start, and earlier changes "
-        "are not read. Where Canal has run, import from the machine that has its data (canal.file.data.dir, "
-        "canal.zkServers), or set `start` in the file that was written"
+        f"the position of Canal: no client's cursor was found in {looked_in}, and "
+        "canal.instance.master.journal.name, timestamp and gtid are empty: the destination begins at the "
+        "LATEST position at its first start, and Sluice does not read earlier changes. If Canal has run, "
+        "import on the machine with Canal's data (canal.file.data.dir, canal.zkServers), or set `start` in "
+        "the written file"
     )
 
 
@@ -265,7 +271,8 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
             f"canal.ip {address} without canal.user and canal.passwd: only the loopback is served until there is a password"
         )
     findings.left.append(
-        "TIMESTAMP values are shown in UTC, Canal uses its machine's zone: set canal_server.time_zone to use another"
+        "clients get TIMESTAMP values in UTC, and in Canal in the time zone of its machine: set "
+        "canal_server.time_zone to use another zone"
     )
     return server
 

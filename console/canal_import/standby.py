@@ -26,17 +26,19 @@ def sources_of(settings: Settings, common: dict[str, Any], taken: list[str], lef
     heartbeat = _heartbeat(settings, left if second else [])
     if not second or _address(second) == master:
         if second:
-            taken.append(f"{STANDBY}: it is the master itself, so there is one `source`")
+            taken.append(f"{STANDBY} is the master itself, so the destination has one `source`")
         return {"source": master | common}
     taken.append(
-        f"{STANDBY} {second}: it takes over by GTID, so both servers need GTIDs, and the standby log_slave_updates and the same user"
+        f"{STANDBY} {second}: this standby source takes over by GTID, so both servers need GTIDs; the standby "
+        "server also needs log_slave_updates and the same user"
     )
     if keys := settings.given(*(DETECTING + key for key in DETECTING_KEYS)):
         taken.append(f"{keys}: `heartbeat`")
     if not heartbeat["switch"]:
         left.append(
-            f"{DETECTING}heartbeatHaEnable: Canal did not switch servers by itself; with `heartbeat: {{switch: false}}` the "
-            "status reports that the master does not answer, and `sluice source switch` switches"
+            f"{DETECTING}heartbeatHaEnable: Canal did not switch servers by itself; with `heartbeat: "
+            "{switch: false}` `sluice status` reports that the master does not answer, and you switch with "
+            "`sluice source switch`"
         )
     return {"sources": [master | common, _address(second) | common], "heartbeat": heartbeat}
 
@@ -60,7 +62,5 @@ def _heartbeat(settings: Settings, left: list[str]) -> dict[str, Any]:
     if sql and READS.match(sql):
         return {"sql": sql, **record}
     if sql:
-        left.append(
-            f"{DETECTING}sql {sql!r} writes: Sluice asks SELECT 1; a statement of `heartbeat.sql` would write to the source"
-        )
+        left.append(f"{DETECTING}sql {sql!r} writes to the source, so it is not imported: Sluice runs SELECT 1 instead")
     return record

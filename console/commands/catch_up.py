@@ -12,17 +12,23 @@ from sluice.console.commands.options import JsonOption, config_now, errors, scre
 
 def catch_up(
     destinations: Annotated[
-        list[str] | None, typer.Argument(metavar="[DESTINATION]...", help="Destinations. Default: all.")
+        list[str] | None, typer.Argument(metavar="[DESTINATION]...", help="Destinations to wait for. Default: all.")
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="Give up after this time; 0: no limit.")
+        float,
+        typer.Option(
+            "--timeout", min=0.0, metavar="SECONDS", help="Seconds after which the command gives up. 0: no limit."
+        ),
     ] = 0.0,
     until: Annotated[
         str,
         typer.Option(
             "--until",
             metavar="TIME|GTID",
-            help="Exit once the lake has everything before this time (ISO with a zone, or -10m), or these GTIDs. It may have more.",
+            help=(
+                "Exit once the lake has every change before this time (ISO with a zone, or -10m), or these "
+                "GTIDs. The lake may then also have later changes."
+            ),
         ),
     ] = "",
     as_json: JsonOption = False,

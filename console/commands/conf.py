@@ -6,9 +6,7 @@ import typer
 
 from sluice.console.commands.options import errors, screen
 
-conf_app = typer.Typer(
-    name="conf", help="A conf/ that is pulled from a git repository or an archive.", no_args_is_help=True
-)
+conf_app = typer.Typer(name="conf", help="Pull conf/ from a git repository or an archive.", no_args_is_help=True)
 
 
 @conf_app.command("pull")
@@ -23,7 +21,9 @@ def conf_pull() -> None:
 
     record = pull(conf_dir(), wait_seconds=PULL_SECONDS_MAX)
     if record is None:
-        raise ConfigurationError(f"there is no {conf_dir()}/remote.yaml: describe there where conf/ is pulled from")
+        raise ConfigurationError(
+            f"{conf_dir()}/remote.yaml does not exist: describe the repository or archive in this file"
+        )
     if record.revision:
         screen.print(sentence(record), markup=False, highlight=False, soft_wrap=True)
     for each in problems(record):

@@ -29,8 +29,8 @@ def consumer_forget(
     directory = engine_dir(load_config(), destination)
     position = consumer_of(directory, client_id).cursor
     question = (
-        f"Remove consumer {client_id} of {destination}? It never gets the changes after {position} that are no longer in "
-        "memory."
+        f"Remove consumer {client_id} of {destination}? The consumer never gets the changes after {position} "
+        "that are no longer in memory."
     )
     if not yes and not typer.confirm(question):
         screen.print("nothing was changed")

@@ -31,7 +31,8 @@ instance_app = typer.Typer(
 
 
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", autocompletion=destination_names, help="A destination or group of conf/.")
+    str,
+    typer.Argument(metavar="NAME", autocompletion=destination_names, help="Name of a destination or group in conf/."),
 ]
 WaitOption = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait for the result.")]
 
@@ -85,8 +86,10 @@ def instance_release(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonO
 @instance_app.command("log")
 def instance_log(
     name: NameArgument,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of lines, the newest ones.")] = 50,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new lines until Ctrl-C.")] = False,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, help="Number of lines to show, counted from the newest line.")
+    ] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Also show new lines until Ctrl-C.")] = False,
 ) -> None:
     """Show the log of a destination's engine on this host."""
     from sluice.console.acts.instance import followed, log_lines  # noqa: PLC0415
@@ -104,7 +107,11 @@ def instance_edit(
     name: NameArgument,
     file: Annotated[
         str,
-        typer.Option("--file", metavar="FILE", help="File with the new text; - for stdin. Default: opens your editor."),
+        typer.Option(
+            "--file",
+            metavar="FILE",
+            help="File with the new text; - for stdin. Default: the command opens your editor.",
+        ),
     ] = "",
 ) -> None:
     """Edit a destination's file in conf/. Sluice saves it only if all of conf/ is valid; a running engine then restarts with it."""
@@ -116,7 +123,10 @@ def instance_edit(
     if text is None or not changed(conf_dir(), name, text):
         screen.print(f"{name} is unchanged")
         return
-    screen.print(f"conf/destinations/{name}.yaml is written; a running engine uses it within seconds", highlight=False)
+    screen.print(
+        f"conf/destinations/{name}.yaml is written; a running engine uses the new settings within seconds",
+        highlight=False,
+    )
 
 
 def _act(act: Callable[[str, Path, float], Outcome], name: str, wait: float, *, as_json: bool) -> None:

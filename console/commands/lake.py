@@ -10,7 +10,9 @@ import typer
 
 from sluice.console.commands.options import DestinationArgument, JsonOption, YesOption, config_now, errors, screen
 
-lake_app = typer.Typer(name="lake", help="The owners of a destination's Delta tables.", no_args_is_help=True)
+lake_app = typer.Typer(
+    name="lake", help="Take over, replace or register the Delta tables of a destination.", no_args_is_help=True
+)
 
 
 @lake_app.command("show")
@@ -32,7 +34,7 @@ def lake_accept(
     destination: DestinationArgument,
     table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
     as_it_is: Annotated[
-        bool, typer.Option("--as-it-is", help="Do not re-snapshot it. Rows that are missing stay missing.")
+        bool, typer.Option("--as-it-is", help="Do not re-snapshot the table. Missing rows stay missing.")
     ] = False,
     yes: YesOption = False,
 ) -> None:
@@ -52,10 +54,14 @@ def lake_swap(  # noqa: PLR0917  one argument an option
     table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
     rebuilt: Annotated[
         str,
-        typer.Option("--with", metavar="DATABASE.TABLE", help="The table that `sluice backfill --into` built from it."),
+        typer.Option(
+            "--with",
+            metavar="DATABASE.TABLE",
+            help="The past state that `sluice backfill --into` built from the table.",
+        ),
     ],
     only_plan: Annotated[
-        bool, typer.Option("--plan", help="Show what would be done, or why it is refused; change nothing.")
+        bool, typer.Option("--plan", help="Show what the command would do, or why it refuses to; change nothing.")
     ] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
@@ -78,7 +84,7 @@ def lake_swap(  # noqa: PLR0917  one argument an option
     if as_json:
         screen.print_json(json.dumps(record))
     elif "version_after" in record:
-        screen.print(f"{table} has them in version {record['version_after']}")
+        screen.print(f"{table} has the rows of the past state in version {record['version_after']}")
     raise typer.Exit(1 if made.refused else 0)
 
 
@@ -101,7 +107,7 @@ def lake_register(destination: DestinationArgument, as_json: JsonOption = False)
 
 quarantine_app = typer.Typer(
     name="quarantine",
-    help="Values that could not be decoded: list them, write them into the lake.",
+    help="Values that could not be decoded: list these values, or write them into the lake.",
     no_args_is_help=True,
 )
 TableOption = Annotated[str, typer.Option("--table", metavar="DATABASE.TABLE", help="Only this table.")]

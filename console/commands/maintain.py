@@ -27,7 +27,9 @@ def maintain(  # noqa: PLR0917  one argument an option
     ] = False,
     retention_hours: Annotated[
         float | None,
-        typer.Option("--retention-hours", min=0.0, help="Hours to keep such files. Default: the value in conf/."),
+        typer.Option(
+            "--retention-hours", min=0.0, help="Retention in hours for --vacuum. Default: the value in conf/."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

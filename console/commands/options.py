@@ -16,16 +16,21 @@ if TYPE_CHECKING:
 screen = standard_output()
 errors = Console(stderr=True)
 DestinationArgument = Annotated[str, typer.Argument(help="A destination: the name of its file in conf/destinations.")]
-AnyDestinationArgument = Annotated[str, typer.Argument(help="Only this destination. Default: all.")]
+AnyDestinationArgument = Annotated[str, typer.Argument(help="Name of a destination. Default: all destinations.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 TablesOption = Annotated[
     str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="Tables. Default: all captured tables.")
 ]
 SettleOption = Annotated[
-    float, typer.Option("--settle-seconds", min=0, help="Seconds to wait until merges reach the compared position.")
+    float,
+    typer.Option(
+        "--settle-seconds", min=0, help="Seconds to wait until the lake has reached the position of the comparison."
+    ),
 ]
-VerboseOption = Annotated[bool, typer.Option("--verbose", help="Name each thing that is otherwise only counted.")]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", help="List names where the output otherwise has only numbers.")
+]
 
 
 def named(tables: str) -> tuple[str, ...]:
@@ -42,6 +47,6 @@ def config_now(directory: Path | None = None) -> SluiceConfig:
 
     in_use = as_kept((directory or conf_dir()).resolve())
     for file, why in in_use.refused.items():
-        warning = f"{file} in conf/ is not used, and its last valid content stays in use: {why}"
+        warning = f"{file} in conf/ is not used, and the last valid content of this file stays in use: {why}"
         errors.print(warning, style="yellow", markup=False, highlight=False, soft_wrap=True)
     return in_use.config

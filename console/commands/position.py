@@ -36,7 +36,10 @@ def position_set(  # noqa: PLR0917  one argument an option
         str,
         typer.Argument(
             metavar="FILE[:OFFSET]",
-            help="Binlog file. An offset inside a transaction means the beginning of that transaction.",
+            help=(
+                "Binlog file, also with an offset: FILE or FILE:OFFSET. An offset inside a transaction means the "
+                "beginning of that transaction."
+            ),
         ),
     ] = "",
     gtid: Annotated[str, typer.Option("--gtid", metavar="SET", help="Executed GTID set.")] = "",
@@ -47,7 +50,9 @@ def position_set(  # noqa: PLR0917  one argument an option
     moment: Annotated[
         str,
         typer.Option(
-            "--time", metavar="TIME", help="ISO time with a zone, or -10m: start at the first change at or after it."
+            "--time",
+            metavar="TIME",
+            help="ISO time with a zone, or -10m: start at the first change that committed at this time or later.",
         ),
     ] = "",
     yes: YesOption = False,

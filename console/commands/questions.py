@@ -26,7 +26,7 @@ def sql(
     as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV for a program instead of a table.")] = False,
     demo_lake: Annotated[
-        bool, typer.Option("--demo", help="Query the lake of `sluice demo` instead of the one in conf/.")
+        bool, typer.Option("--demo", help="Query the lake of `sluice demo` instead of the lake in conf/.")
     ] = False,
 ) -> None:
     """Query the lake with SQL. Each captured table is `database.table`. DuckDB executes the query, without Spark."""
@@ -57,7 +57,7 @@ def equal(  # noqa: PLR0917  one argument an option
             help="Compare this percentage of each table's chunks, chosen at random.",
         ),
     ] = 0,
-    full: Annotated[bool, typer.Option("--full", help="Compare every row; the default.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Compare every row. This is the default.")] = False,
     since_last: Annotated[
         bool,
         typer.Option(
@@ -124,6 +124,6 @@ def why(
     elif steps:
         screen.print(life.render(steps))
     elif not gone:
-        sentence = f"{table} has no row with the key {key}, also in no earlier version that its log still has"
+        sentence = f"{table} has no row with the key {key}, neither now nor in an earlier version in its log"
         errors.print(sentence, markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(0 if steps else 1)

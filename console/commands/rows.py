@@ -25,11 +25,13 @@ def backfill(  # noqa: PLR0913, PLR0917  one argument an option
     from_word: Annotated[
         str,
         typer.Option(
-            "--from", metavar="TIME", help="ISO time with a zone, or -10m: start at the first change at or after it."
+            "--from",
+            metavar="TIME",
+            help="ISO time with a zone, or -10m: start at the first change that committed at this time or later.",
         ),
     ] = "",
     to_word: Annotated[
-        str, typer.Option("--to", metavar="TIME", help="Only changes before this time. Default: now.")
+        str, typer.Option("--to", metavar="TIME", help="Only changes that committed before this time. Default: now.")
     ] = "",
     run: Annotated[
         str, typer.Option("--run", metavar="ID", help="Instead of times: the changes that this Dagster run merged.")
@@ -48,7 +50,10 @@ def backfill(  # noqa: PLR0913, PLR0917  one argument an option
         typer.Option(
             "--into",
             metavar="DATABASE.TABLE",
-            help="Write the table in --tables, as it was at --to, into this new table. The live table does not change.",
+            help=(
+                "Write the table in --tables, as it was at --to, into this new table. The table in --tables does "
+                "not change."
+            ),
         ),
     ] = "",
     archive: Annotated[
@@ -68,7 +73,10 @@ def backfill(  # noqa: PLR0913, PLR0917  one argument an option
         ),
     ] = "",
     only_plan: Annotated[
-        bool, typer.Option("--plan", help="Show what would be read and changed, and what is refused; change nothing.")
+        bool,
+        typer.Option(
+            "--plan", help="Show what the command would read and change, and which tables it refuses; change nothing."
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -77,9 +85,9 @@ def backfill(  # noqa: PLR0913, PLR0917  one argument an option
     from sluice.orchestration.run.rows.job import RowsConfig  # noqa: PLC0415
 
     if sum(map(bool, (from_word, run, gtids))) != 1 or (to_word and not from_word):
-        raise typer.BadParameter("name --from TIME, or --run ID or --gtids SET without --to.")
+        raise typer.BadParameter("give --from TIME; or give --run ID or --gtids SET, without --to.")
     if gtids and into:
-        raise typer.BadParameter("--into builds a table as it was at a time: name --from and --to instead of --gtids.")
+        raise typer.BadParameter("--into builds a table as it was at a time: give --from and --to instead of --gtids.")
     config = config_now()
     given = RowsConfig(
         destination=destination,

@@ -15,8 +15,8 @@ PositionOption = Annotated[
     str,
     typer.Option(
         "--position",
-        help="The position of the statement or the stop that you have seen (`schema held --json`). If the table has another one by then, "
-        "nothing changes.",
+        help="The position of the statement or stop about which you decide (from `schema held --json`). If the "
+        "table is now at another statement or stop, nothing changes.",
     ),
 ]
 
@@ -68,7 +68,7 @@ def schema_resume(destination: DestinationArgument, table: TableArgument, positi
     directory = directory_of(config, destination)
     refuse_unless_left_by_runs(config, destination, table, stop_of(directory, table).state)
     stop = resume(directory, table, position=position)
-    screen.print(f"{table}: continues from its stop at {stop.position} ({stop.state})", markup=False)
+    screen.print(f"{table}: continues from the position of its stop, {stop.position} ({stop.state})", markup=False)
 
 
 @schema_app.command("resolve")
@@ -84,4 +84,4 @@ def schema_resolve(
     from sluice.console.acts.schema import directory_of, statement_of  # noqa: PLC0415
 
     stop = resolve(directory_of(config_now(), destination), table, statement_of(create_table))
-    screen.print(f"{table}: continues from its stop at {stop.position} with this schema", markup=False)
+    screen.print(f"{table}: continues from the position of its stop, {stop.position}, with this schema", markup=False)

@@ -32,7 +32,9 @@ def start(
     where: Annotated[
         str, typer.Option(metavar="SQL", help="Condition of the rows to read. The lake table then has no other rows.")
     ] = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Stay and show the progress.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Wait for the end of the snapshots and show the progress.")
+    ] = False,
 ) -> None:
     """Snapshot tables while the stream continues. A table that stopped is re-snapshotted and continues."""
     from sluice.cdc_engine.acts import snapshot as acts  # noqa: PLC0415
@@ -44,7 +46,7 @@ def start(
         snapshot.require_all(destination, named(tables), where)
         acts.start_where_lost(directory_of(config, destination))
         screen.print(
-            f"{destination}: the engine begins where the source is now, and the rows of all its tables are read",
+            f"{destination}: the engine begins at the current position of the source, and snapshots read all tables",
             markup=False,
         )
         raise typer.Exit(snapshot.follow(config, destination, screen) if follow else 0)
@@ -54,7 +56,7 @@ def start(
         screen.print(f"{record.name}: the next run reads its rows; changes are buffered until then", markup=False)
     if follow:
         raise typer.Exit(snapshot.follow(config, destination, screen))
-    screen.print(f"`sluice snapshot status {destination}` shows how far it is", markup=False)
+    screen.print(f"`sluice snapshot status {destination}` shows the progress", markup=False)
 
 
 @snapshot_app.command("status")
@@ -62,7 +64,7 @@ def status(
     destination: AnyDestinationArgument = "",
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Stay until no snapshot is in progress.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait until no snapshot is in progress.")] = False,
 ) -> None:
     """Show the progress of each snapshot: rows, rate, percent, and estimated end. Exit code 1 if one failed.
 

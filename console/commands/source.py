@@ -12,7 +12,7 @@ from sluice.console.commands.options import DestinationArgument, JsonOption, con
 
 source_app = typer.Typer(
     name="source",
-    help="The sources of a destination: the one that is read, and its standby sources.",
+    help="The sources of a destination: the source that is read, and the standby sources.",
     no_args_is_help=True,
 )
 
@@ -32,7 +32,10 @@ def source_list(destination: DestinationArgument, as_json: JsonOption = False) -
 @source_app.command("switch")
 def source_switch(
     destination: DestinationArgument,
-    to: Annotated[int, typer.Option("--to", metavar="N", min=0, help="Number in `source list`. 0: the next one.")] = 0,
+    to: Annotated[
+        int,
+        typer.Option("--to", metavar="N", min=0, help="Number of the source in `source list`. 0: the next source."),
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Switch a destination to another source. Refused if the stream could not continue there."""
@@ -42,4 +45,6 @@ def source_switch(
     if as_json:
         screen.print_json(json.dumps(dataclasses.asdict(now)))
     else:
-        screen.print(f"{destination} reads {now.address} from now on; a running engine changes with its next heartbeat")
+        screen.print(
+            f"{destination} reads {now.address} from now on; a running engine switches with its next heartbeat"
+        )

@@ -56,8 +56,9 @@ class DemoHome:
                 handle.seek(0)
                 owner = handle.read().strip() or "unknown"
                 raise SetupError(
-                    f"Another demo (pid {owner}) runs in {self.folder}; stop it with Ctrl-C there, or give this one"
-                    " a folder with --dir and ports with --port-base."
+                    f"Another demo (pid {owner}) runs in {self.folder}; stop that demo with Ctrl-C in its "
+                    "terminal, or give the new demo another folder with --dir and other ports with "
+                    "--port-base."
                 ) from None
             handle.truncate(0)
             handle.write(str(os.getpid()))

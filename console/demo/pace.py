@@ -73,9 +73,7 @@ class TrafficThread:
 
     def raise_failure(self) -> None:
         if self.failure:
-            raise SetupError(
-                f"The traffic ended: {self.failure}; start the demo again, and it continues."
-            ) from self.failure
+            raise SetupError(f"The traffic ended: {self.failure}; start the demo again to continue.") from self.failure
 
     def _run(self) -> None:
         try:

@@ -111,7 +111,9 @@ class Demo:
         self.source.stop()
         self.file.remove([MYSQL])
         if left:
-            raise SetupError(f"These processes outlived SIGKILL: {', '.join(map(str, left))}; see `ps -fp` for each.")
+            raise SetupError(
+                f"These processes outlived SIGKILL: {', '.join(map(str, left))}; show them with `ps -fp PID`."
+            )
 
     def watch(self, pace: TrafficThread) -> None:
         """Shows the initial snapshot, then the live view, until Ctrl-C. Without a terminal, it prints the view at intervals."""
@@ -138,7 +140,7 @@ class Demo:
             self._look_after(pace)
             time.sleep(min(1.0, max(0.0, end - time.monotonic())))
         pace.stop()
-        self._say(f"{pace.transactions} transactions are in MySQL; waiting until all are acked")
+        self._say(f"{pace.transactions} transactions are in MySQL; waiting until all of them are acked")
         self._wait_until_acked(self.source.end())
         self._wait_until_published()
         self._say("comparing every table row by row")
@@ -230,7 +232,7 @@ def run_demo(options: DemoOptions, screen: Console) -> int:
         finally:
             with signals.unheard():
                 demo.stop()
-                screen.print("everything the demo started has ended")
+                screen.print("all processes of the demo have ended")
 
 
 def _run(demo: Demo) -> int:

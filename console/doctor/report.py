@@ -100,7 +100,10 @@ def collect(conf: Path, environment: Mapping[str, str] = os.environ) -> dict[str
 
 def as_text(record: Mapping[str, Any]) -> str:
     """Returns the report as text for a person, with one section per part."""
-    head = "Names of hosts, tables and columns are in it, and messages of errors: read it before you send it.\n"
+    head = (
+        "This report contains names of hosts, tables and columns, and error messages: read the report before you "
+        "send it.\n"
+    )
     return head + "".join(f"\n# {name}\n{_section(part)}" for name, part in record.items())
 
 
@@ -133,14 +136,14 @@ def _texts(conf: Path) -> tuple[dict[str, Any], dict[str, str]]:
         return {}, {str(conf): str(error)}
     for name, text in {MAIN: found.main, **{file_of(each): text for each, text in found.destinations.items()}}.items():
         if text.startswith(UNREADABLE):
-            unreadable[name] = "it cannot be read"
+            unreadable[name] = "the file cannot be read"
             continue
         try:
             parsed[name] = yaml.safe_load(text) or {}
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             # The sentence quotes nothing from the file, because a secret may be at the position of the error.
-            unreadable[name] = f"it is not YAML{f': line {mark.line + 1}' if mark else ''}"
+            unreadable[name] = f"the file is not YAML{f': line {mark.line + 1}' if mark else ''}"
     return parsed, unreadable
 
 
@@ -149,7 +152,10 @@ def _config(conf: Path) -> SluiceConfig | str:
     try:
         return as_kept(conf).config
     except SluiceError:
-        return "conf/ is not valid: `sluice check` says why (its words are left out here, because they quote the files)"
+        return (
+            "conf/ is not valid: run `sluice check` to see why (the message is left out of this report, because "
+            "it quotes the files)"
+        )
 
 
 def _secrets(

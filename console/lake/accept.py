@@ -50,7 +50,8 @@ def accept(
     table, ledger = lake.table(acceptance.name), read_ledger(directory)
     if not ledger.ledger_id:
         raise SetupError(
-            f"{acceptance.destination} has no ledger yet: first start it with `sluice up`, or set its position with `sluice position set`"
+            f"{acceptance.destination} has no ledger yet: first start the engine with `sluice up`, or set the "
+            "position with `sluice position set`"
         )
     if not acceptance.as_it_is:
         _require_readable(directory, acceptance, ledger)
@@ -84,7 +85,7 @@ def _take_over(
 def _require_readable(directory: Path, acceptance: Acceptance, ledger: Ledger) -> None:
     """Raises SetupError if a snapshot of the table cannot be requested."""
     if ledger.cursor is None:
-        why = "has not begun yet: `sluice up` starts it, then try again"
+        why = "has no position yet: start the engine with `sluice up`, then try again"
     elif acceptance.name not in snapshot.captured(directory / TABLES_FILE):
         why = f"does not capture {acceptance.name} now"
     else:
@@ -103,16 +104,16 @@ def _delivery_of(table: LakeTable, ledger: Ledger) -> int:
 def _question(config: SluiceConfig, acceptance: Acceptance, table: LakeTable | None) -> str:
     name, destination = acceptance.name, acceptance.destination
     then = (
-        "Do not re-snapshot it, so that what is missing stays missing?"
+        "Accept the table without a re-snapshot, so that missing rows stay missing?"
         if acceptance.as_it_is
-        else f"Re-snapshot it?{_consequences(config, acceptance)}"
+        else f"Re-snapshot the table?{_consequences(config, acceptance)}"
     )
     if table is None:
         return f"Create the Delta table of {name} again. {then}"
     owner = f"of {table.owner.destination}, ledger {table.owner.ledger_id}" if table.owner else "without an owner"
     return (
-        f"Take over {table.path} (version {table.version}, {owner}) for {name} of {destination}; whoever wrote it before must not write it "
-        f"any more. {then}"
+        f"Take over {table.path} (version {table.version}, {owner}) for {name} of {destination}; after that, "
+        f"no other program may write this Delta table. {then}"
     )
 
 
@@ -128,13 +129,22 @@ def _consequences(config: SluiceConfig, acceptance: Acceptance) -> str:
         and not options.key
         and any(each.name == acceptance.name and not each.key for each in tables)
     ):
-        found.append("It has no key: one insert for each row that the source has replaces all its earlier changes.")
+        found.append(
+            "The table has no key: the re-snapshot replaces all its earlier changes by one insert for each row "
+            "of the source."
+        )
     if options.deletes == "soft" and options.current_state:
-        found.append("Rows that were marked as deleted are not in the source: they are removed.")
+        found.append(
+            "The re-snapshot removes the rows that are marked as deleted, because the source does not have them."
+        )
     if options.history:
-        found.append("Its history gets new versions where rows differ; versions that it lost stay missing.")
+        found.append(
+            "The history of the table gets new versions where rows differ; versions that the history lost stay missing."
+        )
     if options.change_log:
-        found.append("Its change log gets a row `read`; changes that it lost stay missing.")
+        found.append(
+            "The change log of the table gets a row with the operation `read`; changes that the log lost stay missing."
+        )
     return "".join(f" {each}" for each in found)
 
 
@@ -142,10 +152,12 @@ def _done(acceptance: Acceptance) -> str:
     name, destination = acceptance.name, acceptance.destination
     if not acceptance.as_it_is:
         return (
-            f"{name} is taken over and will be re-snapshotted; it resumes by itself. Until the rows are published the lake is older than "
-            f"the cursor: `sluice snapshot status {destination}` shows the progress"
+            f"{name} is taken over and will be re-snapshotted; the table then resumes by itself. Until the "
+            f"rows are published the lake is older than the cursor: `sluice snapshot status {destination}` "
+            "shows the progress"
         )
     return (
-        f"{name} is accepted as it is, and the lake differs from the source until the missing rows are read: `sluice snapshot start "
-        f"{destination} --tables {name}` re-snapshots the table. If it has stopped, {acceptance.resume} resumes it"
+        f"{name} is accepted as it is, and the lake differs from the source until the missing rows are read: "
+        f"`sluice snapshot start {destination} --tables {name}` re-snapshots the table. If the table has "
+        f"stopped, resume it with {acceptance.resume}"
     )

@@ -186,7 +186,7 @@ def _changes(interval: CommittedInterval) -> str:
     if not interval.ours or interval.kind == MAINTENANCE_KIND:
         return interval.operation
     if interval.snapshot:
-        return "rows as they were read"
+        return "rows read by a snapshot"
     changes = f"+{interval.inserts} ~{interval.updates} -{interval.deletes}"
     return changes if interval.kind == "changes" else f"{interval.kind}: {changes}"
 

@@ -35,7 +35,8 @@ def refuse_unless_left_by_runs(config: SluiceConfig, destination: str, name: str
     """
     if state in OF_THE_LAKE and (why := _why_refused(config, destination, name)):
         raise ActRefusedError(
-            f"{name} of {destination} is not resumed: its Delta table is still as it was when the table stopped. {why}"
+            f"{name} of {destination} is not resumed: the Delta table is still in the state in which the "
+            f"table stopped. {why}"
         )
 
 
@@ -95,12 +96,18 @@ class Lacking:
         if self.table is None:
             return f"The Delta table is gone, so all rows that runs merged up to {self.cursor} are missing."
         if left is None:
-            return f"It has {self._rows()}. No run of this ledger has written it: every row of the source may be missing or differ."
+            return (
+                f"The Delta table has {self._rows()}, and no run of this ledger has written it: every row of the "
+                "source may be missing or differ."
+            )
         record = TableRecord(table_id=left[0], version=left[1])
         history = self.lake.commits(self.table.path)
         lost = lost_commits(self.owner, record, self.table.version, history)
         if record.table_id != self.table.table_id and not _is_renamed(self.owner, record, history):
-            return f"It is another table than the last run left, with {self._rows()}: every row of the source may be missing or differ."
+            return (
+                f"The Delta table is not the table that the last run left, and has {self._rows()}: every row of "
+                "the source may be missing or differ."
+            )
         if self.table.version < record.version:
             return self._older(record, newest_merged(self.owner, history))
         return self._lost(record, lost)
@@ -108,21 +115,24 @@ class Lacking:
     def _older(self, record: TableRecord, newest: CommittedInterval | None) -> str:
         """Describes an older copy of the table, whose log does not contain the missing commits."""
         versions = f"{record.version - self.table_version} versions ({self.table_version + 1} to {record.version})"
-        since = _position(newest.end) if newest is not None else "its first change"
-        return f"It has {self._rows()}. {versions} are missing: the changes from {since} to {self.cursor}."
+        since = _position(newest.end) if newest is not None else "the first change of the table"
+        return f"The Delta table has {self._rows()}. {versions} are missing: the changes from {since} to {self.cursor}."
 
     def _lost(self, record: TableRecord, lost: LostCommits) -> str:
         if lost.by is None:
-            return f"It has {self._rows()}, and everything that the last run left in it."
+            return f"The Delta table has {self._rows()}, and everything that the last run wrote."
         rows = self.lake.rows(self.table.path, record.version) if self.table is not None else None
         before = (
-            f"; in version {record.version}, as the last run left it, it had {_count(rows, 'row')}"
+            f"; in version {record.version}, which the last run wrote, the table had {_count(rows, 'row')}"
             if rows is not None
             else ""
         )
         now = f"Version {lost.by.version} is a {lost.by.operation} by another writer. The table has {self._rows()}{before}."
         if lost.all_doubtful:
-            return f"{now} That commit does not say what it kept: every row that runs merged up to {self.cursor} may be missing."
+            return (
+                f"{now} That commit does not record which rows it kept: every row that runs merged up to "
+                f"{self.cursor} may be missing."
+            )
         return f"{now} {_changes(lost.commits)}"
 
     @property

@@ -166,11 +166,11 @@ def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
     if not table.current_state:
         instead = f"query {table.path} with `sluice sql`: it has one row for each version or change of a row"
         raise ConfigurationError(
-            f"{table.name} has no current-state table, whose versions would show the states of a row; {instead}"
+            f"{table.name} has no current-state table, so the earlier states of a row cannot be shown; {instead}"
         )
     if not table.key:
         raise ConfigurationError(
-            f"{table.name} has no key: its Delta table has every change, query it with `sluice sql`"
+            f"{table.name} has no key, so its Delta table has every change: query the table with `sluice sql`"
         )
     parts = next(csv.reader([text], skipinitialspace=True), []) if len(table.key) > 1 else [text]
     if len(parts) != len(table.key):
@@ -230,7 +230,9 @@ def render(steps: Sequence[LifeStep]) -> Table:
 
 def _read_time(commit: CommittedInterval | None) -> str:
     """Returns a text about when a snapshot read the row, whose commit time is unknown; empty if no snapshot read it."""
-    return f"before {moment(commit.last_commit_time_us)}, when it was read" if commit and commit.snapshot else ""
+    return (
+        f"before {moment(commit.last_commit_time_us)}, the time of the snapshot" if commit and commit.snapshot else ""
+    )
 
 
 def _changed(step: LifeStep, before: Row) -> str:

@@ -40,17 +40,17 @@ RUN_LOCK_SECONDS = 30.0
 Record = dict[str, Any]
 # The value was read before the table had rules, so it is not masked, and the row condition was not applied to its row.
 RULED = (
-    "conf/ now filters, masks or transforms the rows of the table (rows, masks, transform): re-snapshot it instead "
-    "(`sluice snapshot start`)"
+    "conf/ now filters, masks or transforms the rows of the table (rows, masks, transform): re-snapshot the "
+    "table instead (`sluice snapshot start`)"
 )
 NO_CURRENT_STATE = (
-    "the table has no current-state table, and its change log and history are never rewritten: re-snapshot it "
-    "instead (`sluice snapshot start`)"
+    "the table has no current-state table, and Sluice never rewrites a change log or history: re-snapshot "
+    "the table instead (`sluice snapshot start`)"
 )
 # In the Delta table, rows of other shards may have the same key, and rows of other destinations the same order key.
 SHARED = (
-    "the table has become a shard. Its rows were read again then, so none of them has the position of the value: "
-    "re-snapshot it instead (`sluice snapshot start`)"
+    "the table has become a shard, and a snapshot has read its rows again, so no row has the position of the "
+    "value: re-snapshot the table instead (`sluice snapshot start`)"
 )
 
 
@@ -117,7 +117,7 @@ def replay(config: SluiceConfig, destination: str, table: str = "") -> list[Repl
 
 
 def render_replayed(results: Iterable[Replayed]) -> Table:
-    shown = Table("table", "column", "put back", "row has changed since", "still refused", "why")
+    shown = Table("table", "column", "put back", "the row has changed since then", "still refused", "why")
     for each in results:
         shown.add_row(each.table, each.column, str(each.put_back), str(each.superseded), str(each.refused), each.reason)
     return shown

@@ -132,7 +132,7 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
         )
     tables = lake_tables(config)
     if not tables:
-        raise SetupError(f"There is no table in {config.lake} yet; `sluice status` shows whether changes flow.")
+        raise SetupError(f"The lake {config.lake} has no table yet; `sluice status` shows whether changes are merged.")
     connection, options = _connect(), dict[str, str]()
     if in_stores := [table.path for table in tables if "://" in table.path and is_readable(table.path)]:
         options = _storage_options(config)
@@ -222,7 +222,8 @@ def _refuse_misread(table: SqlTable, options: dict[str, str]) -> None:
     metadata = deltalake.DeltaTable(table.path, storage_options=options or None).metadata()
     if metadata.partition_columns and metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
         raise SetupError(
-            f"{table.database}.{table.table} has partitions and column mapping, which DuckDB misreads; docs/readers.md names others"
+            f"{table.database}.{table.table} has partitions and column mapping, which DuckDB misreads; "
+            "docs/readers.md lists other readers"
         )
 
 

@@ -85,8 +85,8 @@ def _open_store(
     # The error may quote the statement, which contains the credentials, so its text is dropped.
     except duckdb.Error as error:
         raise SetupError(
-            f"DuckDB found no usable credentials for {store} ({type(error).__name__}): set them in `storage_options`, or in the "
-            f"environment variables of {store}'s own programs."
+            f"DuckDB found no usable credentials for {store} ({type(error).__name__}): set them in "
+            f"`storage_options`, or in the environment variables that the programs of {store} use."
         ) from None
 
 

@@ -29,7 +29,7 @@ def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[st
     try:
         options = storage_options(config.storage_options)
     except MergeFailedError as error:
-        problems.append(f"{error}; set the variables where `sluice up` is started")
+        problems.append(f"{error}; set these variables where `sluice up` is started")
     else:
         problems += [_answer(config.lake, options), _answer_of_staging(config, options)]
     return [each for each in problems if each], [each for each in warnings if each]
@@ -38,7 +38,10 @@ def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[st
 def _jars() -> str:
     missing = lacking(EXTRAS)
     return (
-        f"Spark lacks {len(missing)} jars for S3 ({missing[0]}, …): `sluice setup --with s3` fetches them, or the next start of Spark"
+        (
+            f"Spark lacks {len(missing)} jars for S3 ({missing[0]}, …): fetch them with `sluice setup --with s3`; "
+            "otherwise the next start of Spark fetches them"
+        )
         if missing
         else ""
     )
@@ -49,7 +52,14 @@ def _role(config: SluiceConfig) -> str:
         name.upper() if name.upper().startswith("AWS_") else f"AWS_{name.upper()}" for name in config.storage_options
     }
     named = NAMED in given or NAMED in os.environ
-    return "" if named else f"no credentials are named ({NAMED}): the role of this machine is used, where it has one"
+    return (
+        ""
+        if named
+        else (
+            f"conf/ has no credentials for the store ({NAMED}): Sluice uses the role of this machine, if the machine "
+            "has one"
+        )
+    )
 
 
 def _answer_of_staging(config: SluiceConfig, options: dict[str, str]) -> str:

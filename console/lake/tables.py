@@ -100,7 +100,7 @@ class DestinationLake:
         owner = Owner(ledger_id=ledger_id, destination=self._destination, table=table.name)
         log = self._open(table.path)
         if log is None:
-            raise SetupError(f"the Delta table {table.path} was removed meanwhile: run the command again")
+            raise SetupError(f"the Delta table {table.path} was removed while the command ran: run the command again")
         if self._has_current_state_table(table.name):
             self._write_owner(table, owner)
         self._own_side_tables(table.name, ledger_id)
@@ -124,7 +124,8 @@ class DestinationLake:
                     log.alter.set_table_properties(wanted, raise_if_not_exists=False)
         except (DeltaError, OSError, TableError) as error:
             raise SetupError(
-                f"the owner of the Delta table {table.path} cannot be written: {error}; check its disk or object store"
+                f"the owner of the Delta table {table.path} cannot be written: {error}; check the disk or "
+                "object store of the lake"
             ) from error
 
     def _own_side_tables(self, name: str, ledger_id: str) -> None:
@@ -141,7 +142,8 @@ class DestinationLake:
                 wanted, has = side_app_id_of(self._destination, ledger_id, kind, name), str(log.metadata().name or "")
                 if not is_side_table(has, kind):
                     raise SetupError(
-                        f"the Delta table {path} is not a change log or history that Sluice made for {name}: move it away"
+                        f"the Delta table {path} is not a change log or history that Sluice made for {name}: "
+                        "move this table away"
                     )
                 if has != wanted:
                     self._fence.check(name)
@@ -150,7 +152,8 @@ class DestinationLake:
                 records.keep_side_table(name, kind, (str(log.metadata().id), log.version()))
             except (DeltaError, OSError, TableError) as error:
                 raise SetupError(
-                    f"the owner of the Delta table {path} cannot be written: {error}; check its disk or object store"
+                    f"the owner of the Delta table {path} cannot be written: {error}; check the disk or "
+                    "object store of the lake"
                 ) from error
 
     def forget(self, name: str) -> None:

@@ -57,10 +57,12 @@ def require_destination(config: SluiceConfig, name: str) -> DestinationConfig:
     """Returns the configured destination. Raises ConfigurationError, which lists the existing ones."""
     if name in config.groups:
         members = ", ".join(config.groups[name].members)
-        raise ConfigurationError(f"{name} is a group and has no source and no lake; name one of its members: {members}")
+        raise ConfigurationError(
+            f"{name} is a group, which has no source and no lake; name one of its members: {members}"
+        )
     if name not in config.destinations:
         known = ", ".join(sorted(config.destinations)) or "none; add conf/destinations/NAME.yaml"
-        raise ConfigurationError(f"there is no destination {name!r}; configured: {known}")
+        raise ConfigurationError(f"the destination {name!r} does not exist; configured destinations: {known}")
     return config.destinations[name]
 
 

@@ -77,13 +77,13 @@ def switch(
             f"{name} has one source; name its standby sources under `sources` in its file in conf/"
         )
     if not 0 <= to <= len(sources):
-        raise ConfigurationError(f"{name} has the sources 1 to {len(sources)}, not {to}")
+        raise ConfigurationError(f"{name} has no source {to}: give a number from 1 to {len(sources)}")
     by_address = {each.address: each for each in sources}
     reading = next(each.address for each in sources if each.reading)
     candidates = [sources[to - 1]] if to else [by_address[each] for each in in_order(tuple(by_address), reading)]
     able = next((each for each in candidates if not each.refused), None)
     if able is None:
         why = "; ".join(f"{each.address}: {each.refused}" for each in candidates)
-        raise ActRefusedError(f"nothing was changed, {reading} is still read: {why}")
+        raise ActRefusedError(f"nothing was changed, and the engine still reads {reading}: {why}")
     use(config.destination_dir(name), able.address, "by command")
     return able

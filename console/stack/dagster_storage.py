@@ -45,8 +45,8 @@ def lost_storage(home: Path, running_seconds: float) -> str:
     if not missing:
         return ""
     return (
-        f"Dagster's storage was removed while Dagster runs ({', '.join(missing)} in {home}): it starts no ticks and no runs; "
-        "`sluice up` restarts Dagster, with an empty history and no change lost"
+        f"Dagster's storage was removed while Dagster runs ({', '.join(missing)} in {home}): Dagster starts "
+        "no ticks and no runs; `sluice up` restarts Dagster with an empty history, and no change is lost"
     )
 
 
@@ -79,15 +79,22 @@ def daemon_sentence(home: Path, now: float) -> str:
         with DagsterInstance.from_config(str(home)) as instance:
             beat = instance.get_daemon_heartbeats().get("SENSOR")
     except Exception as error:  # Each kind of storage raises errors of its own kinds.
-        return f"Dagster's storage in {home} cannot be read ({type(error).__name__}), so whether its daemon runs is unknown"
+        return (
+            f"Dagster's storage in {home} cannot be read ({type(error).__name__}), so whether Dagster's daemon "
+            "runs is unknown"
+        )
     if beat is None:
-        return f"Dagster's daemon has written no heartbeat to the storage in {home}: `sluice up` starts it"
+        return f"Dagster's daemon has written no heartbeat to the storage in {home}: start the daemon with `sluice up`"
     age = now - beat.timestamp
     if abs(age) > HEARTBEAT_SECONDS_MAX:
-        return f"Dagster's daemon does not run or hangs, its last heartbeat was {age:.0f} s ago: `sluice down`, then `sluice up`"
+        return (
+            f"Dagster's daemon does not run or hangs (its last heartbeat was {age:.0f} s ago): run `sluice down`, "
+            "then `sluice up`"
+        )
     return (
-        f"Dagster's daemon runs, its last heartbeat was {age:.0f} s ago: its log in <data_dir>/logs says whether it reaches the code "
-        "server, Dagster's UI (Automation) whether the sensor is on"
+        f"Dagster's daemon runs (its last heartbeat was {age:.0f} s ago). The daemon's log in <data_dir>/logs "
+        "shows whether the daemon reaches the code server, and Dagster's UI (Automation) shows whether the "
+        "sensor is on"
     )
 
 

@@ -29,14 +29,14 @@ def keep_up(stack: Stack, wanted: Callable[[], bool] = lambda: True) -> None:
     if running:
         who = ", ".join(f"{name} (pid {pid})" for name, pid in running.items())
         raise SetupError(
-            f"Already running: {who}; stop it with `sluice down`, then start `sluice up --foreground` again."
+            f"Sluice is already running ({who}); stop it with `sluice down`, then start `sluice up --foreground` again."
         )
     with signals.heard():
         try:
             _keep(stack, wanted)
-            stack.say("nobody needs it any more; ending everything")
+            stack.say("these processes are no longer needed; ending all of them")
         except KeyboardInterrupt:
-            stack.say("ending everything")
+            stack.say("ending all processes")
         finally:
             notify("STOPPING=1")
             _end(stack)
@@ -71,7 +71,7 @@ def _keep(stack: Stack, wanted: Callable[[], bool]) -> None:
         supervisor.tick()
         if supervisor.is_ready(tasks=False) and not announced:
             announced = True
-            stack.say(f"everything answers; {stack.shown_at}   logs: {stack.logs}")
+            stack.say(f"all parts answer; {stack.shown_at}   logs: {stack.logs}")
             notify("READY=1")
         time.sleep(POLL_SECONDS)
 
@@ -84,7 +84,9 @@ def _end(stack: Stack) -> None:
         left = stack.kill()
     with signals.unheard():
         if left:
-            raise SetupError(f"These processes outlived SIGKILL: {', '.join(map(str, left))}; see `ps -fp` for each.")
+            raise SetupError(
+                f"These processes outlived SIGKILL: {', '.join(map(str, left))}; show them with `ps -fp PID`."
+            )
         stack.say("stopped; 0 processes are left")
 
 

@@ -24,7 +24,7 @@ POLL_SECONDS = 0.2
 DYING_SECONDS_MAX = 3.0
 WEBSERVER_ANSWER_SECONDS_MAX = 2.0
 LOOK_SECONDS_MAX = 60.0  # The longest interval between two checks of the warm-up, on a very busy machine.
-GONE = "how it ended is unknown"
+GONE = "the exit code of the process is unknown"
 
 Answers = Callable[[], bool]
 

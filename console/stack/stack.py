@@ -119,7 +119,9 @@ class Stack:
     def shown_at(self) -> str:
         """A sentence for messages that says where to see the work of the stack."""
         return (
-            f"Dagster's UI: {self.url}" if self._options.dagster else "Dagster is not started: yours calls the engines"
+            f"Dagster's UI: {self.url}"
+            if self._options.dagster
+            else "Dagster is not started, because your own Dagster calls the engines"
         )
 
     @property
@@ -137,7 +139,9 @@ class Stack:
         """
         running = self.file.running()
         if SUPERVISOR in running:
-            self.say(f"`sluice up --foreground` (pid {running[SUPERVISOR].pid}) keeps everything alive already")
+            self.say(
+                f"`sluice up --foreground` (pid {running[SUPERVISOR].pid}) runs already and restarts processes that die"
+            )
             return []
         self._end_without_storage(running)
         for record in self.file.running().values():
@@ -205,7 +209,8 @@ class Stack:
         except BaseException as error:
             if supervisor.begun:
                 self.say(
-                    f"{'interrupted' if isinstance(error, KeyboardInterrupt) else 'failed'}; ending what was started"
+                    f"{'interrupted' if isinstance(error, KeyboardInterrupt) else 'failed'}; ending the "
+                    "processes that were started"
                 )
             for name in STOP_ORDER:
                 if name in supervisor.begun:

@@ -23,8 +23,8 @@ POLL_SECONDS = 0.1
 SHOWN = {"spark": "Spark"}  # The names of parts that are not common nouns.
 # Signal → why a part ended. Other programs send these signals, so the end of the part's log does not contain the reason.
 SIGNALS = {
-    "signal 9": "another program killed it, or the kernel did for lack of memory (see dmesg)",
-    "signal 15": "another program ended it",
+    "signal 9": "another program killed the process, or the kernel did so for lack of memory (see dmesg)",
+    "signal 15": "another program ended the process",
 }
 
 Say = Callable[[str], None]

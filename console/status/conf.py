@@ -13,7 +13,7 @@ from sluice.console.status.report import StatusReport
 def with_conf(report: StatusReport, refused: Mapping[str, str], remote: RemoteRecord | None = None) -> StatusReport:
     """Returns the report with a problem for each invalid file of conf/, which is not in use. `remote`: where conf/ is pulled from."""
     problems = [
-        f"conf/{file} is not used, and its last valid content stays in use: {why}"
+        f"conf/{file} is not used, and the last valid content of this file stays in use: {why}"
         for file, why in sorted(refused.items())
     ]
     # Engines report a refused file too, so its sentence would appear twice.

@@ -118,7 +118,7 @@ def moment(time_us: Any) -> str:
 
 def _ill(member: Mapping[str, Any]) -> str:
     """Returns a short note about a member's problem. The list of problems has the full sentence."""
-    return " (does not run here)" if member.get("missing") else " (gives nothing)" if member.get("trouble") else ""
+    return " (does not run here)" if member.get("missing") else " (sends nothing)" if member.get("trouble") else ""
 
 
 def _who(consumer: Mapping[str, Any]) -> str:

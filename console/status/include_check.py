@@ -63,6 +63,7 @@ def _others(name: str, known: Iterable[str]) -> str:
 
 def _unmatched(destination: DestinationConfig, setting: str, name: str, hint: str = "") -> str:
     return (
-        f"{name} in {setting} of {destination.name} is not captured, so the setting has no effect: correct the name in "
-        f"conf/destinations/{destination.name}.yaml, or ignore this until it is created.{hint}"
+        f"{name} in {setting} of {destination.name} is not captured, so the setting has no effect: correct "
+        f"the name in conf/destinations/{destination.name}.yaml, or ignore this until the table is "
+        f"created.{hint}"
     )

@@ -48,8 +48,8 @@ from sluice.console.status.include_check import unmatched_warnings
 SNAPSHOT_STILL_SECONDS_MAX = 600.0
 STALE_SECONDS = 15.0  # The age above which a status counts as old. An engine writes it about once per second.
 WHAT_TO_DO = "see docs/reference/states.md"
-NEVER_RAN = "no engine has run yet; `sluice up` starts it"
-NONE_HERE = "no process of `sluice up` runs on this host; that is right if services or containers run engines, Dagster and Spark"
+NEVER_RAN = "no engine of this destination has run yet; start the engine with `sluice up`"
+NONE_HERE = "no process of `sluice up` runs on this host; this is correct if services or containers run the engines, Dagster and Spark"
 WELL = ("RUNNING", "STARTING", "CONNECTING", "STANDBY")
 
 
@@ -148,7 +148,7 @@ def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationSta
     if one.reason != NEVER_RAN:
         return one
     logs = config.data_dir / "logs"
-    reason = f"its engine has written no status yet: it starts within seconds, or the logs in {logs} say why it does not start"
+    reason = f"the engine has written no status yet: it starts within seconds; if not, the logs in {logs} show why"
     return dataclasses.replace(one, reason=reason)
 
 
@@ -161,7 +161,7 @@ def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> lis
     if processes.ENGINE not in there:
         foreign = ()
     return [
-        f"the {name} was never started; `sluice up` starts what is missing"
+        f"the {name} was never started; `sluice up` starts it"
         for name in (processes.part_names(config) if there else ())
         if name not in {*there, *foreign}
     ]
@@ -252,13 +252,19 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
     state = str(engine.get("state", "STOPPED"))
     reason = str(engine.get("reason", "") or "")
     if away and not engine:
-        state, reason = "STANDBY", f"the engine on {away} reads it; `sluice status` there and Dagster's plots show lag"
+        state, reason = (
+            "STANDBY",
+            f"the engine on {away} reads it; `sluice status` on that host and Dagster's plots show lag",
+        )
     elif not engine:
         reason = NEVER_RAN
     elif stale:
         state, reason = _silent(state, reason, age_seconds, held=held)
     if not held and (order := stop_order(directory)) is not None:
-        state, reason = "STOPPED", f"{order.by} stopped it at {order.when()}; `sluice instance start {name}` starts it"
+        state, reason = (
+            "STOPPED",
+            f"{order.by} stopped it at {order.when()}; start it with `sluice instance start {name}`",
+        )
     return DestinationStatus(
         name=name,
         state=state,
@@ -298,19 +304,21 @@ def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
     try:
         return _record(ledger_text(directory)), lease_holder(directory), []
     except MetaError as error:
-        return {}, None, [f"{error}; until then, what is acked and which process reads is unknown"]
+        return {}, None, [f"{error}; until then, the acked position and the reading process are unknown"]
 
 
 def _silent(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple[str, str]:
     """Returns the state and reason of an engine that no longer writes its status. An engine that could not start keeps its reason."""
-    heard = f"last heard of {age_seconds:.0f} s ago as {state}"
+    heard = f"the engine wrote its last status {age_seconds:.0f} s ago, as {state}"
     if age_seconds < 0:
-        heard = f"last heard of as {state} at a time {-age_seconds:.0f} s from now (the clock was set back)"
+        heard = f"the engine wrote its last status, {state}, with a time {-age_seconds:.0f} s in the future (the clock was set back)"
     if held:
-        return "STALE", f"{heard}; its process holds the lease, so it hangs or is stopped: end it, then `sluice up`"
+        return "STALE", (
+            f"{heard}; its process holds the lease and hangs or is suspended: end this process, then run `sluice up`"
+        )
     if ended(state):
-        return state, f"{reason} ({heard}; nothing has tried to start it since: `sluice up`)"
-    return "STOPPED", f"{heard}; `sluice up` starts it again"
+        return state, f"{reason} ({heard}; no process has tried to start the engine since then: run `sluice up`)"
+    return "STOPPED", f"{heard}; start the engine again with `sluice up`"
 
 
 def _left_now(hours: float | None, unsaid_seconds: float) -> float | None:
@@ -329,12 +337,12 @@ def find_problems(
 ) -> list[str]:
     """Returns a sentence for each problem. `apart`: the engines are on other hosts, so that this host may have no process."""
     dead = [
-        f"the {process['name']} (pid {process['pid']}) is not running any more; `sluice up` starts it again"
+        f"the {process['name']} (pid {process['pid']}) does not run any more; start it again with `sluice up`"
         for process in running
         if not process["alive"]
     ]
     dead += [_stopped_sentence(process) for process in running if process.get("stopped")]
-    found = dead if running or apart else ["nothing is running; `sluice up` starts everything"]
+    found = dead if running or apart else ["no process of Sluice runs; start Sluice with `sluice up`"]
     for one in destinations:
         if one.state not in WELL:
             how = engine_way_out(one.state, one.name)
@@ -352,9 +360,9 @@ def find_problems(
             if each["state"] == SnapshotState.FAILED
         ]
         found += [
-            f"{one.name}: no run has read rows of {each['table']} for {each['still_seconds'] / 60:.0f} min, and its changes "
-            f"are buffered: check whether the sensor {one.name}_snapshots is switched off (Dagster's UI, Automation), and "
-            "whether its runs fail"
+            f"{one.name}: no run has read rows of {each['table']} for {each['still_seconds'] / 60:.0f} min, "
+            f"and changes of the table are buffered: check whether the sensor {one.name}_snapshots is "
+            "switched off (Dagster's UI, Automation), and whether its runs fail"
             for each in one.snapshots
             if each.get("still_seconds", 0.0) > SNAPSHOT_STILL_SECONDS_MAX
         ]
@@ -364,8 +372,8 @@ def find_problems(
 def _stopped_sentence(process: dict[str, Any]) -> str:
     ids = " ".join(str(pid) for pid in process["stopped"])
     return (
-        f"a signal has stopped {ids} of the {process['name']}: it runs no code; `kill -CONT {ids}` continues it, `sluice "
-        "down` and `sluice up` restart it"
+        f"a signal has suspended {ids} of the {process['name']}; continue with `kill -CONT {ids}`, or restart "
+        "with `sluice down` and `sluice up`"
     )
 
 
@@ -373,7 +381,7 @@ def _stop_sentence(destination: str, stop: dict[str, Any]) -> str:
     """Returns a sentence about a stopped table: the reason, and the commands that resume it."""
     table, state = f"{stop.get('database')}.{stop.get('table')}", str(stop.get("state"))
     how = way_out(state, destination, table)
-    return f"{destination}: the table {table} stopped: {state}: {stop.get('reason')}{f' ({how})' if how else ''}"
+    return f"{destination}: the table {table} stopped in the state {state}: {stop.get('reason')}{f' ({how})' if how else ''}"
 
 
 def render(report: StatusReport, *, verbose: bool = False) -> Group:
@@ -440,9 +448,7 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
 def _reading_line(destination: str, reading: Mapping[str, Any]) -> Text:
     """Returns a line with the progress of a table's snapshot, and with the age of its rows in the lake."""
     older = reading.get("lake_is_older")
-    sentence = (
-        f"{destination}: {reading['table']} is being read: {reading['rows']} of about {reading['rows_expected']} rows"
-    )
+    sentence = f"{destination}: a snapshot is reading {reading['table']}: {reading['rows']} of about {reading['rows_expected']} rows"
     return Text(f"{sentence}; {older}" if older else sentence, "yellow" if older else "cyan")
 
 
@@ -450,11 +456,11 @@ def well(report: StatusReport) -> Text:
     """Returns the last line of a status without problems. It mentions tables whose rows in the lake are older than the cursor."""
     older = sum(bool(each.get("lake_is_older")) for one in report.destinations for each in one.snapshots)
     if report.warnings and not older:
-        return Text(f"nothing is wrong; {len(report.warnings)} warning(s)", "yellow")
+        return Text(f"no problems; {len(report.warnings)} warning(s)", "yellow")
     if not older:
         return Text("all is well", "green")
     return Text(
-        f"nothing is wrong; {older} of the tables are older in the lake than 'acked up to' until they are re-read",
+        f"no problems; {older} tables in the lake are older than 'acked up to' until their snapshots are published",
         "yellow",
     )
 

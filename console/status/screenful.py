@@ -81,9 +81,9 @@ def _destinations(destinations: Sequence[DestinationStatus], rows: int) -> list[
     left = ordered[most:]
     if left:
         worst = max((one.lag_seconds for one in left if one.lag_seconds is not None), default=None)
-        lag = "" if worst is None else f"; the largest lag of these is {shown_lag(worst)}"
+        lag = "" if worst is None else f"; the largest lag of these destinations is {shown_lag(worst)}"
         lines.append(Text(f"… and {len(left)} more destinations{lag}"))
-    return lines if destinations else [Text("no destination in conf/: `sluice init` describes one", "yellow")]
+    return lines if destinations else [Text("conf/ has no destination: create one with `sluice init`", "yellow")]
 
 
 def _needs_help(one: DestinationStatus) -> bool:
@@ -119,7 +119,7 @@ def _snapshots(destinations: Sequence[DestinationStatus], rows: int) -> list[Tex
         for name, each in reading[: max(1, rows // SNAPSHOTS_SHARE)]
     ]
     left = len(reading) - len(lines)
-    return [*lines, *([Text(f"… and {left} more tables are being read", "cyan")] if left else ())]
+    return [*lines, *([Text(f"… and snapshots are reading {left} more tables", "cyan")] if left else ())]
 
 
 def _older(reading: dict[str, Any]) -> str:

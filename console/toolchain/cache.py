@@ -83,7 +83,7 @@ def locked(cache: Cache, when_waiting: Callable[[str], None] | None = None) -> I
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if when_waiting:
-                when_waiting(f"Another start of Sluice is filling {cache.root}; waiting for it.")
+                when_waiting(f"Another start of Sluice is filling the cache {cache.root}; waiting for its end.")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -108,6 +108,6 @@ def storage_failed(cache: Cache, error: OSError, needed_bytes: int) -> SetupErro
 def disk_full(cache: Cache, needed_bytes: int) -> SetupError:
     """Returns the error for a full disk, with the space that is needed."""
     return SetupError(
-        f"The disk of {cache.root} is full: about {needed_bytes // 1_000_000 + 1} MB are needed;"
-        " free some space there or set SLUICE_CACHE to a folder on another disk."
+        f"The disk of {cache.root} is full: about {needed_bytes // 1_000_000 + 1} MB are needed; free some "
+        "space on that disk, or set SLUICE_CACHE to a folder on another disk."
     )

@@ -77,4 +77,7 @@ def _system_folders() -> list[Path]:
 def _missing(library: str, reason: str) -> SetupError:
     packages = PACKAGES.get(library)
     command = f"`sudo apt-get install -y {packages[-1]}`" if packages else "your package manager"
-    return SetupError(f"The database servers need {library} ({reason}); install it with {command} and run this again.")
+    return SetupError(
+        f"The database servers need {library} ({reason}); install this library with {command} and run the command "
+        "again."
+    )

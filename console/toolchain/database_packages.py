@@ -96,12 +96,12 @@ def _home_of_packages(cache: Cache, folder: Path) -> ServerHome:
             unpacked_from_unstable(MYSQL_9_PACKAGE, folder)
         except CommandFailedError as error:
             raise SetupError(
-                f"{MYSQL_9} comes from Debian's package {MYSQL_9_PACKAGE}, which could not be unpacked: {error}. "
-                "It needs a Debian whose apt reaches its mirror."
+                f"{MYSQL_9} comes from Debian's package {MYSQL_9_PACKAGE}, which could not be unpacked: "
+                f"{error}. The package needs a Debian system whose apt reaches a mirror."
             ) from error
     loaders = sorted((folder / "usr").rglob("ld-linux-*.so.*"))
     if not loaders:
-        raise SetupError(f"{folder} has no dynamic loader: remove the folder and run this again.")
+        raise SetupError(f"{folder} has no dynamic loader: remove the folder and run the command again.")
     libraries = sorted({file.parent for file in (folder / "usr" / "lib").glob("*/*.so.*")})
     return ServerHome(MYSQL_9, folder, os.pathsep.join(str(each) for each in libraries), loaders[0])
 

@@ -116,7 +116,7 @@ def _unstable_source() -> str:
     """Returns the sources.list line for Debian unstable on the mirror of this system's release. Raises CommandFailedError."""
     release = platform.freedesktop_os_release()
     if release.get("ID") != "debian":
-        raise CommandFailedError(f"this system is {release.get('ID')}, and the package is Debian's")
+        raise CommandFailedError(f"this system is {release.get('ID')}, and the package is only for Debian")
     output = _run(["apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Created-By: Packages"])
     pairs = [line.split() for line in output.splitlines()]
     own = {release.get("VERSION_CODENAME", ""), UNSTABLE, "sid", "testing", "stable"}

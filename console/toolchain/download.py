@@ -56,8 +56,9 @@ def verify(artifact: Artifact, file: Path) -> None:
     if found != artifact.sha256:
         file.unlink()
         raise SetupError(
-            f"{file.name} has the checksum {found[:12]}… instead of the pinned {artifact.sha256[:12]}…, so it was deleted; "
-            "run the command again, and if it happens again find out who changes the download (a proxy or a mirror)."
+            f"{file.name} has the checksum {found[:12]}… instead of the pinned {artifact.sha256[:12]}…, so "
+            "the file was deleted; run the command again. If the checksum is wrong again, find out which "
+            "proxy or mirror changes the download."
         )
 
 
@@ -72,7 +73,7 @@ def _is_present(cache: Cache, artifact: Artifact) -> bool:
 def _install(cache: Cache, artifact: Artifact) -> None:
     arrived = cache.incoming / "out" / artifact.file_name
     if not arrived.exists():
-        raise _no_network([artifact], "it was not delivered")
+        raise _no_network([artifact], "the repository did not deliver the file")
     verify(artifact, arrived)
     cache.jars.mkdir(exist_ok=True)
     arrived.replace(cache.jars / artifact.file_name)
@@ -96,7 +97,7 @@ def _run_ivy(cache: Cache, java: Java, missing: Sequence[Artifact], screen: Cons
     if "No space left on device" in text or "Disk quota exceeded" in text or "File too large" in text:
         raise disk_full(cache, 2 * sum(artifact.size_bytes for artifact in missing))
     if not in_time:
-        raise _no_network(missing, f"nothing arrived for {STALL_SECONDS_MAX} s")
+        raise _no_network(missing, f"no data arrived for {STALL_SECONDS_MAX} s")
     if ivy.returncode != 0:
         raise _no_network(missing, "the repository did not answer")
 

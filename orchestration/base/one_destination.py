@@ -36,5 +36,7 @@ def one_destination(given: str, configured: Iterable[str]) -> str:
     if not given:
         raise ConfigurationError(f"`destination` is empty: write one of {', '.join(names)} into the launchpad")
     if given not in names:
-        raise ConfigurationError(f"there is no destination {given!r}; configured: {', '.join(names)}")
+        raise ConfigurationError(
+            f"the destination {given!r} does not exist; configured destinations: {', '.join(names)}"
+        )
     return given

@@ -60,7 +60,8 @@ def build(given: PastState, fence: Fence) -> int:
     options = dict(given.storage_options) or None
     if deltalake.DeltaTable.is_deltatable(given.path, storage_options=options):
         raise TableError(
-            given.name, f"there is a Delta table at {given.path} already: remove it, or name another table with --into"
+            given.name,
+            f"a Delta table exists at {given.path} already: remove that table, or name another table with --into",
         )
     builder = QueryBuilder().register("base", given.base)
     try:
@@ -85,8 +86,8 @@ def build(given: PastState, fence: Fence) -> int:
         raise TableError(
             given.name,
             (
-                f"its past state could not be written to {given.path}: {error}; correct that and start the backfill "
-                "again"
+                f"its past state could not be written to {given.path}: {error}; correct the cause and start "
+                "the backfill again"
             ),
         ) from error
     files: Any = pa.table(made.get_add_actions(flatten=True))
@@ -100,7 +101,10 @@ def _schema(given: PastState) -> pa.Schema:
     known = {field.name.lower() for field in schema}
     lacking = [each.name for each in given.images.columns if each.name.lower() not in known] if given.images else []
     if lacking:
-        why = f"version {given.base.version()} of it has no column {', '.join(lacking)}, which its changes have"
+        why = (
+            f"version {given.base.version()} of the table has no column {', '.join(lacking)}, which changes after "
+            "that version have"
+        )
         raise TableError(given.name, f"{why}: take a later --from")
     return schema
 

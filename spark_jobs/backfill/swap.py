@@ -89,31 +89,37 @@ def refusal(
 def _obstacles(
     owner: Owner, live: Sequence[tuple[str, str]], rebuilt: PastTable, up_to: int, commits: Sequence[CommittedInterval]
 ) -> Iterator[str]:
-    build_again = f"build it again with `sluice backfill {owner.destination} … --into`"
+    build_again = f"build the past state again with `sluice backfill {owner.destination} … --into`"
     if rebuilt.of != owner.table or not rebuilt.ledger:
-        yield f"the Delta table {rebuilt.path} is no past state of {owner.table}: {build_again}"
+        yield f"the Delta table {rebuilt.path} is not a past state of {owner.table}: {build_again}"
     if rebuilt.ledger != owner.ledger_id:
-        yield f"the past state is of ledger {rebuilt.ledger}, whose positions mean nothing in this ledger: {build_again}"
+        yield (
+            f"the past state was built under the ledger {rebuilt.ledger}, whose positions cannot be compared with "
+            f"those of the present ledger: {build_again}"
+        )
     if rebuilt.version > 0:
-        yield f"the past state was changed after it was built, it is at version {rebuilt.version}: {build_again}"
+        yield (
+            "another program changed the past state after the backfill built it, and the Delta table is now at "
+            f"version {rebuilt.version}: {build_again}"
+        )
     if sorted(live) != sorted(rebuilt.columns):
         differ = sorted({name for name, _ in set(live) ^ set(rebuilt.columns)})
-        instead = "or take its rows with `sluice snapshot start`"
-        yield f"the past state has other columns than the table ({', '.join(differ)}): {build_again}, {instead}"
+        instead = "or read the rows from the source with `sluice snapshot start`"
+        yield f"the past state and the table have different columns ({', '.join(differ)}): {build_again}, {instead}"
     ours = [each for each in commits if each.ours and each.ledger == owner.ledger_id]
     if later := [each for each in ours if each.streamed and each.last_order_key > up_to]:
         changes = sum(each.inserts + each.updates + each.deletes for each in later)
         yield (
-            f"the table has {len(later)} batches with {changes} changes that are newer than the past state, which lacks "
-            f"them: {build_again} up to now"
+            f"{len(later)} batches with {changes} changes were merged into the table after the time of the "
+            f"past state: {build_again}, up to the present time"
         )
     if not commits or min(each.version_before for each in commits) > rebuilt.base:
-        yield f"the table's log no longer has the commits after its version {rebuilt.base}: {build_again}"
+        yield f"the log of the table no longer has the commits after version {rebuilt.base}: {build_again}"
     if mended := [each for each in ours if each.kind in (BACKFILL_KIND, REPAIR_KIND) and each.version > rebuilt.base]:
-        what = f"version {mended[-1].version} of the table is a {mended[-1].kind}"
+        what = f"version {mended[-1].version} of the table was written by a {mended[-1].kind}"
         yield (
-            f"{what}, which the past state, begun with version {rebuilt.base}, lacks: swap before it, or leave the table as "
-            "it was corrected"
+            f"{what}. The past state was built from version {rebuilt.base} and lacks that correction: keep "
+            "the corrected table, and do not swap"
         )
 
 
@@ -133,8 +139,8 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableReco
     known = records.get(owner.table)
     if known is not None and was_replaced(owner, known, table.found(known, owner.to_text())):
         why = (
-            f"the Delta table at {table.path} is not the one that the last run left: restore it, or take it "
-            f"over with `sluice lake accept {owner.destination} {owner.table}`"
+            f"the Delta table at {table.path} is not the table that the last run left: restore that table, or "
+            f"take over the present one with `sluice lake accept {owner.destination} {owner.table}`"
         )
         raise TableError(owner.table, why)
     record, schema = _record(owner, rebuilt, run), pa.schema(table.log.schema().to_arrow())

@@ -90,7 +90,8 @@ def merge_batch(
         unknown = sorted(tables.keys() - {table.name for table in batch.tables})
         if unknown:
             raise StagedBatchError(
-                f"{batch_dir} has no changes of {', '.join(unknown)}, which are to be merged from it"
+                f"{batch_dir} has no changes of {', '.join(unknown)}, although the run should merge changes "
+                "of these tables"
             )
         batch = dataclasses.replace(batch, tables=tuple(table for table in batch.tables if table.name in tables))
         refuse_unlogged(batch, tables)
@@ -205,7 +206,7 @@ class _BatchWork:
                 return
             of_path = [table for table in busy if self._targets[table.name].path == path]
             left = self._merge_small(of_path, SMALL_LOCK_SECONDS)
-            self._reasons.update({table.name: "another run had the lock of its Delta table" for table in left})
+            self._reasons.update({table.name: "another run had the lock of the Delta table" for table in left})
 
     def _merge_small(self, tables: list[StagedTable], wait_seconds: float) -> list[StagedTable]:
         """Merges tables in one job. Returns the tables that another run has locked."""
@@ -291,7 +292,8 @@ class _BatchWork:
                 raise self._refused[table.name]
             _refuse_rows_of_buffered(table, self._context.buffers)
             reason = self._reasons.get(
-                table.name, "it has too many changes for a small merge" if target.merge == "auto" else ways.CONFIGURED
+                table.name,
+                "the table has too many changes for a small merge" if target.merge == "auto" else ways.CONFIGURED,
             )
             return merge_table(session, self._batch, table, target, self._context, reason=reason)
 
@@ -366,7 +368,7 @@ def _carried_out(  # noqa: PLR0917  one caller
     except Exception as error:
         if is_away(error):
             sentence = (
-                f"the connection to Spark was lost before the merge ({first_line(error)}); the batch is tried again"
+                f"the connection to Spark was lost before the merge ({first_line(error)}); Sluice tries the batch again"
             )
             raise SparkUnavailableError(sentence) from error
         raise
@@ -398,8 +400,8 @@ def _refuse_rows_of_buffered(table: StagedTable, buffers: SnapshotBuffers) -> No
         origin = segment.renamed_from if isinstance(segment, SchemaSegment) else ""
         if origin and buffers.get(origin) is not None:
             reason = (
-                f"the table was {origin} before, whose snapshot was in progress, so its rows are incomplete; "
-                "re-snapshot it with `sluice snapshot start`"
+                f"the table was renamed from {origin} while a snapshot of {origin} was in progress, so rows "
+                "are missing in the lake; re-snapshot the table with `sluice snapshot start`"
             )
             raise TableError(table.name, reason, state="DDL_UNSUPPORTED", for_good=True)
 
@@ -415,7 +417,7 @@ def _batch_error(
     away = next((error for error in errors.values() if is_away(error)), None)
     if away is not None:
         names, why = ", ".join(failed), first_line(away)
-        sentence = f"the connection to Spark was lost during the merge of {names} ({why}); the batch is tried again"
+        sentence = f"the connection to Spark was lost during the merge of {names} ({why}); Sluice tries the batch again"
         result: SparkJobError = SparkUnavailableError(sentence)
     else:
         failures = [table_error(name, errors[name]) for name in failed]

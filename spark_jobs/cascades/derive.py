@@ -38,7 +38,7 @@ from sluice.spark_jobs.targets.report import TableTarget
 logger = logging.getLogger(__name__)
 
 CASCADE_UNSEEN = "CASCADE_UNSEEN"  # The state of a table for which changes of foreign keys could not be derived.
-NOT_FOUND = "the changes that foreign keys made to its rows could not be found"
+NOT_FOUND = "the changes that foreign keys made to the rows could not be computed"
 Buffer = Callable[[Mapping[str, Sequence[Passed]], Mapping[str, UnderivableChanges]], object]
 
 
@@ -89,7 +89,7 @@ def carried_out(  # noqa: PLR0917  two callers
             with _about(*buffered):
                 buffer({}, lost)
     except _RaisedError as error:
-        logger.warning("changes of foreign keys could not be found: %r", error.cause)
+        logger.warning("the changes that foreign keys made to rows could not be computed: %r", error.cause)
         return batch, _refused(batch, error, buffered)
     changed, refused = found
     tables = tuple(changed.get(table.name, table) for table in batch.tables)
@@ -110,7 +110,8 @@ def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str])
         if name in raised or not raised & live
         else TableError(
             name,
-            f"foreign keys connect it with {who}, for which {NOT_FOUND}; it is merged once that is corrected",
+            f"foreign keys connect the table with {who}, and for {who} {NOT_FOUND}; Sluice merges the table "
+            "once the cause is corrected",
             own=False,
         )
         for name in live

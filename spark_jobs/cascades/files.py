@@ -129,8 +129,9 @@ def _written(path: Path, table: StagedTable, lake: DeltaTable, piece: _Piece, ro
     if staged is not None and staged.moves:
         raise TableError(
             table.name,
-            "foreign keys changed rows of it in a batch in which rows that lack columns got other keys (binlog_row_image is not FULL); "
-            "set binlog_row_image=FULL on the source and re-snapshot the table with `sluice snapshot start`",
+            "foreign keys changed rows of the table in a batch in which row images without all columns "
+            "changed keys (binlog_row_image is not FULL); set binlog_row_image=FULL on the source and "
+            "re-snapshot the table with `sluice snapshot start`",
         )
     columns = staged.columns if staged else _columns_of(table, lake, piece)
     schema = pq.read_schema(staged.file) if staged else _schema(columns)
@@ -346,6 +347,6 @@ def _read(batch: StagedBatch, table: StagedTable, item: Any) -> Segment:
         return table.segments[item]
     segment = from_record(ChangesSegment, item, batch.directory / FOLDER)
     if not segment.file.is_file() or segment.file.stat().st_size != segment.size_bytes:
-        raise ValueError(f"{segment.file} is not there as it was written")
+        raise ValueError(f"{segment.file} is missing or differs from the file that the engine wrote")
     stored = f"{batch.stored}/{FOLDER}/{segment.file.name}" if batch.stored else ""
     return dataclasses.replace(segment, stored=stored)

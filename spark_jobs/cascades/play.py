@@ -19,8 +19,8 @@ from sluice.spark_jobs.merging.fold import DELETE, UPDATE_AFTER, UPDATE_BEFORE
 
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
 ALTERED = "the table was altered in the same batch"
-LEFT_OUT = "images of the row leave columns out, and the lake does not have it"
-ADVICE = "; re-snapshot the table with `sluice snapshot start`, or set `cascades: ignore` or `stop` for it"
+LEFT_OUT = "images of a row leave columns out, and the lake does not have the row"
+ADVICE = "; re-snapshot the table with `sluice snapshot start`, or set its `cascades` to `ignore` or `stop`"
 Values = tuple[Any, ...]
 # (table, foreign key columns) → the loaded values, as coarse values (see `coarse`).
 Wanted = dict[tuple[str, tuple[str, ...]], set[Values]]
@@ -308,7 +308,9 @@ class Play:
                 # The table below gets an error when this batch is merged. If the snapshot of the child is published
                 # before, a repeated run would derive nothing for the table below.
                 self._lose(
-                    event, child, f"foreign keys pass its changes on to {below.child_name}, which has no open snapshot"
+                    event,
+                    child,
+                    f"foreign keys pass changes on to {below.child_name}, which has no open snapshot",
                 )
             self._hide(event, below)
         if event.at.order_key <= self._buffered[child]:
@@ -316,7 +318,7 @@ class Play:
         if cascade.unlike:
             self._lose(event, child, without_advice(_error(cascade, cascade.doubt).reason))
         elif change.after is not None and set(cascade.columns) & set(cascade.key):
-            self._lose(event, child, f"the foreign key {cascade.name} changed keys of its rows")
+            self._lose(event, child, f"the foreign key {cascade.name} changed keys of rows of the table")
         else:
             self.passed[child].append(change)
 
@@ -342,7 +344,7 @@ class Play:
                 and self._is_behind(event, below.child_name)
             ):
                 lost = cascade.child_name
-                why = f"its rows depend on {lost}, which is merged already, and the files with the changes of that table were removed"
+                why = f"its rows depend on changes of {lost}, which are merged already and whose files were removed"
                 self._refuse(event, below.child_name, _error(below, why))
 
     def _is_behind(self, event: Event, table: str) -> bool:
@@ -372,16 +374,19 @@ class Play:
         """Records that the changes of the child cannot be derived, because the changes of its parent are unknown."""
         parent, child = cascade.parent_name, cascade.child_name
         if child in self._buffered:
-            why = f"foreign keys change its rows with those of {parent}, which cannot be followed"
+            why = f"foreign keys change its rows when rows of {parent} change, which Sluice cannot follow"
             if parent in self._buffered:
-                why = f"foreign keys change its rows with those of {parent}, whose snapshot is in progress"
+                why = f"foreign keys change rows of the table when rows of {parent} change, and a snapshot of {parent} is in progress"
             self._lose(event, child, why, through=parent if parent in self._buffered else "")
         elif parent in self._buffered and not self._is_behind(event, child):
             self._hide_below(event, child)
         elif parent in self._buffered:
             self._refuse(event, child, _error(cascade, f"a snapshot of {parent} is in progress"))
         else:
-            why = f"the foreign key {cascade.name} changes rows of it with those of {parent}, which cannot be followed"
+            why = (
+                f"the foreign key {cascade.name} changes rows of the table when rows of {parent} change, and "
+                f"Sluice cannot follow {parent}"
+            )
             self._refuse(event, child, TableError(child, why))
 
     def _hit(self, event: Event, cascade: Cascade, before: Values) -> list[Values]:
@@ -415,9 +420,7 @@ class Play:
         for (name, _), row in self._touched.items():
             shared = name == cascade.child_name and row.by != cascade.name and row.written & set(cascade.columns)
             if shared and coarse in (_coarse_of(row.was, cascade.columns), _coarse_of(row.now, cascade.columns)):
-                raise _error(
-                    cascade, f"in one statement it and the foreign key {row.by} change the same column of a row"
-                )
+                raise _error(cascade, f"the foreign key {row.by} changed the same column in the same statement")
 
     def _change(
         self, event: Event, cascade: Cascade, action: str, key: Values, after: Values | None
@@ -432,7 +435,7 @@ class Play:
             return [(cascade.child_name, row.values, None)]
         if row.stale or cascade.generated:
             why = row.stale or "the table has generated columns"
-            raise _error(cascade, f"it changed columns of a row, and the other columns are unknown: {why}")
+            raise _error(cascade, f"it changed columns of a row whose other columns are unknown: {why}")
         given = after if action == CASCADE and after is not None else (None,) * len(cascade.columns)
         values = {**row.values, **dict(zip(cascade.columns, given, strict=True))}
         touched.written.update(cascade.columns)
@@ -487,8 +490,8 @@ def _coarse_of(values: Mapping[str, Any], columns: tuple[str, ...]) -> Values:
 def _error(cascade: Cascade, why: str) -> TableError:
     return TableError(
         cascade.child_name,
-        f"the foreign key {cascade.name} to {cascade.parent_name} changed rows of it without row events, and they cannot be "
-        f"followed: {why}{ADVICE}",
+        f"the foreign key {cascade.name} to {cascade.parent_name} changed rows of the table without row "
+        f"events, and Sluice cannot compute the new values: {why}{ADVICE}",
     )
 
 

@@ -182,16 +182,17 @@ def lake_rows(
     for name in (*cascade.columns, *cascade.key):
         if name not in table.snapshot.columns:
             reason = (
-                f"the foreign key {cascade.name} to {cascade.parent_name} changed rows of it without row "
-                f"events, and the column {name}, by which they are found, is not in the lake; capture it in "
-                "conf/, or set `cascades: ignore` or `stop` for the table"
+                f"the foreign key {cascade.name} to {cascade.parent_name} changed rows of the table without "
+                f"row events. The column {name}, by which Sluice finds these rows, is not in the lake; "
+                "capture the column in conf/, or set `cascades: ignore` or `stop` for the table"
             )
             raise TableError(table.name, reason)
         types[name] = table.snapshot.columns[name][1]
     if session is None:
         raise TableError(
             table.name,
-            "a foreign key changes rows of it, and this merge has no Spark session to read them from the lake: report this defect",
+            "a foreign key changes rows of the table, and the merge has no Spark session to read these rows "
+            "from the lake: report this defect of Sluice",
         )
     chosen = _select(session, table, cascade, types, values)
     found: Any = session.spark.sql(f"SELECT * FROM ({chosen}) LIMIT {ROWS_MAX + 1}").toArrow()
@@ -210,7 +211,7 @@ def refuse_too_many(table: str, rows: int) -> None:
     """Raises TableError if more than ROWS_MAX rows of a table would be loaded for a batch."""
     if rows > ROWS_MAX:
         raise TableError(
-            table, f"foreign keys may have changed more than {ROWS_MAX:,} of its rows in the lake in one batch{ADVICE}"
+            table, f"foreign keys may have changed more than {ROWS_MAX:,} rows of the table in one batch{ADVICE}"
         )
 
 

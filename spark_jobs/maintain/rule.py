@@ -73,24 +73,24 @@ def due(facts: FileFacts, *, wanted: bool = False) -> tuple[MaintenanceAct, str]
     if facts.rounded_files:  # Wrong bounds make readers miss rows, so the size of the table does not matter.
         return (
             MaintenanceAct.CLUSTER,
-            f"{facts.rounded_files} of its files have rounded bounds, by which readers skip rows",
+            f"the minimum and maximum of {facts.rounded_files} files are rounded, so readers can miss rows",
         )
     if facts.large_files >= DEPTH_FILES_MIN and facts.depth > DEPTH_MAX and _helps(facts, wanted=wanted):
-        return MaintenanceAct.CLUSTER, f"a key lies in the range of {facts.depth:.1f} large files on average"
+        return MaintenanceAct.CLUSTER, f"a key lies within the key range of {facts.depth:.1f} large files on average"
     if facts.small_files > (1 if wanted else SMALL_FILES_MAX):
-        return _compacted(facts, f"{facts.small_files} of its files are small", wanted=wanted)
+        return _compacted(facts, f"{facts.small_files} files of the table are small", wanted=wanted)
     if facts.deleted > (0 if wanted else facts.rows * DELETED_SHARE_MAX):
-        why = f"{facts.deleted} of {facts.rows} rows are marked as deleted in its files"
+        why = f"{facts.deleted} of {facts.rows} rows in the files are marked as deleted"
         return _compacted(facts, why, wanted=wanted)
-    return MaintenanceAct.NOTHING, "its files need no rewriting"
+    return MaintenanceAct.NOTHING, "no file needs to be rewritten"
 
 
 def _compacted(facts: FileFacts, why: str, *, wanted: bool) -> tuple[MaintenanceAct, str]:
     if wanted or facts.compact_bytes <= COMPACT_BYTES_MAX:
         return MaintenanceAct.COMPACT, why
     return MaintenanceAct.NOTHING, (
-        f"{why}, but {facts.compact_bytes} bytes are too many to rewrite while merges wait; to rewrite them anyway: `sluice "
-        "maintain DESTINATION --tables DATABASE.TABLE --optimize`"
+        f"{why}, but {facts.compact_bytes} bytes are too many to rewrite while merges wait; to rewrite the "
+        "files anyway: `sluice maintain DESTINATION --tables DATABASE.TABLE --optimize`"
     )
 
 

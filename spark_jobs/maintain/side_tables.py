@@ -88,7 +88,7 @@ def vacuum(given: MaintainedSideTable, hours: float) -> Maintained | None:
     if side.log is None or before is None:
         return None
     version = side.version
-    reason = f"files that left it more than {hours:g} hours ago"
+    reason = f"files that left the table more than {hours:g} hours ago"
     plan = Maintained(name=given.name, act=VACUUM, reason=reason, before=before, after=before)
     try:
         # If the commits that removed files from the table were lost in a power failure, the table would still need the
@@ -115,7 +115,7 @@ def _done(given: MaintainedSideTable, plan: Maintained, since: int, began: float
 def _failure(given: MaintainedSideTable, error: Exception) -> TableError:
     return TableError(
         given.name,
-        f"{given.path} could not be maintained: {first_line(error)}; the next maintenance run repeats it",
+        f"{given.path} could not be maintained: {first_line(error)}; the next maintenance run tries again",
         own=False,
     )
 

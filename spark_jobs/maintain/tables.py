@@ -287,7 +287,7 @@ def vacuum(
         if properties:
             _run(session, table, set_properties(table.path, properties))
         _run(session, table, f"VACUUM {sql_text.delta_path(table.path)} RETAIN {math.ceil(hours)} HOURS")
-    reason = f"files that left it more than {hours:g} hours ago"
+    reason = f"files that left the table more than {hours:g} hours ago"
     plan = Maintained(name=table.name, act=VACUUM, reason=reason, before=before, after=before)
     made = _done(table, delta, plan, began, _record(table))
     return dataclasses.replace(made, **_removed(delta))
@@ -311,11 +311,11 @@ def _run(session: LakeSession, table: MaintainedTable, statement: str) -> None:
     except Exception as error:
         if is_away(error):
             why = (
-                f"the connection to Spark was lost during the maintenance of {table.name} ({first_line(error)}); the next maintenance run "
-                "repeats it"
+                f"the connection to Spark was lost during the maintenance of {table.name} "
+                f"({first_line(error)}); the next maintenance run tries again"
             )
             raise SparkUnavailableError(why) from error
-        raise TableError(table.name, f"Spark could not maintain it: {first_line(error)}", own=False) from error
+        raise TableError(table.name, f"Spark could not maintain the table: {first_line(error)}", own=False) from error
 
 
 def _done(table: MaintainedTable, delta: DeltaTable, made: Maintained, began: float, record: str) -> Maintained:
@@ -335,7 +335,7 @@ def _keep(table: MaintainedTable, since: int, record: TableRecord) -> None:
         sync_commits(table.path, since, record.version)
     except OSError as error:
         raise TableError(
-            table.name, f"a commit to {table.path} could not be synced to disk: {error}; check that disk"
+            table.name, f"a commit to {table.path} could not be synced to disk: {error}; check the disk of the lake"
         ) from error
     table.records.keep(table.name, record)
 
@@ -427,7 +427,8 @@ def prune_cuts(path: str, hours: float, fence: Fence, storage_options: Mapping[s
     except (DeltaError, OSError) as error:
         raise TableError(
             CUTS,
-            f"the consistent snapshots of the tables at {path} cannot be cleaned up: {error}; the next maintenance run repeats it",
+            f"the consistent snapshots of the tables at {path} cannot be cleaned up: {error}; the next "
+            "maintenance run tries again",
             own=False,
         ) from error
     return int(gone["num_deleted_rows"] or 0)

@@ -313,7 +313,10 @@ class _TableMerge:
         record = TableRecord(table_id=seen.table_id, version=seen.version)
         refuse_other_owner(self.table, self.writer, record)
         if last:
-            why = f"other writers commit to the Delta table {self.table.path} all the time ({first_line(error)}); the batch is tried again"
+            why = (
+                f"other writers committed to the Delta table {self.table.path} before each attempt of the merge "
+                f"({first_line(error)}); Sluice tries the batch again"
+            )
             raise TableError(self.table.name, why, own=False) from error
         return self.table.snapshot.version
 

@@ -15,9 +15,10 @@ NOT_OLDER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} >= t.{ORDER_KEY})"
 REMOVES = f"s.{OPERATION} IN ({fold.UPDATE_BEFORE}, {fold.DELETE})"
 LEAVES = f"s.{OPERATION} IN ({fold.INSERT}, {fold.UPDATE_AFTER})"
 UNKNOWN_ROW = (
-    "an update whose image lacks columns (binlog_row_image is not FULL) belongs to a row that the Delta table does not have, "
-    "so the missing values are unknown; re-snapshot the table with `sluice snapshot start`, or move it away and set "
-    "binlog_row_image=FULL to continue with new changes. Order key of the image: "
+    "an update whose image lacks columns (binlog_row_image is not FULL) belongs to a row that the Delta "
+    "table does not have, so the missing values are unknown; re-snapshot the table with `sluice snapshot "
+    "start`, or move the Delta table away and set binlog_row_image=FULL to continue with new changes. Order "
+    "key of the image: "
 )
 
 

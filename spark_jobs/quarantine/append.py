@@ -32,7 +32,9 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
     if batch.quarantine is None:
         return 0
     if not path:
-        raise StagedBatchError(f"{batch.directory} has values for the quarantine, but the run got no path for them")
+        raise StagedBatchError(
+            f"{batch.directory} has values for the quarantine, but the run received no path of the quarantine table"
+        )
     staged = _staged(batch.quarantine)
     try:
         fresh, transactions = _lacking(staged, batch, path, storage_options)
@@ -43,7 +45,10 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
     except (DeltaError, OSError) as error:
         raise TableError(
             NAME,
-            (f"the Delta table {path} cannot be written: {error}; check its disk or store, the batch is tried again"),
+            (
+                f"the Delta table {path} cannot be written: {error}; check the disk or object store of the table; "
+                "Sluice tries the batch again"
+            ),
             own=False,
         ) from error
     return int(fresh.num_rows)
@@ -55,7 +60,10 @@ def _require_kept(path: str, transactions: list[deltalake.Transaction], storage_
     """
     there = _opened(path, storage_options)
     if any(there is None or there.transaction_version(each.app_id) != each.version for each in transactions):
-        why = f"the Delta table {path} does not have what this run committed: another commit has replaced it; the batch is merged again"
+        why = (
+            f"the Delta table {path} does not have the rows that this run committed, because another commit "
+            "replaced them; Sluice merges the batch again"
+        )
         raise TableError(NAME, why, own=False)
 
 
@@ -103,9 +111,11 @@ def _staged(quarantine: StagedQuarantine) -> pa.Table:
     try:
         staged = pq.read_table(file)
     except (pa.ArrowException, OSError) as error:
-        raise StagedBatchError(f"{file} is named by the manifest and cannot be read: {error}{again}") from error
+        raise StagedBatchError(f"the manifest names the file {file}, which cannot be read: {error}{again}") from error
     if staged.num_rows != quarantine.rows:
-        raise StagedBatchError(f"{file} has {staged.num_rows} rows, its manifest says {quarantine.rows}{again}")
+        raise StagedBatchError(
+            f"the file {file} has {staged.num_rows} rows instead of the {quarantine.rows} rows in the manifest{again}"
+        )
     return staged
 
 

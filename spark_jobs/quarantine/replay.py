@@ -32,8 +32,9 @@ from sluice.spark_jobs.targets.report import TableTarget
 VIEW = "sluice_quarantine_replay"
 NUMBER_COLUMN, KEY_COLUMN, VALUE_COLUMN, NAMED, OCCURRENCE = "number", "order_key", "value", "named_", "occurrence"
 HISTORY_BEHIND = (
-    "its history lacks changes that its current-state table has, so the value would get a wrong period there: wait for the next "
-    "batch of the table, or re-snapshot it (`sluice snapshot start`), and start the replay again"
+    "the history of the table lacks changes that the current-state table has, so the value would get a wrong "
+    "period in the history: wait for the next batch of the table, or re-snapshot the table (`sluice snapshot "
+    "start`); then start the replay again"
 )
 
 
@@ -95,7 +96,10 @@ class ReplayedTable:
         try:
             sync_commits(table.path, on_disk, table.snapshot.version)
         except OSError as error:
-            why = f"a commit to {table.path} could not be synced to disk: {error}; check the disk, and start the replay again"
+            why = (
+                f"a commit to {table.path} could not be synced to disk: {error}; check the disk of the lake, and "
+                "start the replay again"
+            )
             raise TableError(table.name, why) from error
 
     def _key_of_history(self, table: DeltaTable) -> tuple[str, ...]:

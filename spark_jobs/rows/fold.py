@@ -139,8 +139,9 @@ def folded(
     if decided.lost.any() and not count:
         raise TableError(
             name,
-            f"{int(decided.lost.sum())} rows that the source had when it was compared are not found by their keys, and no "
-            "change deleted them: start the repair again, or re-snapshot the table with `sluice snapshot start`",
+            f"the source did not find {int(decided.lost.sum())} rows by their keys, although it had them during "
+            "the comparison, and no change deleted these rows: start the repair again, or re-snapshot the table "
+            "with `sluice snapshot start`",
             own=False,
         )
     if not count:
@@ -160,12 +161,16 @@ def _schema(name: str, segments: Sequence[ChangesSegment], read: Read | None) ->
     """
     if read is not None:
         if any(each.partial or _shape(each) != _shape(read) for each in segments):
-            raise TableError(name, "its columns changed while its rows were read; start the repair again", own=False)
+            raise TableError(
+                name, "the columns of the table changed during the repair; start the repair again", own=False
+            )
         return pa.schema([*OURS, *pq.read_schema(read.files[0])])
     first = segments[0]
     if any((each.columns, each.key, each.partial) != (first.columns, first.key, False) for each in segments):
         raise TableError(
-            name, "its columns changed while it was read, or its row images lack columns; start the backfill again"
+            name,
+            "the columns of the table changed during the backfill, or row images lack columns; start the "
+            "backfill again",
         )
     return pq.read_schema(first.file)
 

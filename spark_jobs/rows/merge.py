@@ -90,11 +90,13 @@ class StagedInterval:
         """
         act = self.backfill.kind
         if up_to > self.read_to:
-            why = f"the lake is at a later position than the {act} has read; start the {act} again"
+            why = f"the lake is at a later position than the end of what the {act} read; start the {act} again"
             raise TableError(name, why, own=False)
         found = [table for batch in staged for table in batch.tables if table.name == name]
         if any(len(table.changes) != len(table.segments) for table in found):
-            raise TableError(name, f"the table itself changed meanwhile; start the {act} again", own=False)
+            raise TableError(
+                name, f"another writer changed the Delta table during the {act}; start the {act} again", own=False
+            )
         return [segment for table in found for segment in table.changes]
 
 
@@ -190,7 +192,7 @@ class _OneTable:
     def _merge(self, name: str, target: TableTarget, segment: ChangesSegment, which: str = "") -> TableReport:
         table, act = staged_table(name, segment), self.interval.backfill.kind
         batch = self.interval.batch(table, which)
-        return merge_table(self.session, batch, table, target, self.context, reason=f"a {act} is merged by Spark")
+        return merge_table(self.session, batch, table, target, self.context, reason=f"Spark merges each {act}")
 
 
 def _each_table(names: Iterable[str], merge: Callable[[str], TableReport | None], act: str) -> list[TableReport]:
@@ -216,10 +218,13 @@ def _each_table(names: Iterable[str], merge: Callable[[str], TableReport | None]
 def _failure(name: str, error: Exception, act: str) -> TableError:
     if is_away(error):
         raise SparkUnavailableError(
-            f"the connection to Spark was lost during the {act} of {name} ({first_line(error)}); start it again"
+            f"the connection to Spark was lost during the {act} of {name} ({first_line(error)}); start the {act} again"
         ) from error
     return (
         error
         if isinstance(error, TableError)
-        else TableError(name, f"its {act} failed in Spark: {first_line(error)}; correct that and start the {act} again")
+        else TableError(
+            name,
+            f"the {act} of the table failed in Spark: {first_line(error)}; correct the cause and start the {act} again",
+        )
     )

@@ -18,7 +18,7 @@ from sluice.spark_jobs.table_owner import FoundTable, LakeWriter, TableRecord, r
 from sluice.spark_jobs.tables.renamed_table import DDL_UNSUPPORTED
 from sluice.spark_jobs.targets.report import TableTarget, report_of_buffered
 
-REASON = "conf/ has current_state: false for it"
+REASON = "conf/ has current_state: false for the table"
 
 
 def kinds_of(target: TableTarget) -> list[tuple[str, str]]:
@@ -54,8 +54,8 @@ def _found(writer: LakeWriter, record: TableRecord | None, table: SideTable) -> 
 def refuse_other_name(name: str, segment: SchemaSegment) -> None:
     """Raises TableError for a renamed table. It would have to take over rows, which only a current-state table has."""
     why = (
-        f"the table was {segment.renamed_from} before, and without a current-state table its rows are unknown; read them with "
-        "`sluice snapshot start`"
+        f"the table was {segment.renamed_from} before, and without a current-state table the rows from before "
+        "the rename are unknown; read the rows with `sluice snapshot start`"
     )
     raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
 

@@ -108,7 +108,10 @@ def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: st
 def _append(table: SideTable, schema: pa.Schema, batches: Any, order_key: int, user_metadata: str) -> bool:
     """Appends the batches. `batches`: returns them; called again if the commit must be repeated."""
     if table.log is None:
-        comment = f"Every change of {table.name}: a row a change, with the row before and after. Sluice appends to it."
+        comment = (
+            f"Every change of {table.name}: one row per change, with the row before and after the change. Sluice "
+            "appends to this table."
+        )
         table.make(schema, PROPERTIES, comment)
 
     def write() -> None:

@@ -51,10 +51,11 @@ def placed(
             spelled, kind = known.get(wanted.lower(), (wanted, column.type))
         if kind != column.type:
             why = (
-                f"the type of its column {column.name} is now {column.type}, and {spelled} is a column of another type"
+                f"column {column.name} of the table is now {column.type}, and the column {spelled} of the "
+                "change log or history has another type"
             )
             raise TableError(
-                name, f"{why}; move that change log or history away; Sluice then creates a new one", for_good=True
+                name, f"{why}; move the change log or history away; Sluice then creates a new one", for_good=True
             )
         names[column.name] = spelled
         if spelled.lower() not in known:
@@ -150,8 +151,12 @@ def _as_type(text: str, kind: str, wanted: str) -> str:
 def _refuse_name(name: str, column: str, taken: Sequence[str]) -> None:
     ways = "exclude the column, or take change_log and history of this table out of conf/"
     if column.lower() in {each.lower() for each in taken}:
-        raise TableError(name, f"its history has another column named {column}; {ways}", for_good=True)
+        raise TableError(
+            name,
+            f"the history needs a column of its own with the name {column}, which the table has too; {ways}",
+            for_good=True,
+        )
     if UNPLAIN.search(column):
         raise TableError(
-            name, f"Delta accepts the name of its column {column!r} only in current-state tables; {ways}", for_good=True
+            name, f"Delta accepts the column name {column!r} only in current-state tables; {ways}", for_good=True
         )

@@ -51,10 +51,14 @@ READ, COLUMNS, RENAMED = "read", "columns", "renamed"
 VIEW = "sluice_history"
 KEY_PROPERTY = "sluice.key"  # A table property: the source's key columns, by which versions are closed.
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
-OUT = "or take `history` of it out of conf/"
-KEYLESS = f"it has no key, so no row of it has a history; name columns in `key`, {OUT} (change_log needs none)"
+OUT = "or remove `history` of the table from conf/"
+KEYLESS = (
+    f"the table has no key, so rows cannot be identified for a history; name columns in `key`, {OUT} (change_log "
+    "needs none)"
+)
 PARTIAL = (
-    f"its images lack columns, and each version of a history needs all: set binlog_row_image=FULL on the source, {OUT}"
+    "row images of the table lack columns, and each version in a history needs all columns: set "
+    f"binlog_row_image=FULL on the source, {OUT}"
 )
 
 
@@ -138,11 +142,12 @@ class History:
         unread = sorted(frozenset(at.log.protocol().reader_features or ()) - FEATURES)
         if unread and self.session is None:
             why = (
-                f"its current-state table has {', '.join(unread)}, which deltalake cannot read, and its history begins with "
-                "the rows of that table"
+                "the history begins with the rows of the current-state table, which has the features "
+                f"{', '.join(unread)} that deltalake cannot read"
             )
             raise TableError(
-                self.table.name, f"{why}; let its snapshot end first, or take `history` of it out of conf/"
+                self.table.name,
+                f"{why}; wait until the snapshot of the table ends, or remove `history` of the table from conf/",
             )
         if not unread and self._is_small(at.row_count + row_count(self.table)):
             found = QueryBuilder().register("m", at.log).register("h", self.table.log)
@@ -293,7 +298,10 @@ class History:
             mapped = placed(self.table.name, columns, {}, [column.name for column in PERIOD])
             fields = [pa.field(mapped.names[column.name], types.field(column.name).type) for column in columns]
             own = [pa.field(column.name, PERIOD_TYPES[column.name]) for column in PERIOD]
-            comment = f"Every version of every row of {self.table.name}, with the time it was valid. Sluice writes it."
+            comment = (
+                f"Every version of every row of {self.table.name}, with the period in which the version was "
+                "valid. Only Sluice writes this table."
+            )
             self.table.make(pa.schema([*fields, *own]), {KEY_PROPERTY: json.dumps(list(key))}, comment)
             return mapped.names
         self._keep_key(key)
@@ -329,9 +337,9 @@ class History:
             self._take_over(values, at, renames=any(each.renamed for each in found))
         lacking = [each.column for each in found if each.column in keys]
         if self._lack(lacking):
-            has = f"open rows of its history have NULL in the key column(s) {', '.join(lacking)}"
-            why = f"{has}, so a change of a row would not find the version that it ends"
-            ways = f"move {self.table.path} away: a new history begins with the current rows"
+            has = f"current rows of the history have NULL in the key column(s) {', '.join(lacking)}"
+            why = f"{has}, so a change of such a row could not end the current version"
+            ways = f"move {self.table.path} away: Sluice then creates a history that begins with the current rows"
             raise TableError(self.table.name, f"{why}; {ways}", for_good=True)
         return mapped
 

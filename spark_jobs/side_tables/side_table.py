@@ -82,9 +82,9 @@ class SideTable:
             raise TableError(self.name, unreadable_log(self.path, error)) from error
         if self.log.metadata().name != self.app_id:
             why = (
-                f"the Delta table {self.path} is not the one that {self.app_id} wrote; move it away, and Sluice creates a new one (a "
-                "history with the rows of the current-state table); or `sluice lake accept` the table, which also accepts "
-                "its change log and history"
+                f"the Delta table {self.path} is not the table that {self.app_id} wrote; move that table "
+                "away, and Sluice creates a new one (a history with the rows of the current-state table); or "
+                "use `sluice lake accept` for the source table, which also accepts its change log and history"
             )
             raise TableError(self.name, why, state=TABLE_OWNED, for_good=True)
         return self
@@ -127,10 +127,7 @@ class SideTable:
         if self.open().log is None:
             raise TableError(
                 self.name,
-                (
-                    f"the Delta table {self.path} could not be created; check whether that folder contains something "
-                    "else"
-                ),
+                (f"the Delta table {self.path} could not be created; check whether the folder contains other files"),
             )
 
     def add(self, columns: tuple[LakeColumn, ...]) -> None:
@@ -178,7 +175,10 @@ class SideTable:
                 self.conflicts.add(self.name)
                 self.open()
                 if tried == TRIES_MAX:
-                    why = f"other writers commit to the Delta table {self.path} all the time ({error}); Sluice tries again"
+                    why = (
+                        f"other writers committed to the Delta table {self.path} before each attempt ({error}); "
+                        "Sluice tries again"
+                    )
                     raise TableError(self.name, why) from error
                 continue
             self.open()

@@ -98,8 +98,8 @@ def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> N
     for table in batch.tables:
         if targets[table.name].change_log and any(segment.rows and not segment.log for segment in table.changes):
             raise StagedBatchError(
-                f"{batch.directory} has no preimages of {table.name}: it was staged before change_log was set in conf/; roll "
-                "the batch back, and it is staged again"
+                f"{batch.directory} has no preimages of {table.name}: the batch was staged before change_log "
+                "was set in conf/; roll the batch back to have it staged again"
             )
 
 
@@ -125,7 +125,9 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
         if is_away(error):
             raise
         line = first_line(error)
-        raise TableError(name, f"its change log or history could not be written: {line}; Sluice tries again") from error
+        raise TableError(
+            name, f"the change log or history of the table could not be written: {line}; Sluice tries again"
+        ) from error
 
 
 def is_large(share: Share) -> bool:
@@ -167,12 +169,12 @@ def _failure(name: str, error: Exception) -> TableError:
     line, features = first_line(error), FEATURES.search(str(error))
     if features:
         why = (
-            f"deltalake cannot read or write its change log or history ({features[0].strip()}): drop the feature, or move "
-            "that table away"
+            f"deltalake cannot read or write the change log or history of the table ({features[0].strip()}): "
+            "drop the feature, or move the change log or history away"
         )
         return TableError(name, why, for_good=True)
     trouble = LAKE_TROUBLE.search(line) or STORE_TROUBLE.search(line)
-    why = f"its change log or history could not be written: {line}; Sluice tries again"
+    why = f"the change log or history of the table could not be written: {line}; Sluice tries again"
     return TableError(name, why, own=not trouble)
 
 

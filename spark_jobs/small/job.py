@@ -31,14 +31,17 @@ logger = logging.getLogger(__name__)
 # How many tables a task merges. Starting a task takes as long as one merge, and a task with this number of tables takes about a second.
 TABLES_A_TASK = 12
 ANSWER = "number long, answer string"
-SILENT = "its Spark task returned no result"
+SILENT = "the Spark task of the table returned no result"
 PACKAGES = ("deltalake", "pyarrow")  # The packages of which tasks must have the same versions as the run.
 NO_TABLE = -1  # The job number of an answer that is about the executor itself.
 # The most threads that merge tables in the run. Each may have a table of `ways.ROWS_MAX` rows in memory.
 THREADS_MAX = 4
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # Tasks must run the same minor version of Python.
 UNFIT = "unfit"  # A key in answers: the reason why the executors cannot merge any table.
-OLD_SPARK = "this Spark Connect server is older than 4.1, where each session leaves a Python process on the executors"
+OLD_SPARK = (
+    "this Spark Connect server is older than 4.1, where each session leaves a Python process on the executors "
+    "after its end"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,11 +92,16 @@ def why_not_on_executors(settings: SparkSettings) -> str:
         try:
             answers = _on_executors(session, [])
         except Exception as error:
-            return f"{_failed(error)}: Spark merges every small table on its own, which takes nearly a second each"
+            return (
+                f"{_failed(error)}: Spark merges each small table by a MERGE of its own, which takes nearly a "
+                "second per table"
+            )
     why = str(answers.get(NO_TABLE, {}).get(UNFIT, ""))
     wanted = " and ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     advice = (
-        "" if why == OLD_SPARK else f"; to merge them on the executors, install Python {PYTHON} with {wanted} there"
+        ""
+        if why == OLD_SPARK
+        else f"; to merge small tables on the executors, install Python {PYTHON} with {wanted} on the executors"
     )
     return f"{why}: runs merge small tables in their own process{advice}" if why else ""
 
@@ -127,7 +135,7 @@ def _lacking(error: BaseException) -> str:
 
 
 def _failed(error: BaseException) -> str:
-    return f"the job of small tables failed: {first_line(error)}"
+    return f"the Spark job that merges small tables failed: {first_line(error)}"
 
 
 def _in_the_run(fence: Fence, jobs: Mapping[int, SmallJob]) -> dict[int, dict[str, Any]]:
@@ -231,7 +239,7 @@ def _merged(job: SmallJob, fence: Fence | None, conflicts: CommitConflicts) -> d
         reason = without_secrets(error.reason, job.storage_options)
         return {"error": [error.table, reason, error.state, error.for_good, error.own]}
     except Exception as error:  # Whatever the error is, Spark may succeed, or report it.
-        why = f"deltalake could not merge it: {type(error).__name__}: {first_line(error)}"
+        why = f"deltalake could not merge the table: {type(error).__name__}: {first_line(error)}"
         return {"declined": without_secrets(why, job.storage_options)}
     if isinstance(result, Declined):
         return {"declined": result.reason}

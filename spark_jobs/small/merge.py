@@ -98,7 +98,7 @@ def merge_small(job: SmallJob, conflicts: CommitConflicts) -> tuple[TableReport,
             return _merge_once(job)
         except exceptions.CommitFailedError:
             conflicts.add(job.staged.name)
-    return Declined(reason=f"another writer committed to it first, {TRIES_MAX} times in a row")
+    return Declined(reason=f"another writer committed to the Delta table first, {TRIES_MAX} times in a row")
 
 
 def _merge_once(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:

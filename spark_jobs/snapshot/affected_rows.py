@@ -43,7 +43,7 @@ class AffectedRows:
         self._spelled = {name.lower(): name for name in schema.names if not name.startswith(OURS)}
         if lacking := {name for columns in self.wanted for name in columns} - self._spelled.keys():
             raise CascadesUnseenError(
-                f"foreign keys change its column {min(lacking)}, but conf/ does not capture that column: capture it"
+                f"foreign keys change the column {min(lacking)}, which conf/ does not capture: capture the column"
             )
         self._count = 0
 
@@ -118,7 +118,8 @@ class AffectedRows:
         self._count += 1
         if self._count > ROWS_MAX:
             raise CascadesUnseenError(
-                f"foreign keys may have changed more than {ROWS_MAX:,} of its rows and buffered images while its rows were read"
+                f"foreign keys may have changed more than {ROWS_MAX:,} rows and buffered images of the table "
+                "during its snapshot"
             )
 
     def _last(self, keys: set[Values]) -> list[tuple[dict[str, Any], dict[str, Any]]]:

@@ -82,8 +82,9 @@ def given_again(events: Sequence[Event]) -> str:
                 and _values(cascade.columns, cascade.referenced, event.new or {}, shared) in gone[columns, shared]
             ):
                 return (
-                    f"the foreign key {cascade.name} gave its rows a value that rows of {cascade.parent_name} had lost while they were "
-                    "read, and it is unknown which of the two a row was read with"
+                    f"the foreign key {cascade.name} gave rows of the table a value during the snapshot that "
+                    f"rows of {cascade.parent_name} no longer had, so whether a row was read with the old or "
+                    "the new value is unknown"
                 )
         for columns in every:
             shared = tuple(name for name in cascade.columns if name in columns)
@@ -101,11 +102,11 @@ def _values(columns: Sequence[str], referenced: Sequence[str], row: Mapping[str,
 def _refuse(given: Publication, events: Sequence[Event]) -> None:
     why = given_again(events) if given.key else ""
     if not given.target.current_state:
-        why = "the lake has only its change log or history"
+        why = "the lake has only the change log or history of the table"
     elif is_partial(given):
         why = "images lack columns (binlog_row_image is not FULL)"
     if why:
-        raise CascadesUnseenError(f"foreign keys changed its rows while they were read: {why}")
+        raise CascadesUnseenError(f"foreign keys changed rows of the table during the snapshot: {why}")
 
 
 def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) -> list[Derived]:
@@ -120,7 +121,9 @@ def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) 
     if name in play.errors or play.missing:
         error = play.errors.get(name)
         raise CascadesUnseenError(
-            without_advice(error.reason) if error else "foreign keys changed its rows by values that no event contains"
+            without_advice(error.reason)
+            if error
+            else "foreign keys changed rows of the table to values that no event contains"
         )
     derived = play.derived[name]
     if not rows.key:

@@ -83,7 +83,8 @@ def buffer_changes(table: StagedTable, changes: Sequence[Passed], buffered: Buff
         before = _count(buffered.cascades)
         if before + len(new) > CHANGES_MAX:
             raise TooManyChangesError(
-                f"more than {CHANGES_MAX:,} changes of values that its foreign keys refer to were buffered while its rows were read"
+                f"more than {CHANGES_MAX:,} changes of values to which foreign keys of the table refer were "
+                "buffered during the snapshot"
             )
         name = f"{end:0{KEY_DIGITS}d}.{before + len(new):0{COUNT_DIGITS}d}.parquet"
         write_rows(_rows(new, _images_before(table, new)), buffered.cascades, name)
@@ -121,9 +122,9 @@ def _read(child: str, cascades: StoredFiles, name: str, columns: list[str] | Non
     found = (table.schema.metadata or {}).get(FORMAT_KEY, b"none")
     if found != FORMAT:
         why = (
-            f"its buffered changes of parent rows in {cascades.url or cascades.folder}/{name} have the format {found.decode()}, and this "
-            f"version of Sluice reads format {FORMAT.decode()}: use `sluice snapshot cancel`, then `sluice snapshot start`; or continue "
-            "with the version that wrote the file"
+            f"the buffered changes of parent rows in {cascades.url or cascades.folder}/{name} have the format "
+            f"{found.decode()} instead of {FORMAT.decode()}, which this version of Sluice reads: use `sluice "
+            "snapshot cancel`, then `sluice snapshot start`; or continue with the version that wrote the file"
         )
         raise TableError(child, why)
     return table
@@ -204,7 +205,10 @@ def _as_table_error(table: str, files: StoredFiles) -> Iterator[None]:
     try:
         yield
     except (OSError, StoreError) as error:
-        why = f"what foreign keys changed in it could not be buffered in {files.url or files.folder}: {error}"
+        why = (
+            "the changes that foreign keys made to the table could not be buffered in "
+            f"{files.url or files.folder}: {error}"
+        )
         raise TableError(table, why, own=False) from error
 
 

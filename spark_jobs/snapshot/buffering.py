@@ -118,14 +118,16 @@ def _read_again(
         why = "rows changed their keys, and their images lack columns"
         return holds.again(name, segment.last_order_key, why, images=True)
     tries = (
-        f"while they were read, {buffered.restarts + 1} times in a row" if segment.key else "of a table without a key"
+        f"during the snapshot, {buffered.restarts + 1} times in a row" if segment.key else "of a table without a key"
     )
     why = (
-        f"images lack columns (binlog_row_image is not FULL) of rows that changed {'their keys ' if segment.key else ''}{tries}: set "
-        "binlog_row_image=FULL on the source until the table is published, or make no such changes until then, and start the snapshot again"
+        "images lack columns (binlog_row_image is not FULL) of rows that changed "
+        f"{'their keys ' if segment.key else ''}{tries}: set binlog_row_image=FULL on the source until the "
+        "table is published, or make no such changes until the table is published; then start the snapshot "
+        "again"
     )
     holds.fail(name, why)
-    raise TableError(name, f"its snapshot failed: {why}", state=IMAGE_NOT_FULL, for_good=True)
+    raise TableError(name, f"the snapshot of the table failed: {why}", state=IMAGE_NOT_FULL, for_good=True)
 
 
 def _hold(name: str, segment: ChangesSegment, buffered: BufferedChanges) -> int:
@@ -136,7 +138,7 @@ def _hold(name: str, segment: ChangesSegment, buffered: BufferedChanges) -> int:
         return (_put if buffered.files.url else _keep)(segment, buffered.files, after)
     except (OSError, StoreError) as error:
         where = buffered.files.url or buffered.files.folder
-        raise TableError(name, f"its changes could not be buffered in {where}: {error}", own=False) from error
+        raise TableError(name, f"changes of the table could not be buffered in {where}: {error}", own=False) from error
 
 
 def _put(segment: ChangesSegment, files: StoredFiles, after: int) -> int:

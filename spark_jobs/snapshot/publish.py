@@ -47,7 +47,9 @@ from sluice.spark_jobs.tables.delta_table import (
 from sluice.spark_jobs.tables.renamed_table import carried_properties, is_mapped
 from sluice.spark_jobs.targets import layout
 
-AGAIN = "the stream is being read again and has not reached the position that the table has; Sluice tries again"
+AGAIN = (
+    "the stream is being read again and has not reached the position of the table in the lake yet; Sluice tries again"
+)
 RESUME = "sluice snapshot resume"
 SNAPSHOT_PROPERTY = "sluice.snapshot"  # A table property: the id of the snapshot from which the table was created.
 
@@ -73,7 +75,10 @@ def publish_snapshot(
         except (SparkJobError, ColumnsDifferError):
             raise
         except StoreError as error:
-            why = f"its rows and buffered changes are in a store that cannot be used now: {error}; Sluice tries again"
+            why = (
+                f"the store with the rows and buffered changes of the snapshot cannot be used now: {error}; "
+                "Sluice tries again"
+            )
             raise TableError(given.owner.table, why, own=False) from error
         except Exception as error:
             line = first_line(error)
@@ -88,7 +93,9 @@ def _failed_in(error: Exception) -> str:
     """Returns what failed: Spark's publication, or the type of an error that does not come from Spark."""
     by_spark = type(error).__module__.startswith(("pyspark", "py4j"))
     return (
-        "Spark could not publish its rows" if by_spark else f"its rows could not be published ({type(error).__name__})"
+        "Spark could not publish the rows of the snapshot"
+        if by_spark
+        else f"the rows of the snapshot could not be published ({type(error).__name__})"
     )
 
 
@@ -104,7 +111,9 @@ def publish(
     started = time.monotonic()
     check_columns(given)
     if (rows := given.chunks.rows()) != given.rows:
-        raise ColumnsDifferError(f"the files of its chunks have {rows} rows, and {given.rows} were read")
+        raise ColumnsDifferError(
+            f"the files of the chunks have {rows} rows instead of the {given.rows} rows that were read"
+        )
     label = given.label()
     apply_cascades(given, label, session.fence)
     if not given.target.current_state:
@@ -129,7 +138,7 @@ def publish(
     free = before.exists or whole_files.clear(given, session.fence, storage_options)
     properties = _properties(given, before)
     if not why and not (free and whole_files.make_of_files(given, label, properties, session.fence, storage_options)):
-        why = "there is something at its path already"
+        why = "the path of the table is not empty"
     if why:
         there = before if given.target.shard is None else publish_shard.give_columns(session, given, table)
         _make_by_spark(session, given, there, label)
@@ -156,7 +165,7 @@ def publish(
         table_rows=size.rows if size else None,
         table_bytes=size.bytes if size else None,
         way="spark" if why else "files",
-        reason=why or "the files of what was read became the table's",
+        reason=why or "the files of the chunks became the files of the table",
     )
 
 
@@ -337,7 +346,7 @@ def _check_completed(session: LakeSession, given: Publication) -> None:
     query = publish_sql.incomplete(_rows(given, partial=True))
     count = int(session.spark.sql(query).collect()[0][0])
     if count:
-        raise ColumnsDifferError(f"{count} rows were inserted while the table was read, by images that lack columns")
+        raise ColumnsDifferError(f"images that lack columns inserted {count} rows during the snapshot")
 
 
 def _scratch(given: Publication) -> Path:

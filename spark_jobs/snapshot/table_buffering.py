@@ -24,7 +24,7 @@ from sluice.spark_jobs.staged_batch import StagedBatch
 from sluice.spark_jobs.targets.report import TableTarget
 
 NO_ERRORS: Mapping[str, TableError] = MappingProxyType({})
-NOT_BUFFERED = "its changes could not be buffered"
+NOT_BUFFERED = "changes of the table could not be buffered"
 
 
 class Buffering:
@@ -68,7 +68,10 @@ class Buffering:
             return max(buffered.after, complete_up_to(buffered.cascades))
         except (OSError, StoreError) as error:
             raise TableError(
-                name, f"its buffered changes cannot be read: {error}; check their disk or object store", own=False
+                name,
+                f"the buffered changes of the table cannot be read: {error}; check the disk or object store "
+                "with these changes",
+                own=False,
             ) from error
 
     def buffer_others(self) -> None:
@@ -123,7 +126,9 @@ class Buffering:
             buffered = self._unseen(name, str(error))
         report = buffer_table(table, self._targets[name], self._holds, buffered)
         if changes and self._buffered(name).after not in {buffered.after, self._end}:
-            self._unseen(name, "foreign keys changed its rows in a batch in which the table was altered or truncated")
+            self._unseen(
+                name, "foreign keys changed rows of the table in a batch in which the table was altered or truncated"
+            )
         mark_complete(name, self._buffered(name), self._end)
         return report
 
@@ -133,5 +138,5 @@ class Buffering:
     def _buffered(self, name: str) -> BufferedChanges:
         buffered = self._holds.get(name)
         if buffered is None:
-            raise TableError(name, "its snapshot is no longer open", own=False)
+            raise TableError(name, "the snapshot of the table is no longer open", own=False)
         return buffered

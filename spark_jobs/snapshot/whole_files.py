@@ -58,7 +58,7 @@ def why_not(given: Publication, before: DeltaSnapshot, defaults: Sequence[str]) 
     tables by default.
     """
     if given.target.shard is not None:
-        return "it is one of the shards of a table"
+        return "the table is one of several shards in a Delta table"
     return next(itertools.chain(_obstacles(given, before, defaults), _obstacles_in_files(given)), "")
 
 
@@ -71,26 +71,26 @@ def _obstacles(given: Publication, before: DeltaSnapshot, defaults: Sequence[str
     if why := _place_refused(target.path, given.chunks.url):
         yield why
     if target.layout:
-        yield "conf/ defines its layout"
+        yield "conf/ defines the layout of the table"
     if defaults:
-        yield f"Spark has settings of its own for new tables: {', '.join(defaults)}"
+        yield f"the Spark session has default properties for new tables: {', '.join(defaults)}"
     if not given.key:
-        yield "it has no key"
+        yield "the table has no key"
     if given.soft_deletes:
         yield "deleted rows are only marked (`deletes: soft`)"
     for column in given.columns:
         if not PLAIN_NAME.fullmatch(column.name):
-            yield f"the name of column {column.name!r} has more than letters and digits"
+            yield f"the name of column {column.name!r} has characters other than letters and digits"
         if column.type not in PLAIN_TYPES and not column.type.startswith("decimal("):
             yield f"column {column.name} is a {column.type}"
     if others := set(given.key) - {column.name for column in given.columns}:
-        yield f"conf/ spells the key column {min(others)} otherwise than the source"
+        yield f"conf/ spells the key column {min(others)} differently from the source"
 
 
 def _place_refused(path: str, chunks_url: str) -> str:
     """Returns why files of chunks cannot be put to a table's path; empty if they can. `chunks_url`: empty if the chunks are local."""
     if local_folder(path) is not None:
-        return "the rows that were read are in a store, and the lake is in a folder" if chunks_url else ""
+        return "the chunks are in a store, and the lake is in a folder" if chunks_url else ""
     return (
         ""
         if is_in_store(path)
@@ -107,9 +107,9 @@ def _obstacles_in_files(given: Publication) -> Iterator[str]:
             yield f"the key column {column.name} may be NULL, or is a {column.type}"
     rows, size = given.changes.rows(), sum(given.changes.sizes().values())
     if rows > BUFFERED_ROWS_MAX or size > BUFFERED_BYTES_MAX:
-        yield f"{rows:,} changes of it were buffered, {size >> 20} MiB"
+        yield f"{rows:,} changes of the table were buffered, {size >> 20} MiB"
     if not all(_has_marks(given, footer) for footer in given.chunks.footers().values()):
-        yield "its rows were read without a position"
+        yield "the rows were read without a position"
 
 
 def _has_marks(given: Publication, footer: pq.FileMetaData) -> bool:

@@ -194,8 +194,8 @@ class DeltaTable:
         except (exceptions.DeltaError, OSError) as error:
             raise TableError(
                 self.name,
-                f"version {version} of the Delta table {self.path} cannot be read any more: {error}; "
-                "its files were removed, or its disk or store does not answer",
+                f"version {version} of the Delta table {self.path} cannot be read any more: {error}. Files of "
+                "this version were removed, or the disk or object store does not answer",
             ) from error
 
     def found(self, record: TableRecord | None, owner: str = "") -> FoundTable:
@@ -267,7 +267,8 @@ class DeltaTable:
         if not self.snapshot.exists:
             raise TableError(
                 self.name,
-                f"there is no Delta table at {self.path}: it was removed, or is not created yet; Sluice tries again",
+                f"no Delta table exists at {self.path}: the table was removed, or is not created yet; Sluice "
+                "tries again",
             )
         version, files = self._read
         if version != self.snapshot.version:
@@ -380,7 +381,7 @@ def schema_statements(
     """
     _refuse_clashes(table.name, wanted)
     if table.shard != target.shard:
-        raise ValueError(f"{table.name} is looked up as the shard {table.shard}, and is written as {target.shard}")
+        raise ValueError(f"{table.name} is read as the shard {table.shard} and written as the shard {target.shard}")
     if not table.snapshot.exists:
         target.refuse_clash(table.name)
         return [_create(table.name, target, wanted, key, owner)]
@@ -396,8 +397,8 @@ def _refuse_clashes(name: str, wanted: tuple[LakeColumn, ...]) -> None:
             raise TableError(
                 name,
                 (
-                    f"the column name {column.name} occurs twice in the table and Sluice's own columns, if upper and lower case "
-                    "are ignored; exclude the column (`column_exclude`)"
+                    f"the column name {column.name} occurs twice in the columns of the table and of Sluice, "
+                    "if letter case is ignored; exclude the column (`column_exclude`)"
                 ),
             )
 
@@ -454,8 +455,9 @@ def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[LakeCol
         elif type_name != column.type and not shards.holds(target.shard, type_name, column.type):
             raise TableError(
                 table.name,
-                f"column {column.name} is {column.type} in the source and {type_name} in the Delta table {target.path}; "
-                "change the type there, or move the table away and re-snapshot it with `sluice snapshot start`",
+                f"column {column.name} is {column.type} in the source and {type_name} in the Delta table "
+                f"{target.path}; change the type in the Delta table, or move the Delta table away and "
+                "re-snapshot it with `sluice snapshot start`",
             )
     return [f"ALTER TABLE {sql_text.delta_path(target.path)} ADD COLUMNS ({', '.join(added)})"] if added else []
 

@@ -100,7 +100,10 @@ def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, 
         with ThreadPoolExecutor(FOOTERS_AT_ONCE, thread_name_prefix="footers") as pool:
             by_deltalake = list(pool.map(lambda each: _is_of_deltalake(path, each, storage_options), chosen))
     except (OSError, pa.ArrowException, StoreError) as error:
-        why = f"a file of the Delta table {path} cannot be read, so whether its bounds are exact is unknown: {error}"
+        why = (
+            f"a file of the Delta table {path} cannot be read, so whether the minimum and maximum of its columns "
+            f"are exact is unknown: {error}"
+        )
         raise TableError(name, why, own=False) from error
     return tuple(each for each, inexact in zip(chosen, by_deltalake, strict=True) if inexact)
 
@@ -120,8 +123,8 @@ def fix_bounds(
     session.commit_without_version(user_metadata)
     if found:
         logger.warning(
-            "%s: %s files of %s had rounded bounds and are rewritten; changes may have missed rows in them: compare it with "
-            "`sluice equal`",
+            "%s: the minimum and maximum of %s files of %s were rounded, and Sluice rewrites these files; "
+            "earlier merges may have missed rows in them: compare the table with `sluice equal`",
             *(table.name, len(found), table.path),
         )
         session.expect(table.row_count)

@@ -71,17 +71,19 @@ class Origins:
         origin = segment.renamed_from
         target = self.target_of(origin)
         if target is None:
-            raise TableError(name, f"the table was {origin} before, and the path of that table in the lake is unknown")
+            raise TableError(
+                name, f"the table was renamed from {origin}, and the path of {origin} in the lake is unknown"
+            )
         if target.shard is not None:
             why = (
-                f"the table was {origin} before, a shard, whose rows are not moved; re-snapshot the table with `sluice "
-                "snapshot start`"
+                f"the table was renamed from {origin}, which is a shard, and Sluice does not move rows of "
+                "shards; re-snapshot the table with `sluice snapshot start`"
             )
             raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
         if not target.current_state:
             why = (
-                f"the table was {origin} before, which has current_state: false in conf/; read its rows with `sluice snapshot "
-                "start`"
+                f"the table was renamed from {origin}, which has current_state: false in conf/; read the rows "
+                "of the table with `sluice snapshot start`"
             )
             raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
         owner, record = self.batch.owner_of(origin), self.records.get(origin)
@@ -93,7 +95,7 @@ class Origins:
             )
         except TableError as error:
             raise TableError(
-                name, f"the table was {origin} before; {error.reason}", state=error.state, for_good=True
+                name, f"the table was renamed from {origin}; {error.reason}", state=error.state, for_good=True
             ) from error
         return Origin(name=origin, path=table.path, snapshot=table.before(segment.order_key), rows=table.row_count)
 
@@ -139,10 +141,11 @@ def _value(name: str, column: LakeColumn, origin: Origin) -> str:
     there, kind = origin.snapshot.columns.get(column.name.lower(), ("", column.type))
     has_none = not origin.snapshot.exists or column.name == DELETED
     if kind != column.type or not (there or has_none):
-        has = f"column {there} is {kind} and not {column.type}" if there else f"there is no column {column.name}"
+        has = f"column {there} is {kind} instead of {column.type}" if there else f"there is no column {column.name}"
         reason = (
-            f"the table was {origin.name} before, and in the Delta table {origin.path} {has}: conf/ has different settings "
-            "for the two names; make them equal and resume the table, or re-snapshot it"
+            f"the table was renamed from {origin.name}, and in the Delta table {origin.path} {has}: conf/ has "
+            "different settings for the two names; make these settings equal and resume the table, or "
+            "re-snapshot the table"
         )
         raise TableError(name, reason, state=DDL_UNSUPPORTED, for_good=True)
     value = sql_text.identifier(there) if there else f"CAST(NULL AS {column.type})"

@@ -16,8 +16,8 @@ from sluice.spark_jobs.errors import TableError
 FEED_PROPERTY = "delta.enableChangeDataFeed"
 CLUSTERING = "clustering"  # Delta's name of the feature.
 CLUSTERED = (
-    "conf/ has partition_by for it, and Delta cannot partition a clustered table: remove partition_by from conf/, or move "
-    "the table's folder away and re-snapshot it with `sluice snapshot start`"
+    "conf/ has partition_by for the table, and Delta cannot partition a clustered table: remove partition_by "
+    "from conf/, or move the table's folder away and re-snapshot it with `sluice snapshot start`"
 )
 # A table property: the clustering columns that Sluice set last. Delta stores them where clients do not read them.
 CLUSTER_PROPERTY = "sluice.clusterBy"
@@ -56,7 +56,8 @@ def clause(
         if column.lower() not in known:
             raise TableError(
                 name,
-                f"partition_by or cluster_by in conf/ names {column}, which is not a column of it; correct the setting",
+                f"partition_by or cluster_by in conf/ names {column}, which is not a column of the table; "
+                "correct the setting",
             )
     if layout.partition_by and CLUSTERING in features:
         raise TableError(name, CLUSTERED)
@@ -96,6 +97,7 @@ def refuse_other_partitions(name: str, path: str, layout: Layout, there: tuple[s
         is_by, ours = ", ".join(there) or "nothing", ", ".join(layout.partition_by) or "nothing (cluster_by)"
         raise TableError(
             name,
-            f"the Delta table {path} is partitioned by {is_by}, and conf/ has partition_by {ours}: Delta partitions a table when it is "
-            "created; remove that setting from conf/, or create the table again with `sluice snapshot start`",
+            f"the Delta table {path} is partitioned by {is_by}, and conf/ has partition_by {ours}: Delta "
+            "partitions a table when it is created; remove the setting from conf/, or create the table "
+            "again with `sluice snapshot start`",
         )

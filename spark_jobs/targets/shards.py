@@ -81,15 +81,24 @@ def mismatch(shard: Shard | None, properties: Mapping[str, str], path: str, owne
 
 def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, owner: str) -> Iterator[str]:
     there, column = owners(properties), properties.get(COLUMN_PROPERTY, "")
-    apart = "Give this one another path in conf/"
+    apart = "Give this table another path in conf/"
     if shard is None:
         if there:
-            yield f"the Delta table {path} has rows of {len(there)} shards, and this table is none of them. {apart}"
+            yield (
+                f"the Delta table {path} has rows of {len(there)} shards, and this table is not one of these "
+                f"shards. {apart}"
+            )
         return
     if OWNER_PROPERTY in properties:
-        yield f"the Delta table {path} belongs to one source table, and its rows do not tell shards apart. {apart}"
+        yield (
+            f"the Delta table {path} belongs to one source table, and no column of the Delta table names the "
+            f"shard of a row. {apart}"
+        )
     if column and column != shard.column:
-        yield f"the Delta table {path} has the names of shards in {column}, and conf/ has {shard.column}. Set {column} there"
+        yield (
+            f"the Delta table {path} has the names of shards in {column}, and conf/ has {shard.column}. Set "
+            f"{column} as the column in conf/"
+        )
     asks, kept = Owner.from_text(owner), properties.get(LOCKS_PROPERTY, "")
     elsewhere = sorted(name for name, whose in there.items() if not _same_runs(Owner.from_text(whose), asks))
     if elsewhere and shard.locks and kept and kept != shard.locks:
@@ -97,13 +106,15 @@ def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, o
         yield (
             f"the Delta table {path} has rows of the destination {theirs} (shard {elsewhere[0]!r}), whose "
             f"runs use the locks at {kept}; those of {asks.destination} use the locks at {shard.locks}, so "
-            "both would write at once. Keep both in one conf/, or with one `meta` and one folder of "
-            "engines; else give this one another `into` in conf/"
+            "runs of both destinations could write at the same time. Keep both destinations in one conf/, or "
+            "let them share `meta` and the folder of the engines; or give this destination another `into` in "
+            "conf/"
         )
     if others := sorted(name for name, whose in there.items() if whose == owner and name != shard.name):
         yield (
-            f"the Delta table {path} has rows of this table under the shard {others[0]!r}, and conf/ calls it {shard.name!r} now. "
-            f"Call it {others[0]!r} again, or let a new Delta table begin under another path"
+            f"the Delta table {path} has rows of this table under the shard {others[0]!r}, and conf/ now "
+            f"calls this shard {shard.name!r}. Restore the name {others[0]!r}, or set another path, so that "
+            "Sluice creates a new Delta table"
         )
 
 
@@ -131,7 +142,10 @@ def refuse_unmarked(staged: StagedTable, shard: Shard | None) -> None:
             continue
         has = shard.column in {column.name for column in segment.columns}
         if not has or (segment.key and shard.column not in segment.key):
-            why = f"its changes were staged before conf/ made it the shard {shard.name!r}; roll the batch back to have them staged again"
+            why = (
+                f"changes of the table were staged before conf/ made the table the shard {shard.name!r}; roll the "
+                "batch back to have it staged again"
+            )
             raise TableError(staged.name, why)
 
 
@@ -166,15 +180,16 @@ def refuse_alterations(name: str, segment: SchemaSegment) -> None:
     """Raises TableError for an alteration that would change columns of other shards. The checks of conf/ exclude such alterations."""
     if segment.renamed_from:
         why = (
-            f"the table was {segment.renamed_from} before, and rows of a shard are not moved; re-snapshot the table with "
-            "`sluice snapshot start`"
+            f"the table was renamed from {segment.renamed_from}, and Sluice does not move rows of a shard; "
+            "re-snapshot the table with `sluice snapshot start`"
         )
         raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
     for each in segment.alterations:
         if each.plan not in FOLLOWED.get(each.kind, ()):
             why = (
-                f"a statement would {each.kind} its column {each.column} ({each.plan}), which the other shards of its Delta "
-                "table have too: give all shards the same columns, and let a new Delta table begin under another path"
+                f"a statement would {each.kind} the column {each.column} ({each.plan}), which the other "
+                "shards in the same Delta table have too: give all shards the same columns, and set another "
+                "path, so that Sluice creates a new Delta table"
             )
             raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
 

@@ -25,7 +25,7 @@ PLAIN_WRITER, FEATURED_WRITER = 2, 7
 MAPPINGS = frozenset({"none", "name"})
 # Types of key columns that only Spark merges: in Spark, 0.0 and -0.0 are the same key.
 UNSAFE_KEYS = frozenset({"float", "double"})
-CONFIGURED = "conf/ says so"
+CONFIGURED = "conf/ sets `merge` so"
 PLAIN_TYPES = frozenset(
     {
         "tinyint",
@@ -89,27 +89,29 @@ def choose(setting: SmallSetting, facts: MergeFacts) -> MergeChoice:
         return MergeChoice(way="small", reason=CONFIGURED)
     if facts.rows > ROWS_MAX or facts.bytes > BYTES_MAX:
         size = f"{facts.rows:,} rows and {facts.bytes >> 20} MiB"
-        return MergeChoice(way="spark", reason=f"the changes and the files they may meet have {size}")
-    return MergeChoice(way="small", reason=f"the changes and the files they may meet have {facts.rows:,} rows")
+        return MergeChoice(way="spark", reason=f"the changes and the files that may contain their keys have {size}")
+    return MergeChoice(
+        way="small", reason=f"the changes and the files that may contain their keys have {facts.rows:,} rows"
+    )
 
 
 def _obstacles(facts: MergeFacts) -> Iterator[str]:
     """Yields the reasons why `deltalake` cannot merge the table. Only the first one is reported."""
     if not facts.exists and not facts.makes:
         yield (
-            "the table is new, and conf/ defines its layout, or Spark has settings of its own for new tables, "
-            "or the lake is not a folder"
+            "the table is new, and conf/ defines its layout, or the Spark session has default properties for "
+            "new tables, or the lake is not a folder"
         )
     if facts.alters:
         yield "columns or properties of the table change"
     if facts.writer_version > PLAIN_WRITER and facts.writer_version != FEATURED_WRITER:
         yield f"the table has writer version {facts.writer_version} of Delta"
     if others := sorted(facts.features - FEATURES):
-        yield f"the table has features that deltalake is not trusted with: {', '.join(others)}"
+        yield f"the table has features for which Sluice does not use deltalake: {', '.join(others)}"
     if facts.mapping not in MAPPINGS:
         yield f"the table's columns are mapped by {facts.mapping}"
     if facts.rounded:
-        yield "its files may have rounded bounds, which Spark repairs first"
+        yield "the minimum and maximum of its files may be rounded, which Spark corrects first"
     if facts.partitioned:
         yield "the table is partitioned"
     yield from _obstacles_in_columns(facts)
@@ -119,10 +121,10 @@ def _obstacles(facts: MergeFacts) -> Iterator[str]:
 
 def _obstacles_in_columns(facts: MergeFacts) -> Iterator[str]:
     if facts.ruled:
-        yield f"column {facts.ruled[0]} has a constraint, or a value that is generated"
+        yield f"column {facts.ruled[0]} has a constraint or is a generated column"
     for name, type_name in facts.columns:
         if not PLAIN_NAME.fullmatch(name):
-            yield f"the name of column {name!r} has more than letters and digits"
+            yield f"the name of column {name!r} has characters other than letters and digits"
         if type_name not in PLAIN_TYPES and not type_name.startswith("decimal("):
             yield f"column {name} is a {type_name}"
 

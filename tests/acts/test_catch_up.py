@@ -50,11 +50,11 @@ def at(**changed: object) -> Progress:
         (at(file="b.000009", server_uuid="other", gtid_set=""), "acked up to b.000009:500@1; to reach: b.000007:500"),
         (at(file="b.000002", server_uuid="other"), ""),
         (dataclasses.replace(DONE, ticked=False), "the engine waits for its first tick"),
-        (dataclasses.replace(DONE, state=""), "the engine has written no status yet, or none for a while"),
+        (dataclasses.replace(DONE, state=""), "the engine has written no status yet, or has stopped writing it"),
         (dataclasses.replace(DONE, state="STARTING"), "the engine is STARTING"),
         (dataclasses.replace(DONE, state="RECONNECTING", reason="gone"), "the engine is RECONNECTING: gone"),
         (dataclasses.replace(DONE, cursor=None), "nothing is acked yet; to reach: b.000007:500"),
-        (dataclasses.replace(DONE, snapshots=(SNAPSHOT,)), "existing rows are being read: shop.t READING (0 of about 0 rows)"),
+        (dataclasses.replace(DONE, snapshots=(SNAPSHOT,)), "snapshots are reading rows: shop.t READING (0 of about 0 rows)"),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_decided_by_acks_and_snapshots(progress: Progress, lacks: str) -> None:
@@ -112,7 +112,7 @@ def test_a_table_counts_as_stopped_only_if_the_engine_does_not_re_snapshot_it(mo
     stopped = dataclasses.replace(DONE, stopped=("shop.t",))
     reading, said = dataclasses.replace(DONE, snapshots=(SNAPSHOT,)), list[str]()
     assert wait_until_caught_up(waiting(iter([stopped, stopped, reading, DONE]), said), END) == DONE
-    assert said[0] == "stopped: shop.t; the engine may re-snapshot them by itself"
+    assert said[0] == "stopped: shop.t; the engine may re-snapshot these tables by itself"
     looks = iter([stopped] * 10)
     assert wait_until_caught_up(waiting(looks, []), END) == stopped
     assert len(list(looks)) == 6, "it is certain after 30 s, with a look each 10 s"
@@ -143,7 +143,7 @@ def test_one_catch_up_at_a_time_and_no_up_meanwhile(tmp_path: Path, monkeypatch:
         pass
     monkeypatch.setattr("sluice.console.main.config_now", lambda: config)
     answer = CliRunner().invoke(app, ["up"])
-    assert "stops at its end what it started" in str(answer.exception)
+    assert "at its end stops the processes that it started" in str(answer.exception)
 
 
 def test_only_the_named_destinations_are_started_and_conf_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_only_the_named_destinations_are_started_and_conf_stays_whole(monkeypatc
 
 def test_a_stopped_table_is_named_and_gives_exit_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = [CaughtUp(destination="shop", end=END, seconds=3.0, stopped=("shop.t",))]
-    assert "but not for stopped tables: shop.t" in found[0].sentence
+    assert "except later changes of the stopped tables shop.t" in found[0].sentence
     (tmp_path / "destinations").mkdir()
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path))
     for tables, code in ((("shop.t",), 1), ((), 0)):

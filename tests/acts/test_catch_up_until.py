@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.seeds]
 
 def test_gtids_are_refused_where_the_source_has_none() -> None:
     facts: Any = SimpleNamespace(mariadb=False, gtid_enabled=False)
-    with pytest.raises(ActRefusedError, match="the source has no GTIDs; name a time"):
+    with pytest.raises(ActRefusedError, match="the source has no GTIDs; give a time"):
         gtid_end(facts, "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5")
     assert gtid_end(facts, "-10m") is None
 

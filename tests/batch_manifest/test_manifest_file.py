@@ -128,7 +128,9 @@ def test_a_file_outside_the_directory_cannot_be_named() -> None:
 @pytest.mark.parametrize("version", [None, 2, FORMAT + 1, str(FORMAT)])
 def test_another_format_is_refused_by_its_version(version: Any) -> None:
     record = {**json.loads(manifest_json(manifest())), "format": version}
-    with pytest.raises(ManifestError, match=f"it has format {version!r}, and this Sluice reads format {FORMAT}"):
+    with pytest.raises(
+        ManifestError, match=f"the manifest has format {version!r}, and this version of Sluice reads format {FORMAT}"
+    ):
         read_manifest_json(json.dumps(record))
 
 
@@ -165,7 +167,7 @@ def test_what_is_not_a_manifest_is_refused_with_the_reason(what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"), [(b"", "it is not JSON"), (b"\xff", "it is not JSON"), (b"[]", "JSON list")]
+    ("text", "reason"), [(b"", "the manifest is not JSON"), (b"\xff", "the manifest is not JSON"), (b"[]", "JSON list")]
 )
 def test_what_is_not_a_json_object_is_refused(text: bytes, reason: str) -> None:
     with pytest.raises(ManifestError, match=reason):

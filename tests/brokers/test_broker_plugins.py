@@ -107,5 +107,5 @@ def test_a_secret_in_the_settings_of_a_plug_in_is_not_shown(tmp_path: Path) -> N
 
 
 def test_a_kind_without_a_publisher_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="the kind 'silent' cannot send"):
+    with pytest.raises(ConfigurationError, match="the plug-in of kind 'silent' cannot send messages"):
         broker_of(tmp_path, "kind: silent, topic: t").publisher()

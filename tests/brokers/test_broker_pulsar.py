@@ -108,7 +108,7 @@ def test_broker_pulsar_gets_headers_and_says_whom_it_does_not_let_in(
     (found,) = place.messages(topic, 2, 1)
     assert found.properties() == {"sluice-gtid": "uuid:7", "sluice-position": "binlog.000001:4"}
     beyond = refusal(place, [Message(topic, PARTITIONS, b"1")])
-    assert f"no topic {topic} with a partition {PARTITIONS}: create it there" in beyond
+    assert f"no topic {topic} with a partition {PARTITIONS}: create the topic" in beyond
     for wrong in (token_of("guest"), "open-sesame"):
         monkeypatch.setenv(SECRET, wrong)
         said = refusal(place, [Message(topic, 0, b"1")])

@@ -118,12 +118,15 @@ def test_broker_rabbitmq_has_what_canal_declares_and_gets_what_canal_sends(
     assert (properties.content_type, properties.delivery_mode, properties.priority) == ("text/plain", 2, 0)
     said = refused(sender, "shop_items")
     assert (
-        f"no topic shop_items: no queue receives it; create it there (bind one to exchange {bound['exchange']}" in said
+        f"receives messages with this routing key; create the queue in RabbitMQ (bound to exchange {bound['exchange']}"
+        in said
     )
     assert "has a queue or an exchange whose properties differ" in refused(
         publisher(rabbitmq310, **{**bound, "exchange_type": "fanout"})
     )
-    assert "has no exchange nowhere: create it there" in refused(publisher(rabbitmq310, exchange="nowhere"))
+    assert "has no exchange nowhere: create the exchange in RabbitMQ" in refused(
+        publisher(rabbitmq310, exchange="nowhere")
+    )
     sender.close()
 
 
@@ -135,7 +138,9 @@ def test_broker_rabbitmq_says_whom_it_does_not_let_in_and_no_secret(
     wrong = refused(publisher(rabbitmq310, password={"env": SECRET}))
     assert "refuses the login of user guest: correct user and password in conf/" in wrong
     assert "sesame" not in wrong
-    assert "use virtual_host nowhere: create it there" in refused(publisher(rabbitmq310, virtual_host="nowhere"))
+    assert "use virtual_host nowhere: create this virtual host in RabbitMQ" in refused(
+        publisher(rabbitmq310, virtual_host="nowhere")
+    )
     assert "did not confirm a batch (no connection to 127.0.0.1:1:" in refused(
         publisher(rabbitmq310, servers=f"{LOOPBACK}:1")
     )

@@ -165,7 +165,7 @@ def test_broker_rocketmq_queues_are_those_of_its_own_client() -> None:
     assert [rocketmq_wire.queue_of(queues, number).number for number in range(5)] == [0, 0, 1, 0, 0]
     ordered = queues_of("t", ROUTE % b',"orderTopicConf":"c:2;a:1"')
     assert ordered == [Queue("c", 0, ""), Queue("c", 1, ""), Queue("a", 0, "10.0.0.1:10911")]
-    with pytest.raises(PublishError, match="topic t of RocketMQ is a static one"):
+    with pytest.raises(PublishError, match="topic t of RocketMQ is a static topic"):
         queues_of("t", ROUTE % b',"topicQueueMappingByBroker":{"a":{}}')
 
 

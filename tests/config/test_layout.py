@@ -54,7 +54,7 @@ def test_a_layout_is_told_to_the_run(tmp_path: Path) -> None:
 
 
 def test_a_table_is_partitioned_or_clustered(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="leave partition_by or cluster_by out"):
+    with pytest.raises(ConfigurationError, match="cannot have both partition_by and cluster_by: remove one of the two"):
         load_config(conf(tmp_path, "tables: {a.x: {partition_by: [day], cluster_by: [id]}}"))
 
 

@@ -42,21 +42,24 @@ def test_group_is_read_beside_the_destinations_and_is_none_of_them(tmp_path: Pat
     [
         (
             "members: [east, north]\ncanal_server: {port: 1}\n",
-            "there is no destination north; conf/destinations has east, west",
+            "the destination north does not exist; conf/destinations has east, west",
         ),
-        ("members: [east, other]\ncanal_server: {port: 1}\n", "other is a group itself; name its members"),
-        ("members: [east, east]\ncanal_server: {port: 1}\n", "a destination is named twice"),
+        ("members: [east, other]\ncanal_server: {port: 1}\n", "other is a group too; list the members"),
+        ("members: [east, east]\ncanal_server: {port: 1}\n", "names a destination twice"),
         ("members: []\ncanal_server: {port: 1}\n", "at least 1 item"),
-        ("members: [east, west]\n", "it has no consumers: give it a canal_server with a port, or brokers"),
+        ("members: [east, west]\n", "the group has no consumers: set a canal_server with a port, or brokers"),
         (
             GROUP + "source: {user: u}\n",
-            "source: a group reads what its members read; set it in the files of the members",
+            "source: a group has no source of its own; write these settings in the files of the members",
         ),
-        (GROUP + "failover: by_time\nstart: {}\n", "failover, start: a group reads what its members read"),
+        (
+            GROUP + "failover: by_time\nstart: {}\n",
+            "failover, start: a group has no source of its own; write these settings",
+        ),
         (GROUP + "tables: {}\nmerge: spark\n", "tables, merge: a group has no lake and no tables"),
         (GROUP + "wait_seconds: 0.1\n", "greater than or equal to 2"),
-        ("members: [east]\ncanal_server: {port: 1, window_bytes_max: 8388608}\n", "the members have the windows"),
-        ("members: [east]\ncanal_server: {port: 1, fetch_unit: entries}\n", "a group's fetch sizes count bytes"),
+        ("members: [east]\ncanal_server: {port: 1, window_bytes_max: 8388608}\n", "only the members have a window"),
+        ("members: [east]\ncanal_server: {port: 1, fetch_unit: entries}\n", "the fetch size of a group counts bytes"),
         (GROUP + "membres: [x]\n", "Extra inputs are not permitted"),
     ],
 )
@@ -69,7 +72,7 @@ def test_group_mistakes_are_told_with_their_file_and_what_to_do(tmp_path: Path, 
 
 def test_group_brokers_have_numbers_of_their_own(tmp_path: Path) -> None:
     broker = "{kind: rabbitmq, servers: 127.0.0.1:5672, topic: t, client_id: 5}"
-    with pytest.raises(ConfigurationError, match="two of the brokers have the same client_id"):
+    with pytest.raises(ConfigurationError, match="two brokers have the same client_id"):
         read(tmp_path, all=f"members: [east]\nbrokers: [{broker}, {broker}]\n")
 
 
@@ -90,7 +93,9 @@ def transactional(*named: tuple[int, str]) -> str:
 def test_brokers_of_destinations_and_groups_have_transactional_ids_of_their_own(
     tmp_path: Path, files: dict[str, str], who: str
 ) -> None:
-    sentence = f"the brokers with client_id {who} have the same transactional_id x, so each would fence the other"
+    sentence = (
+        f"the brokers with client_id {who} have the same transactional_id x, so each broker would fence the other"
+    )
     with pytest.raises(ConfigurationError, match=sentence):
         read(tmp_path, **files)
 
@@ -108,7 +113,7 @@ def test_group_whose_member_goes_is_not_begun_and_says_why_while_the_other_membe
     now = choose(read_conf_files(conf), before.files, main_may_change=False)
     assert sorted(now.config.destinations) == ["east"]
     assert not now.config.groups
-    assert "there is no destination west" in now.refused[file_of("all")]
+    assert "the destination west does not exist" in now.refused[file_of("all")]
     assert "the destination is not started" in now.refused[file_of("all")]
     assert (now.digest("all"), now.digest("east")) == ("", now.files.digest("east"))
 

@@ -44,5 +44,5 @@ def test_texts_are_refused_beside_what_hides_values_and_on_a_shared_connection(t
 
 def test_a_group_shows_none(tmp_path: Path) -> None:
     (written(tmp_path) / "destinations" / "both.yaml").write_text(f"members: [shop]\n{SHOWN}\n")
-    with pytest.raises(ConfigurationError, match="rows_query: a group"):
+    with pytest.raises(ConfigurationError, match="rows_query: consumers of a group"):
         load_config(tmp_path)

@@ -196,8 +196,8 @@ def test_a_text_that_names_no_location_is_refused_by_conf_and_check_without_show
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        ({"password": {"command": ["cat"], "file": "secret"}}, "source.password: set env, the name of an environment"),
-        ({"password": "$A B"}, "source.password: the name of an environment variable has"),
+        ({"password": {"command": ["cat"], "file": "secret"}}, "source.password: set exactly one of env"),
+        ({"password": "$A B"}, "source.password: the name of an environment variable may have"),
         ({"password": {"command": ["cat", ""]}}, "source.password: a command is a list of strings"),
         ({"password_env": "A"}, r"password_env was removed: write `password: \$NAME`"),
         ({"password_file": "a"}, "password_file was removed: write `password: {file: PATH}`"),

@@ -80,9 +80,9 @@ def test_words_for_other_columns_become_stops_in_a_group() -> None:
         ({"into": "shop/"}, "must be a path below the lake"),
         ({"into": "shop//orders"}, "must be a path below the lake"),
         ({"into": "shop/./orders"}, "must be a path below the lake"),
-        ({"name": "all"}, "is the same for each shard"),
-        ({"options": TableConfig(change_log=True)}, "change_log cannot be used where shards become one table"),
-        ({"options": TableConfig(rows="a = 1")}, "rows cannot be used where shards become one table"),
+        ({"name": "all"}, "gives every shard the same name"),
+        ({"options": TableConfig(change_log=True)}, "change_log is not supported for a table of several shards"),
+        ({"options": TableConfig(rows="a = 1")}, "rows is not supported for a table of several shards"),
         (
             {"options": {"schema_changes": {"rename": "apply"}}},
             "one shard cannot change the columns of all shards; use stop",
@@ -96,7 +96,10 @@ def test_what_would_reach_other_shards_is_refused_in_a_group(words: dict[str, An
 
 
 def test_words_for_one_shard_alone_are_refused_in_a_group() -> None:
-    with pytest.raises(ValidationError, match=r"tables\.shop_1\.orders: it is one of the `shards`"):
+    with pytest.raises(
+        ValidationError,
+        match=r"tables\.shop_1\.orders: the table matches `shards`, and all shards have the same settings:",
+    ):
         destination(tables={"shop_1.orders": {"deletes": "soft"}})
 
 
@@ -106,11 +109,11 @@ def test_two_shards_of_one_name_clash_in_a_group() -> None:
     same = {**RULE, "name": "{table}"}
     (clash,) = path_clashes(config(destination(shards=(same,))), tables)
     assert "shop_1.orders of east and shop_2.orders of east" in clash
-    assert "do not differ as shards" in clash
+    assert "are not distinguished as shards" in clash
     other = {**RULE, "tables": r"shop_(2)\.(orders)", "column": "place"}
     assert path_clashes(config(destination(shards=(other, RULE))), tables)
     (clash,) = path_clashes(config(destination()), {"east": ["shop_1.orders", "shop.orders"]})
-    assert "set `path` of one of them" in clash
+    assert "set another `path` for one of the two" in clash
 
 
 def test_shards_of_two_destinations_clash_in_a_group() -> None:
@@ -123,11 +126,11 @@ def test_shards_of_two_destinations_clash_in_a_group() -> None:
     assert "both have the name '1'" in clash
     soft = {**apart, "options": {"deletes": "soft"}}
     (clash,) = path_clashes(config(destination(shards=(apart,)), destination("west", shards=(soft,))), tables)
-    assert "not all of their `shards` have deletes: soft" in clash
+    assert "not all of their `shards` entries have deletes: soft" in clash
     place = {**apart, "column": "place"}
     (clash,) = path_clashes(config(destination(shards=(apart,)), destination("west", shards=(place,))), tables)
-    assert "give all `shards` of it one `column`" in clash
+    assert "set the same `column` in all `shards` entries of this path" in clash
     (clash,) = path_clashes(
         config(destination(shards=(apart,)), destination("west", shards=(), table_path="shop/{table}")), tables
     )
-    assert "set `path` of one of them" in clash
+    assert "set another `path` for one of the two" in clash

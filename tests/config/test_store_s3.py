@@ -67,7 +67,7 @@ def test_s3_a_secret_that_stands_in_conf_is_refused_and_not_told(tmp_path: Path,
 
 
 def test_s3_a_folder_in_an_object_store_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="only lake and staging may be there"):
+    with pytest.raises(ConfigurationError, match="only lake and staging may be in an object store"):
         load_config(write(tmp_path, "data_dir: s3://bucket/staging\n"))
 
 

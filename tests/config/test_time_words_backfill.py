@@ -57,5 +57,5 @@ def test_conf_takes_a_time_quoted_or_as_yaml_reads_it_and_one_place_alone_backfi
         {"earliest": True, "file": "binlog.000001"},
         {"offset": 700},
     ):
-        with pytest.raises(ValueError, match="set one start only"):
+        with pytest.raises(ValueError, match="set only one kind of start"):
             StartConfig.model_validate(places)

@@ -179,7 +179,7 @@ def test_an_archive_and_its_schemas_are_found_from_the_current_folder(
     ]
     alone = CliRunner().invoke(app, [*begin, "--schemas", "dump.sql"])
     assert isinstance(alone.exception, ConfigurationError)
-    assert "name it too (--archive)" in str(alone.exception)
+    assert "name the archive too" in str(alone.exception)
     secret = CliRunner().invoke(app, [*begin, "--archive", "s3://key:word@bucket/logs"])
     assert isinstance(secret.exception, ConfigurationError)
     assert "must not contain credentials" in str(secret.exception)

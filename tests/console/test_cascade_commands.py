@@ -30,9 +30,9 @@ FAMILY = (
 SAID = {
     "apply": (
         "fkeys.c: c_p: (p_id) follows fkeys.p (id) ON DELETE CASCADE ON UPDATE SET NULL",
-        "so it is carried out in the lake",
+        "so Sluice makes the same changes in the lake",
     ),
-    "stop": ("fkeys.c: c_p", "so the table stops at the first change that triggers it"),
+    "stop": ("fkeys.c: c_p", "so the table stops at the first such change"),
     "ignore": ("fkeys.c: c_p", "so rows of the lake DIFFER from those of the source"),
 }
 
@@ -52,9 +52,7 @@ def test_cascade_of_children_is_named_by_check_and_status(place: Place, source: 
     (found,) = (line for line in checked.stdout.splitlines() if "c_p" in line)
     assert all(part in found for part in SAID[word])
     assert ("foreign keys of shop" in found) == (word == "apply"), "what the lake does not follow has its own line"
-    through = (
-        "where a foreign key changed rows of fkeys.hidden, which is not captured: then the table STOPS (CASCADE_UNSEEN)"
-    )
+    through = "If a foreign key changes rows of fkeys.hidden, which is not captured, the table STOPS (CASCADE_UNSEEN)"
     assert (through in checked.stdout) == (word == "apply")
     assert not any(name in checked.stdout for name in ("h_p", "f_p"))
     running_engine(directory)

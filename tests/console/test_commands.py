@@ -354,7 +354,7 @@ def test_a_taken_port_is_named_with_its_owner(place: Place, environment: dict[st
     assert done.returncode == 1
     assert f"Port {ports['webserver']}" in done.stderr
     assert f"pid {os.getpid()}" in done.stderr
-    assert not ProcessFile(place.data / "processes.json").load(), "nothing was started"
+    assert not ProcessFile(place.data / "processes.json").load(), "`sluice up` has not started anything"
 
 
 def test_a_position_is_not_set_under_the_lease_of_a_successor(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_ddl_an_approval_is_kept_and_asks_the_engine_to_go_on(directory: Path) -
         (("approve", "shop", "shop.orders", "--plan", "keep"), "choose one of apply, new_column"),
         (
             ("approve", "shop", "shop.orders", "--position", "binlog.000001:4@1"),
-            "another statement of shop.orders waits now",
+            "another statement of shop.orders now waits for approval",
         ),
         (("resume", "shop", "shop.orders", "--position", "binlog.000001:4@1"), "binlog.000001:4@1"),
         (("approve", "shop", "shop.audit"), "sluice schema resume shop shop.audit"),

@@ -132,5 +132,5 @@ def test_what_could_not_be_checked_has_no_green_mark(place: Place) -> None:
     schema = SourceSchema(destination)
     for finding in (check_include(schema), check_keyless(schema)):
         assert finding.warnings == (
-            "not checked, because the source could not be read: correct what `sluice check` reports about the source",
+            "not checked, because the source could not be read: correct the problems of the source that `sluice check` reports",
         )

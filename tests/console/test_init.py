@@ -112,7 +112,7 @@ def test_the_grant_that_is_missing_is_printed_and_is_enough(poor: DatabaseServer
     (conf / "destinations" / "again.yaml").unlink()
     (conf / "destinations" / "silent.yaml").write_text("source: {user: u, port: 1}\n")
     refused = RUNNER.invoke(app, ["init", url(poor), "--name", "again", "--password-env", VARIABLE])
-    assert refused.stdout.rstrip().endswith("next: correct this, then `sluice check`")
+    assert refused.stdout.rstrip().endswith("next: correct the problems above, then run `sluice check`")
     (conf / "destinations" / "silent.yaml").unlink()
     shop = load_config(conf).destinations["init_shop"]
     assert shop.snapshot == "initial"
@@ -137,10 +137,10 @@ def test_a_table_without_a_key_is_read_with_the_grant_that_is_printed(
     )
     settings = load_config(conf).destinations["init_shop"]
     mysql = "mariadb" not in answer.stdout.lower()  # MariaDB tells the position of a read without a lock
-    assert ("note: init_poor may not lock tables of init_shop" in answer.stdout) == mysql
+    assert ("note: the user init_poor may not lock tables of init_shop" in answer.stdout) == mysql
     if mysql:
         assert (
-            "snapshots read its tables without a key in several attempts"
+            "a snapshot of a table without a key may need several attempts"
             in check_keyless(SourceSchema(settings)).warnings[1]
         )
         with poor.connect() as connection, connection.cursor() as cursor:
@@ -217,7 +217,7 @@ def test_what_is_there_is_never_written_over(mysql80: DatabaseServer, conf: Path
     (conf / "destinations" / "init_shop.yaml").write_text("mine")
     answer = RUNNER.invoke(app, ["init", url(mysql80), "--password-env", VARIABLE])
     assert isinstance(answer.exception, ConfigurationError)
-    assert "is there already" in str(answer.exception)
+    assert "exists already" in str(answer.exception)
     assert (conf / "destinations" / "init_shop.yaml").read_text() == "mine"
 
 
@@ -321,10 +321,10 @@ def test_the_password_is_read_from_a_file_through_a_bastion(
 @pytest.mark.parametrize(
     ("login", "refused"),
     [
-        (SourceLogin(variable="A", file="b"), "--password-env and --password-file name two places"),
-        (SourceLogin(variable="A", key_file="key"), "name it with --ssh user@host"),
-        (SourceLogin(variable="A", bastion="host-alone"), "names no bastion: write --ssh user@host"),
-        (SourceLogin(variable="A", bastion="-oProxyCommand=x@host"), "names no bastion"),
+        (SourceLogin(variable="A", file="b"), "--password-env and --password-file both name the location"),
+        (SourceLogin(variable="A", key_file="key"), "name the bastion with --ssh user@host"),
+        (SourceLogin(variable="A", bastion="host-alone"), "is not the address of a bastion: write --ssh user@host"),
+        (SourceLogin(variable="A", bastion="-oProxyCommand=x@host"), "is not the address of a bastion"),
         (SourceLogin(variable="A", bastion="user@host:99999"), "less than or equal to 65535"),
     ],
 )

@@ -37,7 +37,7 @@ def test_admin_lines_of_a_log_are_known_by_their_destination(line: str, concerne
 
 def test_admin_the_log_shows_the_newest_and_follows(place: Place) -> None:
     place.destination(1)
-    assert "nothing was started" in call("log", "shop")[1]
+    assert "`sluice up` has not started anything" in call("log", "shop")[1]
     logs = place.data / "logs"
     logs.mkdir(parents=True)
     log = logs / "code-server.log"
@@ -99,10 +99,10 @@ def test_admin_list_shows_who_stopped_what(place: Place) -> None:
     assert "@" in shop["by"]
     assert "shop" in call("list")[1]
     code, said = call("start", "shop", "--wait", "0")
-    assert (code, "`sluice up` starts its engine" in said) == (1, True)
+    assert (code, "start the engine with `sluice up`" in said) == (1, True)
     code, said = call("stop", "nobody")
     assert code == 1
-    assert "there is no destination 'nobody'" in said
+    assert "the destination 'nobody' does not exist" in said
 
 
 def test_admin_a_stop_is_in_status(place: Place) -> None:
@@ -111,5 +111,5 @@ def test_admin_a_stop_is_in_status(place: Place) -> None:
     (directory / "stopped.json").write_text(json.dumps({"by": "ada@host", "at": 0.0}))
     answer = RUNNER.invoke(app, ["status", "--json"])
     assert answer.exit_code == 1
-    told = "shop is STOPPED: ada@host stopped it at 1970-01-01 00:00:00 UTC; `sluice instance start shop` starts it"
+    told = "shop is STOPPED: ada@host stopped it at 1970-01-01 00:00:00 UTC; start it with `sluice instance start shop`"
     assert told in json.loads(answer.output)["problems"]

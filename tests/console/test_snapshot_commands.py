@@ -156,7 +156,7 @@ def test_asking_twice_for_a_snapshot_is_asking_once(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.items")
     assert SnapshotRecords(directory).all() == before
     result = RUNNER.invoke(app, ["snapshot", "start", "shop", "--tables", "shop.items", "--where", "id > 1"])
-    assert "in progress for all rows" in str(result.exception)
+    assert "in progress (all rows)" in str(result.exception)
 
 
 def test_a_failed_snapshot_is_a_problem_that_the_status_names(directory: Path) -> None:

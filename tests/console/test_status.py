@@ -142,7 +142,7 @@ def test_status_names_a_dead_process_a_silent_engine_and_a_stopped_table(place: 
     assert answer.exit_code == 1
     for words in ("the daemon", "STALE", "DDL_UNSUPPORTED: it was renamed"):
         assert words in answer.stdout, answer.stdout
-    assert re.search(r"last heard of [6-9]\d s ago", answer.stdout), answer.stdout
+    assert re.search(r"its last status [6-9]\d s ago", answer.stdout), answer.stdout
     assert "STOPPED" in RUNNER.invoke(app, ["status"]).stdout
 
 
@@ -272,7 +272,7 @@ def test_an_engine_that_has_not_started_is_not_told_to_be_started_again(place: P
     everything_runs(place)
     (shop,) = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)["destinations"]
     assert "sluice up" not in shop["reason"]
-    assert f"the logs in {place.data / 'logs'} say why" in shop["reason"]
+    assert f"the logs in {place.data / 'logs'} show why" in shop["reason"]
 
 
 def test_fault_what_the_sensor_said_has_its_age(place: Place) -> None:
@@ -300,7 +300,7 @@ def test_ha_status_says_that_nobody_answers_who_keeps_the_ledger(tmp_path: Path)
     location = LedgerLocation(destination="shop", directory=tmp_path / "shop", kind="sql", url=url)
     status = read_destination(DestinationDir.of(location), "shop", time.time())
     (problem,) = (each for each in find_problems([{"name": "x", "alive": True, "pid": 1}], [status]) if "meta" in each)
-    assert "until then, what is acked" in problem
+    assert "until then, the acked position" in problem
     assert "hidden" not in problem + repr(location)
 
 
@@ -313,7 +313,7 @@ def test_status_counts_and_shows_problems_first(place: Place) -> None:
     write_tables(directory / TABLES_FILE, tables)
     brief = RUNNER.invoke(app, ["status"]).stdout
     assert "9 table(s) of shop have no primary key (shop.log0, shop.log1, shop.log2 and 6 more)" in brief
-    assert brief.index("\u2717 nothing is running") < brief.index("destinations")
+    assert brief.index("\u2717 no process of Sluice runs") < brief.index("destinations")
     assert "shop.log8" in RUNNER.invoke(app, ["status", "--verbose"]).stdout
     (shop,) = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)["destinations"]
     assert len(shop["keyless"]) == 9

@@ -44,7 +44,10 @@ def test_admin_a_wrong_file_is_said_and_the_others_can_be_worked_on(
     ports = {name: each.source.port for name, each in config_now().destinations.items()}
     assert ports == {"crm": 3307, "shop": 3306}
     told = capsys.readouterr()
-    assert "destinations/shop.yaml in conf/ is not used, and its last valid content stays in use: " in told.err
+    assert (
+        "destinations/shop.yaml in conf/ is not used, and the last valid content of this file stays in use: "
+        in told.err
+    )
     assert "source.prot" in told.err
     assert told.out == "", "for programs that read it"
     conf.main("ports: 7\n")

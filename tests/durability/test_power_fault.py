@@ -203,7 +203,7 @@ def test_fault_values_in_quarantine_that_another_commit_replaced_are_appended_ag
     batch = quarantined(tmp_path / "second", 2, 3)
     with monkeypatch.context() as patch:
         patch.setattr(quarantine, "_append", written_over)
-        with pytest.raises(TableError, match="does not have what this run committed: another commit has replaced it"):
+        with pytest.raises(TableError, match="does not have the rows that this run committed, because another commit"):
             append_quarantine(batch, str(path), {}, BY_HAND)
     assert append_quarantine(batch, str(path), {}, BY_HAND) == len((2, 3))
     rows: Any = pa.table(deltalake.DeltaTable(path).to_pyarrow_dataset().to_table())

@@ -101,9 +101,9 @@ def test_equality_missing_surplus_and_doubled_rows_are_told_apart(shelf: Shelf) 
     shelf.lay("t", lake)
     found = shelf.one("t")
     assert sorted(str(each) for each in found.differences) == [
-        "id=151: the lake has it 2 times",
+        "id=151: the lake has this row 2 times",
         "id=1: missing in the lake",
-        "id=5000: the source does not have it",
+        "id=5000: missing in the source",
     ]
     assert len(found.chunks_different) == 3
 
@@ -193,7 +193,7 @@ class Following:
         return 100
 
     def progress(self) -> str:
-        return "all up to mysql-bin.000001:4@1"
+        return "all changes up to mysql-bin.000001:4@1"
 
     def halted(self) -> str:
         return ""
@@ -213,7 +213,7 @@ def test_equality_what_the_merges_do_not_reach_is_not_called_different(shelf: Sh
     shelf.lay("t", rows.slice(10))
     found = shelf.one("t", Following(never=True), settle_seconds=0.0)
     assert found.verdict is Verdict.UNDECIDED
-    assert "the lake has all up to mysql-bin.000001:4@1" in found.reason
+    assert "the lake has all changes up to mysql-bin.000001:4@1" in found.reason
     assert not found.differences
 
 
@@ -268,7 +268,7 @@ def test_equality_a_doubled_row_that_changes_often_is_a_difference(shelf: Shelf)
 
     following = hot(shelf, doubled)
     found = shelf.one("t", following)
-    assert [str(each) for each in found.differences] == ["id=1: the lake has it 2 times"]
+    assert [str(each) for each in found.differences] == ["id=1: the lake has this row 2 times"]
     assert (found.verdict, found.moving) == (Verdict.DIFFERENT, 0)
     assert following.waits == 1  # One look is enough proof.
 
@@ -308,7 +308,7 @@ def test_equality_says_at_once_that_no_engine_runs(shelf: Shelf) -> None:
     waiting = DestinationMerged(shelf.config.destination_dir("shelf"), say=said.append, gone_seconds_max=0.0)
     found = shelf.one("t", waiting, settle_seconds=300.0)
     assert found.verdict is Verdict.UNDECIDED
-    assert "no engine runs for this destination: `sluice up` starts it" in found.reason
+    assert "no engine runs for this destination: start it with `sluice up`" in found.reason
     assert found.seconds < 60
 
 
@@ -384,9 +384,9 @@ def test_equality_rows_marked_as_deleted_do_not_count_and_excluded_columns_are_n
 def test_equality_a_table_that_stands_still_or_has_another_schema_is_refused_by_a_sentence(shelf: Shelf) -> None:
     rows = fill(shelf, 10)
     shelf.make("ALTER TABLE {db}.t ADD more int")
-    assert "it has the column more, which the Delta table lacks" in shelf.one("t").reason
+    assert "the table in the source has the column more, which the Delta table lacks" in shelf.one("t").reason
     shelf.make("ALTER TABLE {db}.t DROP more, MODIFY name int")
-    assert "its column name is int, which is string in the Delta table" in shelf.one("t").reason
+    assert "column name is int in the source and string in the Delta table" in shelf.one("t").reason
     shelf.make("DROP TABLE {db}.t")
     found = shelf.one("t")
     assert (found.verdict, found.equal) == (Verdict.REFUSED, False)
@@ -411,7 +411,7 @@ def test_equality_a_table_that_is_not_in_the_lake_is_different_only_if_it_has_ro
     shelf.make("INSERT INTO {db}.t VALUES (1), (2)")
     found = shelf.one("t")
     assert (found.verdict, found.difference_count) == (Verdict.DIFFERENT, 2)
-    assert "there is no Delta table at" in found.reason
+    assert "no Delta table exists at" in found.reason
     with pytest.raises(ConfigurationError, match="captures no table"):
         list(compare_destination(shelf.asked(), ["other.table"], Extent()))
 

@@ -62,7 +62,9 @@ def test_equality_a_commit_that_waits_for_a_replica_is_no_difference(
     with waiting_commit(shelf.server, make(shelf)) as (position, go_on):
         for found in compared(shelf, position):
             assert (found.verdict, found.difference_count) == (Verdict.UNDECIDED, 0), found
-            assert "do not show all that the lake has after 1 s, because commits wait for a semi-sync" in found.reason
+            assert (
+                "still do not show all changes that the lake has, because commits wait for a semi-sync" in found.reason
+            )
         go_on()
         assert [found.verdict for found in compared(shelf, position)] == [Verdict.EQUAL] * 2
 

@@ -58,7 +58,7 @@ def test_a_value_that_cannot_be_decoded_stops_its_table_by_default(written: Pipe
     made = staged(written, charsets=UTF8)
     assert [table.state for table in made.stopped] == ["TYPE_UNSUPPORTED"] * 2
     assert "column body" in made.stopped[0].reason
-    assert "is not utf8" in made.stopped[0].reason
+    assert "is not text in utf8" in made.stopped[0].reason
     assert made.manifest.quarantine is None
 
 

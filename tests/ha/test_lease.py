@@ -48,10 +48,10 @@ def test_one_holder_at_a_time(tmp_path: Path) -> None:
     assert first.try_acquire()
     assert not second.try_acquire()
     first.check()
-    with pytest.raises(LeaseLostError, match=f"process {os.getpid()} on .* holds it"):
+    with pytest.raises(LeaseLostError, match=f"process {os.getpid()} on .* holds the lease"):
         second.check()
     first.release()
-    with pytest.raises(LeaseLostError, match="nobody holds it"):
+    with pytest.raises(LeaseLostError, match="no process holds the lease"):
         first.check()
     assert second.try_acquire()
 

@@ -55,7 +55,7 @@ def test_a_handler_that_fails_is_named_and_only_it_is_called_again(tmp_path: Pat
     first, second = Remembering(), Remembering()
     second.failing = "retry"
     calls = Calls("shop", tmp_path, [("first", first), ("second", second)])
-    calls.will_be("retry", batch(), line(batch()), "its run did not merge it")
+    calls.will_be("retry", batch(), line(batch()), "the run did not merge the table")
     wanted = r"the handler second failed in `retry` of delivery 7 up to .*:200@1: ConnectionError: the audit's server is away; .* again"
     for _ in range(2):
         with pytest.raises(HandlerError, match=wanted):
@@ -63,7 +63,7 @@ def test_a_handler_that_fails_is_named_and_only_it_is_called_again(tmp_path: Pat
         assert calls.owed(line())
     second.failing = ""
     calls.tell(line())
-    assert first.calls == [("retry", 7, "its run did not merge it")]
+    assert first.calls == [("retry", 7, "the run did not merge the table")]
     assert len(second.calls) == 3
 
 
@@ -119,7 +119,7 @@ def test_without_handlers_nothing_is_written_and_what_was_is_removed(tmp_path: P
 
 def test_a_damaged_file_of_handlers_is_named(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("{")
-    with pytest.raises(MetaError, match=rf"{FILE} cannot be read .*: remove it"):
+    with pytest.raises(MetaError, match=rf"{FILE} cannot be read .*: if you remove the record"):
         Calls("shop", tmp_path, [("audit", Remembering())])
 
 

@@ -43,7 +43,7 @@ def test_ha_a_destination_begins_at_or_before_canals_cursor(
 
 
 def test_ha_a_cursor_that_cannot_be_read_is_refused() -> None:
-    with pytest.raises(MetaError, match="Canal's cursor in ZooKeeper cannot be read: it has no position"):
+    with pytest.raises(MetaError, match="Canal's cursor in ZooKeeper cannot be read: the cursor has no position"):
         choice_after("{}", by_gtid=True, at_time=lambda _: AT_TIME)
 
 

@@ -136,7 +136,7 @@ def test_handlers_are_called_around_a_batch_before_the_next(quick: Late) -> None
     quick.hand_out.ack(again)
     assert quick.hand_out.next(60.0) is None
     assert quick.audit.calls == [
-        ("before", 1, ""), ("retry", 1, "its run did not merge it"), ("before", 2, ""), ("after", 2, "")
+        ("before", 1, ""), ("retry", 1, "the run did not merge the table"), ("before", 2, ""), ("after", 2, "")
     ]  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def test_a_batch_that_comes_again_waits_for_a_handler_that_fails_of_that(quick: 
     again = quick.hand_out.next(60.0)
     assert again is not None
     assert again.delivery == 2
-    assert quick.audit.calls[1:] == [("retry", 1, "it continues without shop.orders")] * 2
+    assert quick.audit.calls[1:] == [("retry", 1, "the batch continues without the tables shop.orders")] * 2
 
 
 def test_the_longer_a_batch_was_staged_the_longer_it_waits_for_more() -> None:
@@ -496,5 +496,5 @@ def test_a_table_that_stops_is_logged_by_its_name_with_the_way_out(
     shop.hand_out.ack(shop.first)
     shop.next_of_one()
     (said,) = [each.getMessage() for each in caplog.records if "stopped" in each.getMessage()]
-    assert said.startswith("the table shop.items of shop stopped: DDL_UNSUPPORTED: no plan (")
+    assert said.startswith("the table shop.items of shop stopped in the state DDL_UNSUPPORTED: no plan (")
     assert "sluice schema resume shop shop.items" in said

@@ -34,6 +34,6 @@ def test_admin_who_asks_an_engine_that_ends_is_told_so(tmp_path: Path, monkeypat
     threading.Timer(0.2, gate.set).start()
     asked.close()
     waiting.join(30)
-    assert "the engine of shop was stopped in this moment" in str(heard[0])
-    with pytest.raises(NotStartedError, match="was stopped in this moment"):
+    assert "the engine of shop was stopped at this moment" in str(heard[0])
+    with pytest.raises(NotStartedError, match="was stopped at this moment"):
         asked.next(0.0)

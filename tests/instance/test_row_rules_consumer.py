@@ -184,7 +184,7 @@ def test_a_consumer_is_not_shown_rows_under_a_name_with_other_rules(origin: str,
     if origin == "other":
         assert chosen("") == ()
         return
-    with pytest.raises(ConsumerStoppedError, match=r"shop.parents was shop.orders before.*masks"):
+    with pytest.raises(ConsumerStoppedError, match=r"shop.parents was renamed from shop.orders.*masks"):
         chosen("")
 
 
@@ -329,7 +329,7 @@ def test_equality_leaves_masked_columns_out_and_refuses_what_it_cannot_compare()
     found = planned({"masks": {"NOTE": "hash"}})
     assert ([column.name for column in found.columns], found.left_out) == (["id", "amount"], ("note",))
     for table, why in (
-        ({"rows": "id = 1"}, "only its rows where id = 1"),
+        ({"rows": "id = 1"}, "only the rows where id = 1"),
         ({"masks": {"id": "hash"}}, "key column id is masked"),
     ):
         with pytest.raises(RefusedError, match=why):

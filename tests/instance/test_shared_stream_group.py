@@ -91,5 +91,5 @@ def test_one_that_has_nobody_to_share_with_is_told(tmp_path: Path) -> None:
         word = "own" if name == "c" else "shared"
         (tmp_path / "conf" / "destinations" / f"{name}.yaml").write_text(f"source: {{user: {user}}}\nstream: {word}\n")
     found = check_shared(load_config(tmp_path / "conf"))
-    assert found.what == "streams: each destination has its own"
+    assert found.what == "streams: each destination has a connection of its own"
     assert ["a has stream: shared" in found.warnings[0], "b has" in found.warnings[1]] == [True, True]

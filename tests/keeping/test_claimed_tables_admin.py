@@ -87,7 +87,7 @@ def test_admin_a_new_file_that_captures_tables_of_another_destination_is_not_sta
     wait_for("aaa is refused", lambda: stack.state("aaa")[0] == "CONFIGURATION")
     path = stack.watch.in_use.config.table_path("shop", stack.captured.database, "numbers")
     assert f"{stack.captured.database}.numbers of shop have the same Delta path {path}" in stack.state("aaa")[1]
-    assert "aaa is not started, the others continue" in stack.state("aaa")[1]
+    assert "aaa is not started, and the other destinations continue" in stack.state("aaa")[1]
     with pytest.raises(SluiceError, match="same Delta path"):
         wait_for("the start is tried again, and refused", lambda: engine("aaa"))
     directory = stack.watch.in_use.config.destination_dir("aaa")

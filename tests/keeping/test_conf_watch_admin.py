@@ -96,7 +96,7 @@ def test_admin_a_broken_file_is_said_and_the_old_text_goes_on(conf: Conf) -> Non
     assert changes(watch)
     assert ports(watch) == {"crm": 3307, "shop": 3306}
     assert "source.prot" in watch.in_use.refused["destinations/shop.yaml"]
-    assert "its earlier settings stay in use" in watch.in_use.refused["destinations/shop.yaml"]
+    assert "the earlier settings of the destination stay in use" in watch.in_use.refused["destinations/shop.yaml"]
     assert "the destination is not started" in watch.in_use.refused["destinations/new.yaml"]
     assert "destinations/shop.yaml" in troubles_now("shop")[0]
     assert troubles_now("crm") == ()

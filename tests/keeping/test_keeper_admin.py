@@ -226,7 +226,7 @@ def test_admin_a_destination_whose_file_goes_keeps_its_ledger_and_says_so(tmp_pa
     assert "nothing acked yet" in what_stays(tmp_path)
     assert str(tmp_path) in what_stays(tmp_path)
     (tmp_path / "meta.json").write_text("{")
-    assert "its ledger there cannot be read" in what_stays(tmp_path)
+    assert "the ledger in that folder cannot be read" in what_stays(tmp_path)
 
 
 def test_admin_a_note_that_is_damaged_still_stops(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_a_branch_and_a_tag_can_be_named_and_others_are_refused(conf: Path, repo
     describe(conf, kind="git", url=repository.url, ref="nowhere", folder="prod/conf")
     assert "has no branch or tag nowhere: correct `ref`" in problems(pulled(conf))[0]
     describe(conf, kind="git", url=repository.url, folder="prod")
-    assert "it has no destinations/NAME.yaml in its folder prod" in problems(pulled(conf))[0]
+    assert "the revision has no destinations/NAME.yaml in its folder prod" in problems(pulled(conf))[0]
     assert ports(conf) == {"shop": 3307}
 
 
@@ -180,11 +180,11 @@ def test_an_archive_is_downloaded_with_the_token_once_per_change(conf: Path, sou
     pulled(conf)
     assert ports(conf) == {"shop": 3307}
     source.put(b"no archive", '"3"')
-    assert "it is not a tar or zip file" in problems(pulled(conf))[0]
+    assert "the archive is not a readable tar or zip file" in problems(pulled(conf))[0]
     assert ports(conf) == {"shop": 3307}
     source.stop()
     refused, away = problems(pulled(conf))
-    assert "not a tar or zip" in refused
+    assert "not a readable tar or zip" in refused
     assert "cannot be read: Connection refused" in away
 
 
@@ -205,7 +205,7 @@ def test_a_wrong_token_a_redirect_and_a_large_archive_are_said(
         assert "answered 302" in problems(pulled(conf))[0]
     source.redirect = ""
     monkeypatch.setattr(fetched, "TEXT_BYTES_MAX", 10)
-    assert "can be read (ValueError)" in problems(pulled(conf))[0]
+    assert "readable tar or zip file (ValueError)" in problems(pulled(conf))[0]
     with pytest.raises(ConfigurationError, match=r"nothing was pulled from .*; run `sluice conf pull`"):
         load_config(conf)
 
@@ -217,7 +217,8 @@ def test_an_archive_in_a_file_is_read(conf: Path) -> None:
     pulled(conf)
     assert ports(conf) == {"shop": 3307}
     with pytest.raises(
-        ConfigurationError, match=r"conf/ is pulled from file://.*zip b: change destinations/shop\.yaml there"
+        ConfigurationError,
+        match=r"conf/ is pulled from file://.*zip b: change destinations/shop\.yaml in that repository or archive",
     ):
         changed(conf, "shop", GOOD)
 
@@ -293,7 +294,10 @@ def test_a_pull_does_not_wait_for_another_one_without_end(conf: Path, repository
         ({"kind": "git", "url": f"https://sluice:{SECRET}@a/b"}, "url has a password or a token"),
         ({"kind": "archive", "url": f"https://a/b?sig={SECRET}"}, "url has a password or a token"),
         ({"kind": "git", "url": "https://a/b", "token": SECRET}, "token: .*write .NAME of an environment variable"),
-        ({"kind": "git", "url": "https://a/b", "folder": "../c"}, "folder below the top one"),
+        (
+            {"kind": "git", "url": "https://a/b", "folder": "../c"},
+            "folder below the top folder of the repository or archive",
+        ),
         ({"kind": "git", "url": "https://a/b", "ref": "--upload-pack=x"}, "ref"),
         ({"kind": "git", "url": f"https://a:{SECRET}/b"}, "url is not a URL"),
     ],
@@ -309,12 +313,12 @@ def test_a_wrong_description_is_refused_without_a_secret(conf: Path, settings: d
 def test_files_of_conf_beside_a_remote_source_are_refused(conf: Path, repository: Repository) -> None:
     repository.commit(shop=GOOD)
     (conf / "sluice.yaml").write_text("")
-    with pytest.raises(ConfigurationError, match="are both there: remove one of them"):
+    with pytest.raises(ConfigurationError, match=r"remove either remote\.yaml or the local files"):
         read_conf_files(conf)
     (conf / "sluice.yaml").unlink()
     (conf / "remote.yaml").unlink()
     assert pull(conf) is None
     assert remote_record(conf) is None
-    assert "describe there where conf/ is pulled from" in CliRunner().invoke(app, ["conf", "pull"]).output + str(
+    assert "describe the repository or archive in this file" in CliRunner().invoke(app, ["conf", "pull"]).output + str(
         CliRunner().invoke(app, ["conf", "pull"]).exception
     )

@@ -65,7 +65,7 @@ def test_a_connection_that_ends_early_leaves_the_last_good_revision(conf: Path, 
     pulled(conf)
     source.put(tar_of(TWO, "w:"), '"2"')
     source.sent = sent
-    assert f"cannot be read: it ended after {sent} of 10240 bytes" in problems(pulled(conf))[0]
+    assert f"cannot be read: the download ended after {sent} of 10240 bytes" in problems(pulled(conf))[0]
     assert names(conf) == ["crm", "shop"]
     source.sent = None
     assert not problems(pulled(conf, again=False))
@@ -81,7 +81,7 @@ def test_a_tar_file_that_is_being_written_is_refused_until_it_is_whole(conf: Pat
     changed = tar_of({**TWO, "destinations/web.yaml": GOOD}, "w:")
     file.write_bytes(changed[:written])
     assert "is refused" in problems(pulled(conf))[0]
-    assert "a tar file without its end: write it under another name" in problems(pulled(conf))[0]
+    assert "the tar file has no end: write the file under another name" in problems(pulled(conf))[0]
     assert names(conf) == ["crm", "shop"]
     file.write_bytes(changed)
     assert not problems(pulled(conf, again=False))
@@ -118,7 +118,7 @@ def test_damage_of_any_kind_is_refused(conf: Path, source: HttpSource, kind: str
     source.put(tar_of(TWO), '"1"')
     pulled(conf)
     source.put(damaged(kind), '"2"')
-    assert "it is not a tar or zip file that can be read (" in problems(pulled(conf))[0]
+    assert "the archive is not a readable tar or zip file (" in problems(pulled(conf))[0]
     assert names(conf) == ["crm", "shop"]
 
 
@@ -131,7 +131,7 @@ def test_a_link_in_conf_is_refused_and_stops_no_engine(conf: Path, repository: R
     file.symlink_to("../shared.yaml")
     repository.git("add", "-A")
     repository.git("commit", "-q", "-m", "Link")
-    assert f"{Path(name).name} cannot be read: it is a link: write a file instead" in problems(pulled(conf))[0]
+    assert f"{Path(name).name} cannot be read: the path is a link: write a file instead" in problems(pulled(conf))[0]
     assert names(conf) == ["crm", "shop"]
 
 

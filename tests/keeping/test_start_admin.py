@@ -1,4 +1,4 @@
-"""Tests that `instance start` says what it did, and why it changed nothing."""
+"""Tests that `instance start` and `instance release` say what they did, and why they changed nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def test_admin_a_start_of_what_nobody_stopped_says_that_it_changes_nothing(tmp_p
     """Number 18: `instance start` waited for 40 s and did not say that there was no stop to remove."""
     told = acts.start("shop", tmp_path, seconds=0.0)
     assert not told.done
-    assert told.message.startswith("nothing was changed: no operator had stopped shop, and no process runs it")
-    assert "tries again every few seconds; `sluice up` or `sluice engine` starts an engine process" in told.message
+    assert told.message.startswith("nothing was changed: no operator had stopped shop, and no process runs the engine")
+    assert "tries again every few seconds. Start an engine process with `sluice up` or `sluice engine`" in told.message
     with contextlib.ExitStack() as ending:
         lease = open_lease(tmp_path)
         ending.callback(lease.release)
@@ -33,3 +33,14 @@ def test_admin_a_start_removes_an_operators_stop(tmp_path: Path) -> None:
     told = acts.start("shop", tmp_path, seconds=0.0)
     assert told.message.startswith("shop may run, and no process runs it")
     assert orders.stopped(tmp_path) is None
+
+
+def test_admin_a_release_names_the_destination_that_no_host_has_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = open_lease(tmp_path)
+    assert lease.try_acquire()
+    monkeypatch.setattr(orders, "requested", lambda _: lease.release())
+    told = acts.release("shop", tmp_path, seconds=0.0)
+    assert told.done
+    assert told.message.endswith("; no other host has taken shop yet")

@@ -31,7 +31,7 @@ def test_batches_follow_each_other_from_the_cursor(ledger: Ledger) -> None:
 
 
 def test_a_batch_needs_a_start() -> None:
-    with pytest.raises(MetaError, match="set the destination's position first"):
+    with pytest.raises(MetaError, match="set the position of the destination with `sluice position set` first"):
         LEDGER.hand_out(at(10))
     assert LEDGER.hand_out(at(10), at(4)).outstanding[0].start == at(4)
 
@@ -115,7 +115,7 @@ def test_identity_what_is_delivered_again_is_the_same_batch_under_another_delive
     assert (first.start, first.end, first.path, first.tables) == (old.start, old.end, old.path, ("shop.orders",))
     assert not again.unfinished
     for settle in (Ledger.ack, Ledger.redeliver, Ledger.rollback_one):
-        with pytest.raises(BatchNotFoundError, match="delivery 3 of it was handed out since"):
+        with pytest.raises(BatchNotFoundError, match="delivery 3 of this batch was handed out"):
             settle(again, 1, 1)
     with pytest.raises(BatchNotFirstError):
         again.redeliver(2)

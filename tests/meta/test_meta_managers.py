@@ -140,7 +140,7 @@ def test_a_file_that_is_not_understood_is_refused_and_left_alone(tmp_path: Path,
     path = tmp_path / "meta.json"
     path.write_bytes(UNREADABLE[name].encode("utf-8", "surrogateescape"))
     before = path.read_bytes()
-    with pytest.raises(MetaError, match=r"meta\.json cannot be read as a ledger: .*Restore it"):
+    with pytest.raises(MetaError, match=r"meta\.json is not a valid ledger: .*Restore the ledger"):
         FileLedger(tmp_path)
     assert path.read_bytes() == before
 
@@ -172,11 +172,11 @@ def test_a_file_that_somebody_else_writes_meanwhile_is_not_overwritten(tmp_path:
     meta = FileLedger(tmp_path)
     meta.update(lambda ledger: ledger.set_cursor(at(4)))
     FileLedger(tmp_path).update(lambda ledger: ledger.set_cursor(at(5)))
-    with pytest.raises(LeaseLostError, match=r"was written by another process; .*this engine writes no more"):
+    with pytest.raises(LeaseLostError, match=r"was written by another process, .*this engine writes no more"):
         meta.update(lambda ledger: ledger.set_cursor(at(6)))
     assert read_ledger(tmp_path).cursor == at(5)
     (tmp_path / "meta.json").unlink()
-    with pytest.raises(LeaseLostError, match=r"was removed; .*this engine writes no more"):
+    with pytest.raises(LeaseLostError, match=r"was removed, .*this engine writes no more"):
         meta.update(lambda ledger: ledger.set_cursor(at(6)))
     assert not (tmp_path / "meta.json").exists()
 

@@ -72,7 +72,7 @@ def test_ha_a_stale_holder_is_refused_by_name(location: LedgerLocation) -> None:
     old.update(lambda ledger: ledger.set_cursor(at(4)))
     new = open_meta(location, Held(token=2))
     with pytest.raises(
-        LeaseLostError, match=r"was written by the holder of lease 2; what lease 1 wanted to write is refused"
+        LeaseLostError, match=r"was written by the holder of lease 2, so the write of lease 1 is refused"
     ):
         old.update(lambda ledger: ledger.set_cursor(at(9)))
     assert old.ledger.cursor == at(4) == read_ledger(location).cursor
@@ -95,9 +95,9 @@ def test_ha_the_holder_of_the_lease_knows_that_the_store_went_back(location: Led
     meta.require_own()
     store.remove(LEDGER)
     store.write(LEDGER, before.text, version=NOT_THERE, token=3)
-    with pytest.raises(LeaseLostError, match="holder of lease 3; what lease 3 wanted"):
+    with pytest.raises(LeaseLostError, match="holder of lease 3, so the write of lease 3"):
         meta.update(lambda ledger: ledger.set_cursor(at(12)))
-    with pytest.raises(LeaseLostError, match="takes the destination again"):
+    with pytest.raises(LeaseLostError, match="when it gets the lease again"):
         meta.require_own()
     again = open_meta(location, Held(token=4))
     assert again.ledger.cursor == at(4), "the next engine continues from what is stored"
@@ -140,7 +140,9 @@ def test_ha_a_ledger_that_is_not_understood_is_refused_and_left_alone(
     location: LedgerLocation, documents: RecordStore
 ) -> None:
     documents.write(LEDGER, "{}", version=0)
-    with pytest.raises(MetaError, match=r"meta\.json in .* cannot be read as a ledger: it has format None.*Restore it"):
+    with pytest.raises(
+        MetaError, match=r"meta\.json in .* is not a valid ledger: the ledger has format None.*Restore the ledger"
+    ):
         open_meta(location, Held())
     kept = documents.read(LEDGER)
     assert kept is not None

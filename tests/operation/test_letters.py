@@ -123,7 +123,9 @@ def test_an_email_that_is_not_taken_is_told_in_the_log_without_its_secret_admin(
 ) -> None:
     monkeypatch.setenv("POST_PASSWORD", "wrong-sesame")
     said = log_of(config(post, port), ALARM)
-    assert [line["reason"] for line in said] == ["answered 535"] * TRIES + [f"the address refused it {TRIES} times"]
+    assert [line["reason"] for line in said] == ["answered 535"] * TRIES + [
+        f"the address refused the alarm {TRIES} times"
+    ]
     assert "sesame" not in str(said)
     assert "answered 530" in str(log_of(config(post, port, encryption="none", user="", password=""), ALARM))
     assert "SSLCertVerificationError" in str(log_of(config(post, port, ca_file=None), ALARM))

@@ -42,5 +42,5 @@ def test_materialize_says_why_there_can_be_no_snapshot(tmp_path: Path) -> None:
     result, directory = pressed(tmp_path, begun=False)
     assert not result.success
     (failed,) = [event for event in result.all_events if event.is_step_failure]
-    assert "has not begun yet" in str(failed.step_failure_data.user_failure_data)
+    assert "has no position yet" in str(failed.step_failure_data.user_failure_data)
     assert not SnapshotRecords(directory).all()

@@ -47,10 +47,10 @@ def test_fault_a_stream_at_the_end_of_its_server_fits() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"server_uuid": B}, f"the server {B} answers"),
+        ({"server_uuid": B}, f"the address leads to the server {B}"),
         ({"created": {"binlog.000004": 2_000}}, "was created at"),
         ({"file": "binlog.000001", "created": {}}, "was reset"),
-        ({"file": "other.000009", "created": {}}, "the server writes other.000009"),
+        ({"file": "other.000009", "created": {}}, "the server now writes other.000009"),
         ({"executed": ""}, "has not executed"),
         ({"executed": f"{A}:1-40"}, "has not executed"),
         ({"logs": (BinaryLog(file="binlog.000004", size_bytes=400),)}, "ends at 400"),

@@ -173,7 +173,7 @@ def test_a_record_that_others_change_each_time_is_an_error(location: LedgerLocat
         other.put("a", f"theirs {len(count)}")
         return "ours"
 
-    with pytest.raises(MetaError, match=r"other processes write .*a.* all the time; try again"):
+    with pytest.raises(MetaError, match=r"other processes wrote .*a.* before each attempt; try again"):
         store.change("a", change)
     assert store.get("a") == f"theirs {len(count)}"
 
@@ -215,7 +215,10 @@ def test_fault_a_process_that_holds_the_lock_of_the_files_is_named(
     store.put("a", "one")
     assert lock.try_acquire()
     for change in (lambda: store.put("a", "two"), lambda: store.remove("a")):
-        with pytest.raises(MetaError, match=r"another process holds .*records\.lock for 0\.01 s: check what it does"):
+        with pytest.raises(
+            MetaError,
+            match=r"another process has held the lock .*records\.lock for 0\.01 s: check whether that process hangs",
+        ):
             change()
     assert store.get("a") == "one"
     lock.release()
@@ -227,7 +230,9 @@ def test_fault_a_file_that_cannot_be_written_is_named_and_unchanged(tmp_path: Pa
     store = FileRecordStore(tmp_path)
     store.put("a.json", "one")
     (tmp_path / "a.tmp").mkdir()
-    with pytest.raises(MetaError, match=r"a\.json could not be written .*free space or give permission"):
+    with pytest.raises(
+        MetaError, match=r"a\.json could not be written .*free space on its disk, or permit writing to its folder"
+    ):
         store.put("a.json", "two")
     assert store.get("a.json") == "one"
 

@@ -161,7 +161,7 @@ def test_materialize_on_an_asset_of_its_own_requests_its_snapshot(many: Many, tm
             instance=instance, asset_selection=[delta_key("shop", NAMED)], raise_on_error=False
         )
     (failed,) = [event for event in result.all_events if event.is_step_failure]
-    assert "has not begun yet" in str(failed.step_failure_data.user_failure_data), "as for every other table"
+    assert "has no position yet" in str(failed.step_failure_data.user_failure_data), "as for every other table"
 
 
 def test_equality_the_check_of_a_shared_asset_compares_all_its_tables(many: Many, tmp_path: Path) -> None:

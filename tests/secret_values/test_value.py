@@ -72,17 +72,17 @@ def test_a_place_survives_as_a_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("$", "names no variable, file or command"),
-        ("$file:", "names no variable, file or command"),
-        ("$command:[]", "names no variable, file or command"),
+        ("$", "is not the location of a secret"),
+        ("$file:", "is not the location of a secret"),
+        ("$command:[]", "is not the location of a secret"),
         ("$command:{}", "is not a list in JSON"),
         ("$command:open-sesame-41", "is not a list in JSON"),
         ('$command:"open-sesame-41"', "is not a list in JSON"),
         ('$command:[""]', "none of them empty"),
         ('$command:["open-sesame-41", ""]', "none of them empty"),
         ('$command:["open-sesame-41", 1]', "none of them empty"),
-        ("$open-sesame-41!", "the name of an environment variable has"),
-        ("$41", "the name of an environment variable has"),
+        ("$open-sesame-41!", "the name of an environment variable may have only"),
+        ("$41", "the name of an environment variable may have only"),
     ],
 )
 def test_a_text_that_names_no_location_is_refused_and_gives_no_empty_secret(text: str, why: str) -> None:
@@ -99,7 +99,7 @@ def test_a_text_that_names_no_location_is_refused_and_gives_no_empty_secret(text
     [
         (b"", "is empty"),
         (b"\n", "is empty"),
-        (b"\xff\xfe", "no UTF-8 text"),
+        (b"\xff\xfe", "not UTF-8 text"),
         (b"x" * (value.SECRET_BYTES_MAX + 1), "more than 64 KiB"),
     ],
 )
@@ -120,7 +120,7 @@ def test_what_is_no_regular_file_is_refused_without_waiting_for_it(tmp_path: Pat
     before = psutil.Process().num_fds()
     for file in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
         assert why_not(SecretLocation(file=file)) == (
-            f"{SETTING}: the file {file} is no regular file: name one that can be read at each connect"
+            f"{SETTING}: the file {file} is not a regular file: name a file that can be read at each connect"
         )
     assert psutil.Process().num_fds() == before
 
@@ -161,8 +161,9 @@ def test_a_command_that_writes_without_end_is_ended_after_the_largest_secret(tmp
         "while True: sys.stdout.write('y\\n' * 1024)"
     )
     before = psutil.Process().memory_info().rss
-    assert f"the output of the command {sys.executable} has more than 64 KiB, which is no secret" in why_not(
-        command(script)
+    assert (
+        f"the output of the command {sys.executable} has more than 64 KiB, which is too long for a secret"
+        in why_not(command(script))
     )
     assert psutil.Process().memory_info().rss - before < 64 << 20
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))

@@ -34,7 +34,7 @@ def test_a_restart_for_foreign_keys_is_counted_and_shown_with_what_is_buffered()
     assert (lost.state, lost.buffered_after, lost.restarts) == (SnapshotState.WANTED, KEY + 600, 2)
     shown = ShownSnapshot(destination="shop", record=again(lost), waits="", cascade_changes=4)
     assert shown.to_json(2.0)["cascade_changes"] == 4
-    assert shown.says == "restarted 2 times; 4 changes of parent rows are buffered, which foreign keys pass on"
+    assert shown.says == "restarted 2 times; 4 changes of parent rows, which foreign keys pass on, are buffered"
     assert SnapshotRecord.from_json(lost.to_json()) == lost
 
 
@@ -81,11 +81,13 @@ def test_a_table_is_read_after_those_through_which_foreign_keys_change_it() -> N
     parent = read("shop.parent")
     waits = next_step(child, THERE, [child, parent])
     assert waits.step == SnapshotStep.WAIT
-    assert "through shop.parent, so it is read when the snapshot of that is published" in waits.why
+    assert "through shop.parent, so Sluice reads the table after the snapshot of shop.parent is published" in waits.why
     failed = next_step(child, THERE, [child, parent.failed("it broke")])
-    assert failed.why.endswith("; that of shop.parent has failed: correct its cause, then use `sluice snapshot resume`")
+    assert failed.why.endswith(
+        "; the snapshot of shop.parent has failed: correct the cause, then use `sluice snapshot resume`"
+    )
     paused = next_step(child, THERE, [child, parent.with_pause(paused=True)])
-    assert paused.why.endswith("; that of shop.parent is paused: `sluice snapshot resume` continues it")
+    assert paused.why.endswith("; the snapshot of shop.parent is paused: continue it with `sluice snapshot resume`")
     for ended in (parent.canceled(), dataclasses.replace(parent, state=SnapshotState.PUBLISHED)):
         assert next_step(child, THERE, [child, ended]).step == SnapshotStep.BEGIN
     assert not again(child).waits_for

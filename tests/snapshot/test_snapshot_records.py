@@ -42,7 +42,7 @@ def test_restarts_of_a_paused_snapshot_leave_no_files_of_earlier_ones(tmp_path: 
         if key % 2:
             holds.again(record.name, key, "the table was truncated")
         else:
-            holds.cascades_unseen(record.name, key, "foreign keys changed its rows", frozenset())
+            holds.cascades_unseen(record.name, key, "foreign keys changed rows of the table", frozenset())
         assert [path.name for path in chunks.parent.iterdir()] == [chunks.name], "a run may still write chunks"
 
 

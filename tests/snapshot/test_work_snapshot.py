@@ -430,7 +430,7 @@ def test_a_table_whose_snapshot_raises_fails_by_name_and_the_others_are_publishe
 
 
 def test_an_open_snapshot_cannot_be_begun_again(world: World) -> None:
-    with pytest.raises(ActRefusedError, match="under way"):
+    with pytest.raises(ActRefusedError, match="in progress"):
         world.records.begin(wanted(NAME, None, 0.0))
     world.records.update(NAME, lambda now: now.canceled())
     world.records.begin(wanted(NAME, None, 0.0))

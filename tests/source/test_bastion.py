@@ -94,7 +94,7 @@ def test_rows_are_read_through_it(source: Source) -> None:
 def test_an_unknown_host_key_is_refused(source: Source, tmp_path: Path) -> None:
     assert source.bastion is not None
     unknown = dataclasses.replace(source.bastion, known_hosts_file=tmp_path / "none")
-    with pytest.raises(ConfigurationError, match=r"host key of the bastion .* is not the one in .*none"):
+    with pytest.raises(ConfigurationError, match=r"host key of the bastion .* differs from the key in .*none"):
         SourceConnection(dataclasses.replace(source, bastion=unknown))
     assert not tunnels()
 
@@ -103,7 +103,7 @@ def test_another_key_is_refused_by_name(source: Source, tmp_path: Path) -> None:
     assert source.bastion is not None
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True)
     other = dataclasses.replace(source.bastion, key_file=tmp_path / "other")
-    with pytest.raises(AccessDeniedError, match=r"refused the key \(.*other\)"):
+    with pytest.raises(AccessDeniedError, match=r"refused the private key \(.*other\)"):
         SourceConnection(dataclasses.replace(source, bastion=other))
 
 

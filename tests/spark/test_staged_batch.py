@@ -70,7 +70,7 @@ def test_a_directory_without_a_manifest_is_no_batch(tmp_path: Path) -> None:
 def test_a_garbage_manifest(tmp_path: Path, garbage: bytes) -> None:
     directory = staged(tmp_path)
     (directory / "manifest.json").write_bytes(garbage)
-    with pytest.raises(StagedBatchError, match=r"manifest\.json is not a manifest that can be merged"):
+    with pytest.raises(StagedBatchError, match=r"manifest\.json is not a valid manifest of a batch"):
         read_staged_batch(directory)
 
 
@@ -85,9 +85,9 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "a key that is no column": (lambda record: changes_of(record).update(key=["nobody"]), "nobody"),
     "an unknown segment": (lambda record: changes_of(record).update(kind="magic"), "magic"),
     "segments out of order": (lambda record: changes_of(record).update(last_order_key=99), "stream order"),
-    "a table twice": (lambda record: record["tables"].append(record["tables"][0]), "listed twice"),
-    "other rows": (lambda record: changes_of(record).update(rows=4), "has 3 rows, its manifest says 4"),
-    "another size": (lambda record: changes_of(record).update(size_bytes=1), "its manifest says 1"),
+    "a table twice": (lambda record: record["tables"].append(record["tables"][0]), "lists a table twice"),
+    "other rows": (lambda record: changes_of(record).update(rows=4), "has 3 rows instead of the 4 rows"),
+    "another size": (lambda record: changes_of(record).update(size_bytes=1), "instead of the 1 bytes"),
     "another file": (lambda record: changes_of(record).update(file="gone.parquet"), "does not exist"),
     "a column that is not in the file": (
         lambda record: changes_of(record)["columns"].append({"name": "more", "type": "int"}),
@@ -117,7 +117,7 @@ def test_a_file_that_is_not_parquet(tmp_path: Path) -> None:
 
 def test_a_table_that_is_to_be_merged_and_is_not_in_the_batch_is_named(tmp_path: Path) -> None:
     targets = {"shop.items": TableTarget(path=str(tmp_path / "t"))}
-    with pytest.raises(StagedBatchError, match=r"no changes of shop\.items, which are to be merged"):
+    with pytest.raises(StagedBatchError, match=r"no changes of shop\.items, although the run should merge"):
         merge_batch(staged(tmp_path), targets, NOWHERE)
 
 

@@ -328,10 +328,10 @@ def test_a_directory_that_is_a_file_is_a_staging_error(tmp_path: Path) -> None:
 
 
 def test_a_missing_manifest_is_a_staging_error(tmp_path: Path) -> None:
-    with pytest.raises(StagingError, match="not a batch that was staged to its end"):
+    with pytest.raises(StagingError, match="was not staged to its end"):
         read_manifest(tmp_path)
     (tmp_path / "manifest.json").write_text('{"format": 1}')
-    with pytest.raises(StagingError, match="it has format 1, and this Sluice reads format 3"):
+    with pytest.raises(StagingError, match="the manifest has format 1, and this version of Sluice reads format 3"):
         read_manifest(tmp_path)
 
 
@@ -431,10 +431,10 @@ def test_ddl_a_table_that_got_another_name_says_which_it_was(tmp_path: Path) -> 
     [
         (
             StagingRules(left_out={"shop.orders": -1}),
-            "which had stopped: not all of its rows are in the lake; resume shop.orders,",
+            "which had stopped, so not all rows are in the lake; resume shop.orders,",
         ),
         (StagingRules(left_out={"shop.orders": 1}), "which had stopped"),
-        (StagingRules(keys={"shop.orders": ("note",)}), "conf/ declares another key for it"),
+        (StagingRules(keys={"shop.orders": ("note",)}), "conf/ declares another key for shop.orders"),
     ],
 )
 def test_ddl_identity_a_table_whose_rows_the_lake_lacks_stops_under_its_new_name(

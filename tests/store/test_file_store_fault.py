@@ -128,13 +128,13 @@ Change = Callable[[Restarts], dict[str, object]]
 ELSEWHERE = Position(epoch=1, file="mysql-bin.000001", offset=33, server_uuid=SERVER)
 BEYOND = dataclasses.replace(ELSEWHERE, file="mysql-bin.000009")
 MISFITS: dict[str, tuple[Change, str]] = {
-    "another ledger": (lambda _: {"ledger_id": "ffff"}, "written under the ledger"),
-    "another filter": (lambda _: {"filters": "less"}, "what conf/ captures"),
+    "another ledger": (lambda _: {"ledger_id": "ffff"}, "the events were stored under the ledger"),
+    "another filter": (lambda _: {"filters": "less"}, "the captured tables in conf/"),
     "an epoch that the ledger never began": (lambda _: {"epoch": 0}, "which the ledger never began"),
-    "amid a transaction": (lambda _: {"begin": ELSEWHERE}, "no transaction in it ends at"),
+    "amid a transaction": (lambda _: {"begin": ELSEWHERE}, "none of the stored transactions ends at"),
     "another file of that name": (
         lambda shop: {"begin": dataclasses.replace(shop.cursor, server_uuid="other")},
-        "is not the file of that name",
+        "than the file of that name in the ledger",
     ),
 }
 
@@ -169,7 +169,7 @@ def test_fault_another_kind_of_store_leaves_files_that_are_needed(shop: Restarts
     file = shop.plan
     for kind in ("memory", "mixed"):
         shop.plan = dataclasses.replace(file, kind=kind)
-        with pytest.raises(StoreUnfitError, match="another kind now"):
+        with pytest.raises(StoreUnfitError, match="another kind of store"):
             shop.open()
     shop.plan = file
     assert numbers_in(shop.open().get(MANY, MANY)) == [2, 3, 4, 5, 6, 7]
@@ -259,7 +259,7 @@ def test_fault_a_full_disk_says_so_and_loses_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwritev", half)
-        with pytest.raises(StoreFullError, match=r"No space left on device.*nothing is lost"):
+        with pytest.raises(StoreFullError, match=r"No space left on device.*no change is lost"):
             store.put(block)
     assert store.metrics() == before
     store.put(block)

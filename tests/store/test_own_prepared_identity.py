@@ -71,5 +71,5 @@ def test_identity_a_record_that_is_committed_while_it_is_read_beside_is_read_who
     (kept,) = tmp_path.glob("*.committed")
     kept.unlink()
     assert content_of(again) == b"rows"
-    with pytest.raises(StagingError, match="is missing; it is looked for again"):
+    with pytest.raises(StagingError, match="is missing; Sluice looks for the record again"):
         records.recorded_before("a", place_after(1))

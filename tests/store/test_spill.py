@@ -144,7 +144,9 @@ def test_a_full_disk_while_spilling_says_what_to_do_and_changes_nothing(
     block = source.block([], open_events=RING_EVENTS)
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwritev", half)
-        with pytest.raises(StagingError, match=r"No space left on device.*free space there or raise ring\.bytes_max"):
+        with pytest.raises(
+            StagingError, match=r"No space left on device.*free space in that folder or raise ring\.bytes_max"
+        ):
             store.put(block)
     assert store.metrics() == before
     assert next(directory.iterdir()).stat().st_size == size

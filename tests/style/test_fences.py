@@ -73,5 +73,5 @@ def test_a_statement_that_commits_does_not_pass_by_the_fence() -> None:
     ):
         with pytest.raises(ValueError, match=r"must go through LakeSession\.commit"):
             lane.sql(statement)
-        with pytest.raises(Exception, match="is not written without a fence"):
+        with pytest.raises(Exception, match="a commit needs a fence"):
             lane.commit("shop.orders", statement)

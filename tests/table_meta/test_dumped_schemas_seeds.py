@@ -93,5 +93,5 @@ def test_a_file_is_a_dump_or_a_saved_history(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(ConfigurationError, match="is not a schema history"):
         records_in(saved, BEGIN, captured, MYSQL)
     monkeypatch.setattr(dumped, "DUMP_BYTES_MAX", 10)
-    with pytest.raises(ConfigurationError, match="make it with `mysqldump --no-data`"):
+    with pytest.raises(ConfigurationError, match="create the dump with `mysqldump --no-data`"):
         records_in(dump, BEGIN, captured, MYSQL)

@@ -86,7 +86,7 @@ class Literals:
         if self.client == "utf8mb3":
             text = _BEYOND_BMP.sub(UNKNOWN * _BYTES_BEYOND_BMP, text)
         if has_no_character(text):
-            raise LiteralUnknownError(f"it has bytes that are not valid in {self.client or 'utf8mb4'}")
+            raise LiteralUnknownError(f"the statement has bytes that are not valid in {self.client or 'utf8mb4'}")
         text = in_charset(text, self.connection)
         # A binary column stores the bytes that the text has in the connection charset.
         return raw_in(as_bytes(text, self.connection), charset) if charset == "binary" else in_charset(text, charset)
@@ -112,9 +112,11 @@ def raw_in(raw: bytes, charset: str) -> str:
     try:
         text = raw.decode(_codec(charset))
     except UnicodeDecodeError as error:
-        raise LiteralUnknownError(f"its bytes {raw[:40].hex()} are no characters of {charset}") from error
+        raise LiteralUnknownError(
+            f"the bytes {raw[:40].hex()} of the statement are not characters of {charset}"
+        ) from error
     if charset in _BMP_CHARSETS and _BEYOND_BMP.search(text):
-        raise LiteralUnknownError(f"its bytes {raw[:40].hex()} are no characters of {charset}")
+        raise LiteralUnknownError(f"the bytes {raw[:40].hex()} of the statement are not characters of {charset}")
     return text
 
 
@@ -123,7 +125,7 @@ def as_bytes(text: str, charset: str) -> bytes:
     try:
         return text.encode(_codec(charset))
     except UnicodeEncodeError as error:
-        raise LiteralUnknownError(f"{text[:40]!r} is not in {charset}") from error
+        raise LiteralUnknownError(f"{text[:40]!r} has a character that {charset} does not have") from error
 
 
 def _encoded(text: str, client: str) -> bytes:
@@ -131,7 +133,7 @@ def _encoded(text: str, client: str) -> bytes:
     try:
         return text.encode(_codec(client), "surrogateescape")
     except UnicodeEncodeError as error:
-        raise LiteralUnknownError(f"it has bytes that are no character of {client}") from error
+        raise LiteralUnknownError(f"the statement has bytes that are not a character of {client}") from error
 
 
 def _codec(charset: str) -> str:

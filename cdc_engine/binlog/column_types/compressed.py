@@ -54,5 +54,5 @@ def _inflated(value: bytes, row: int) -> bytes:
     except zlib.error as error:
         raise ValueRefusedError(row, f"cannot be decompressed: {error}") from None
     if not plain or len(plain) != length or inflater.unconsumed_tail:
-        raise ValueRefusedError(row, "is not as long as its compressed form says")
+        raise ValueRefusedError(row, "does not have the decompressed length that the value states")
     return plain

@@ -174,4 +174,4 @@ def texts(values: Values, groups: Int64s, scale: int, precision: int) -> AnyArra
 
 def _refuse(row: int) -> None:
     if row >= 0:
-        raise ValueRefusedError(row, "is not made of decimal digits")
+        raise ValueRefusedError(row, "has bytes that are not decimal digits")

@@ -98,5 +98,5 @@ def _not_utf8(offsets: Int32s, text: Bytes) -> ValueRefusedError:
         try:
             text[offsets[row] : offsets[row + 1]].tobytes().decode()
         except UnicodeDecodeError:
-            return ValueRefusedError(row, "is not a JSON document of MySQL: a string in it is not UTF-8")
+            return ValueRefusedError(row, "is not a JSON document of MySQL: a string in the document is not UTF-8")
     return ValueRefusedError(0, "is not a JSON document of MySQL")

@@ -121,6 +121,6 @@ def type_of(column: Column, zero_dates: str = "null") -> ColumnType:
     factory = REGISTER_BY_NAME.get(declared) or REGISTER.get(column.type_code)
     if factory is None or declared in NOT_DECODED:
         named = column.mysql_type or f"with type code {column.type_code}"
-        raise TypeUnsupportedError(f"column {column.name} is {named}, which is not decoded yet")
+        raise TypeUnsupportedError(f"column {column.name} is {named}, a type that Sluice cannot decode")
     found = factory(column)
     return found.by_zero_dates.get(zero_dates, found)

@@ -54,7 +54,7 @@ def set_(column: Column) -> ColumnType:
 
 def _require_labels(column: Column) -> None:
     if not column.labels:
-        raise TypeUnsupportedError(f"column {column.name} is an enum or a set whose labels are not known")
+        raise TypeUnsupportedError(f"column {column.name} is an enum or a set, and its labels are unknown")
 
 
 def _numbers(values: Values, size: int) -> Int64s:
@@ -65,7 +65,7 @@ def _numbers(values: Values, size: int) -> Int64s:
 
 def _enums(values: Values, size: int, labels: AnyArray, hidden: Int64s) -> AnyArray:
     numbers = _numbers(values, size)
-    _refuse(numbers >= len(labels), f"is a number above the {len(labels) - 1} labels known")
+    _refuse(numbers >= len(labels), f"is the number of a label above the {len(labels) - 1} known labels")
     if len(hidden):
         _refuse(np.isin(numbers, hidden), _HIDDEN)
     return labels.take(_nulls(values, numbers))
@@ -74,7 +74,7 @@ def _enums(values: Values, size: int, labels: AnyArray, hidden: Int64s) -> AnyAr
 def _sets(values: Values, size: int, labels: tuple[str, ...]) -> AnyArray:
     numbers = _numbers(values, size)
     if len(labels) < 64:
-        _refuse(numbers >> len(labels) != 0, f"has bits above the {len(labels)} labels known")
+        _refuse(numbers >> len(labels) != 0, f"has bits for labels above the {len(labels)} known labels")
     hidden = sum(1 << bit for bit, label in enumerate(labels) if HIDDEN_CHARACTER in label)
     if hidden:
         _refuse((numbers.view(np.uint64) & np.uint64(hidden)) != 0, _HIDDEN)
@@ -87,7 +87,7 @@ def _joined(values: Values, numbers: Int64s, labels: tuple[str, ...]) -> AnyArra
     room = sum(count * (len(label) + 1) for count, label in zip(members, encoded, strict=True))
     if room > ARROW_BYTES_MAX:
         raise ValueRefusedError(
-            0, f"has labels of {room} bytes, more than the {ARROW_BYTES_MAX} that the text of its rows may have"
+            0, f"has labels of {room} bytes, more than the {ARROW_BYTES_MAX} bytes that the text of all rows may have"
         )
     offsets, out = np.empty(values.count + 1, np.int32), np.empty(room, np.uint8)
     texts = np.frombuffer(b"".join(encoded) or b"\0", np.uint8)

@@ -41,7 +41,7 @@ def decoder(charset: str, column_name: str) -> Callable[[Values], AnyArray]:
     """Returns the function that decodes values of this charset. Raises TypeUnsupportedError for a charset that Sluice cannot decode."""
     known = charset_of_name(charset)
     if known is None or not known.codec:
-        raise TypeUnsupportedError(f"column {column_name} has the charset {charset}, which is not decoded yet")
+        raise TypeUnsupportedError(f"column {column_name} has the charset {charset}, which Sluice cannot decode")
     if known.codec == "utf_8":
         return _utf8
     if known.bytes_max == 1:
@@ -61,7 +61,9 @@ def copied(values: Values, arrow: pa.DataType) -> tuple[AnyArray, bool]:
 
 def _require_room(total: int) -> None:
     if total > ARROW_BYTES_MAX:
-        raise ValueRefusedError(0, f"has {total} bytes as text, more than the {ARROW_BYTES_MAX} that a string may have")
+        raise ValueRefusedError(
+            0, f"has {total} bytes as text, more than the {ARROW_BYTES_MAX} bytes that a string may have"
+        )
 
 
 def _utf8(values: Values) -> AnyArray:
@@ -109,8 +111,8 @@ def _refusal(values: Values, codec: str, charset: str) -> ValueRefusedError:
         try:
             values.value(row).decode(codec)
         except UnicodeDecodeError as error:
-            return ValueRefusedError(row, f"is not {charset}: byte {error.start} of it cannot be read")
-    return ValueRefusedError(0, f"is not {charset}")
+            return ValueRefusedError(row, f"is not text in {charset}: byte {error.start} of the value is not valid")
+    return ValueRefusedError(0, f"is not text in {charset}")
 
 
 @functools.cache

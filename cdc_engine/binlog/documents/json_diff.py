@@ -59,7 +59,7 @@ def _apply(holder: list[Node], cursor: ByteCursor) -> None:
     elif operation == INSERT:
         _insert(holder, legs, path, _tree(cursor.take(cursor.packed())))
     else:
-        raise JsonFormatError(f"it has the unknown operation {operation} at {path}")
+        raise JsonFormatError(f"the difference has the unknown operation {operation} at {path}")
 
 
 def legs_of(path: str) -> list[Leg]:
@@ -70,7 +70,7 @@ def legs_of(path: str) -> list[Leg]:
         legs.append(_leg(found, path))
         at = found.end()
     if at != len(path) or not path.startswith("$"):
-        raise JsonFormatError(f"it has a path {path!r} that cannot be read")
+        raise JsonFormatError(f"the difference has a path {path!r} that cannot be read")
     return legs
 
 
@@ -85,7 +85,7 @@ def _leg(found: re.Match[str], path: str) -> Leg:
         key = str(json.loads(f'"{found["quoted"]}"', strict=False))
         key.encode()
     except ValueError:
-        raise JsonFormatError(f"it has a path {path!r} with a key that is not a JSON string") from None
+        raise JsonFormatError(f"the difference has a path {path!r} with a key that is not a JSON string") from None
     return key
 
 
@@ -99,7 +99,7 @@ def _insert(holder: list[Node], legs: list[Leg], path: str, value: Node) -> None
     if isinstance(parent, list):
         parent.insert(_cell(leg, len(parent)), value)
     elif leg in parent:
-        raise JsonFormatError(f"it inserts at {path}, where there is a value already")
+        raise JsonFormatError(f"the difference inserts a value at {path}, where the document has a value already")
     else:
         _put(parent, leg, value)
 
@@ -163,14 +163,14 @@ def _cell(leg: Leg, count: int) -> int:
 
 
 def _missing(path: str) -> JsonFormatError:
-    return JsonFormatError(f"it changes {path}, which the document does not have before")
+    return JsonFormatError(f"the difference changes {path}, which the document does not have")
 
 
 def _printed(node: Node, depth: int) -> str:
     if isinstance(node, str):
         return node
     if depth > DEPTH_MAX:
-        raise JsonFormatError("it is nested too deeply")
+        raise JsonFormatError("the document is nested too deeply")
     if isinstance(node, list):
         return jsonb.printed(None, [_printed(value, depth + 1) for value in node])
     keys = sorted(node, key=_order)

@@ -55,9 +55,9 @@ def read(document: bytes, built: Built) -> Any:
     try:
         return _JsonbReader(document, built).value(document[0], 1, 0)
     except (struct.error, IndexError):
-        raise JsonFormatError("it is truncated") from None
+        raise JsonFormatError("the document is truncated") from None
     except UnicodeDecodeError:
-        raise JsonFormatError("a string in it is not UTF-8") from None
+        raise JsonFormatError("a string in the document is not UTF-8") from None
 
 
 def printed(keys: list[str] | None, values: list[str]) -> str:
@@ -77,7 +77,7 @@ class _JsonbReader:
     def value(self, kind: int, at: int, depth: int) -> Any:
         self.values_left -= 1
         if self.values_left < 0 or depth > DEPTH_MAX:
-            raise JsonFormatError("its parts overlap")
+            raise JsonFormatError("parts of the document overlap")
         if kind == STRING:
             return quoted(self._sized(at).decode())
         if kind <= LARGE_ARRAY:
@@ -90,7 +90,7 @@ class _JsonbReader:
             return printed_double(struct.unpack_from("<d", self.data, at)[0])
         if kind == OPAQUE:
             return _opaque(self.data[at], self._sized(at + 1))
-        raise JsonFormatError(f"it has a value of the unknown type {kind}")
+        raise JsonFormatError(f"the document has a value of the unknown type {kind}")
 
     def _container(self, kind: int, at: int, depth: int) -> Any:
         large = kind in (LARGE_OBJECT, LARGE_ARRAY)
@@ -101,7 +101,7 @@ class _JsonbReader:
         values_at = keys_at + count * (width + 2) * keyed
         content = values_at + count * (1 + width) - at
         if content > size or at + size > len(self.data):
-            raise JsonFormatError("an object or array in it is larger than the size that it states")
+            raise JsonFormatError("an object or array in the document is larger than its stated size")
         keys: list[str] = []
         values: list[Any] = []
         for index in range(count):
@@ -123,7 +123,7 @@ class _JsonbReader:
     def _offset(self, layout: str, at: int, content: int) -> int:
         offset: int = struct.unpack_from(layout, self.data, at)[0]
         if offset < content:
-            raise JsonFormatError("an offset in it points into the header of its own object or array")
+            raise JsonFormatError("an offset in the document points into the header of the same object or array")
         return offset
 
     def _sized(self, at: int) -> bytes:
@@ -135,11 +135,11 @@ class _JsonbReader:
             if byte < 0x80:
                 return self._bytes(at, length)
             if shift > 28:
-                raise JsonFormatError("a length in it has no end")
+                raise JsonFormatError("a length in the document has no end")
 
     def _bytes(self, at: int, length: int) -> bytes:
         if at + length > len(self.data):
-            raise JsonFormatError("it is truncated")
+            raise JsonFormatError("the document is truncated")
         return self.data[at : at + length]
 
 
@@ -150,7 +150,7 @@ def quoted(text: str) -> str:
 
 def _literal(code: int) -> str:
     if code not in LITERALS:
-        raise JsonFormatError(f"it has the unknown literal {code}")
+        raise JsonFormatError(f"the document has the unknown literal {code}")
     return LITERALS[code]
 
 
@@ -158,7 +158,7 @@ def printed_double(number: float) -> str:
     """Prints a double like the server's my_gcvt (strings/dtoa.cc): shortest digits, and an exponent for very large or small numbers."""
     sign, digits, exponent = Decimal(repr(number)).as_tuple()
     if not isinstance(exponent, int):
-        raise JsonFormatError("it has an invalid number")
+        raise JsonFormatError("the document has an invalid number")
     text = "".join(map(str, digits)).rstrip("0") or "0"
     point = len(digits) + exponent if number else 1  # The number equals 0.<text> * 10 ** point.
     minus = "-" * sign
@@ -187,7 +187,7 @@ def _decimal(payload: bytes) -> str:
     """Prints a DECIMAL. `payload`: a byte of precision, a byte of scale, and the packed digits (see column_types.decimals)."""
     precision, scale, data = payload[0], payload[1], payload[2:]
     if not precision or scale > precision:
-        raise JsonFormatError("a decimal in it is not made of digits")
+        raise JsonFormatError("a decimal in the document has bytes that are not digits")
     negative = data[0] < 0x80
     plain = bytes([data[0] ^ 0x80, *data[1:]])
     rest = io.BytesIO(bytes(byte ^ 0xFF for byte in plain) if negative else plain)
@@ -207,7 +207,7 @@ def _digits(group: bytes, count: int) -> str:
         raise IndexError
     text = str(int.from_bytes(group)).zfill(count)
     if len(text) > count:
-        raise JsonFormatError("a decimal in it is not made of digits")
+        raise JsonFormatError("a decimal in the document has bytes that are not digits")
     return text
 
 

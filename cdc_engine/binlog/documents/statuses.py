@@ -8,13 +8,13 @@ ROOM, CUT_OFF, IN_EACH_OTHER, LARGER, BACKWARDS, ENDLESS, LITERAL, KIND, NO_NUMB
 # ROOM, NODES and LEFT have no message. After ROOM or NODES, the caller repeats the call with more space for text or nodes. After LEFT,
 # the Python parser (`json_diff`) handles the document.
 MESSAGES = {
-    CUT_OFF: "it is truncated",
-    IN_EACH_OTHER: "its parts overlap",
-    LARGER: "an object or array in it is larger than the size that it states",
-    BACKWARDS: "an offset in it points backwards",
-    ENDLESS: "a length in it has no end",
-    LITERAL: "it has an unknown literal",
-    KIND: "it has a value of an unknown type",
-    NO_NUMBER: "it has an invalid number",
-    NO_DECIMAL: "a decimal in it is not made of digits",
+    CUT_OFF: "the document is truncated",
+    IN_EACH_OTHER: "parts of the document overlap",
+    LARGER: "an object or array in the document is larger than its stated size",
+    BACKWARDS: "an offset in the document points backwards",
+    ENDLESS: "a length in the document has no end",
+    LITERAL: "the document has an unknown literal",
+    KIND: "the document has a value of an unknown type",
+    NO_NUMBER: "the document has an invalid number",
+    NO_DECIMAL: "a decimal in the document has bytes that are not digits",
 }

@@ -31,8 +31,8 @@ class ShownRules:
     def __init__(self, version: TableVersion, columns: Sequence[Column], policy: ValuePolicy) -> None:
         if policy.rules.transform is not None:
             raise ConsumerStoppedError(
-                f"conf/ transforms the rows of {version.name} ({policy.rules.transform.function}) for the lake only: no client or "
-                "broker gets them as the source has them"
+                f"conf/ transforms the rows of {version.name} ({policy.rules.transform.function}) for the "
+                "lake only, so clients and brokers cannot get rows of this table"
             )
         corrected = [policy.corrected(column) for column in columns]
         try:

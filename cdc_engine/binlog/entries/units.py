@@ -111,9 +111,9 @@ def _whole_in(shown: ShownRows, images: Int64s, before: Int64s, hashing: Hashing
         sizes[column, images[each]] = sizes[column, before[each]]
         if (sizes[column, images] == ABSENT).any():
             raise ConsumerStoppedError(
-                f"the partition of a row of {hashing.table} is unknown: its images leave out a column that partition_hash "
-                "names (binlog_row_image MINIMAL or NOBLOB). Hash by columns of the key (`$pk$`), or have the source write "
-                "full images"
+                f"the partition of a row of {hashing.table} is unknown: the row image leaves out a column "
+                "that partition_hash names (binlog_row_image MINIMAL or NOBLOB). Hash by columns of the key "
+                "(`$pk$`), or set binlog_row_image=FULL on the source"
             )
     return dataclasses.replace(shown, starts=starts, sizes=sizes)
 

@@ -23,7 +23,10 @@ class ByteCursor:
     def take(self, size_bytes: int) -> bytes:
         """Returns the next `size_bytes` bytes. Raises BinlogFormatError if fewer remain."""
         if size_bytes > self.left:
-            raise BinlogFormatError(f"{self.what} needs {size_bytes} bytes at {self._at} and has {self.left}")
+            raise BinlogFormatError(
+                f"{self.what} ends too early: {size_bytes} bytes are needed at byte {self._at}, and {self.left} "
+                "are left"
+            )
         self._at += size_bytes
         return self._data[self._at - size_bytes : self._at]
 
@@ -39,7 +42,7 @@ class ByteCursor:
         """Reads a length-encoded integer of the MySQL protocol (1, 3, 4 or 9 bytes)."""
         first = self.integer(1)
         if first in {0xFB, 0xFF}:
-            raise BinlogFormatError(f"{self.what} has {first:#x} at {self._at - 1} where an integer begins")
+            raise BinlogFormatError(f"{self.what} has {first:#x} at byte {self._at - 1}, which cannot begin an integer")
         return self.integer(_PACKED_BYTES[first]) if first in _PACKED_BYTES else first
 
     def text(self, size_bytes: int) -> str:
@@ -49,5 +52,5 @@ class ByteCursor:
             return raw.decode()
         except UnicodeDecodeError as error:
             raise BinlogFormatError(
-                f"{self.what} has {raw!r} at {self._at - size_bytes}, which is not UTF-8"
+                f"{self.what} has {raw!r} at byte {self._at - size_bytes}, which is not UTF-8"
             ) from error

@@ -79,12 +79,12 @@ class _Fields:
 def _payload_content(body: Bytes) -> _Stream:
     fields = _fields(body[:FIELD_BYTES_MAX].tobytes())
     if fields.at + fields.payload_bytes != len(body):
-        raise BinlogFormatError("the length of a compressed transaction differs from that of its event")
+        raise BinlogFormatError("the length of a compressed transaction differs from the length of its event")
     if fields.compression not in (ZSTD, NONE):
         raise BinlogFormatError(f"a transaction is compressed by the unknown method {fields.compression}")
     if not 0 < fields.uncompressed_bytes < limits.PAYLOAD_BYTES_MAX:
         raise BinlogFormatError(
-            f"a compressed transaction states {fields.uncompressed_bytes} decompressed bytes, which is not possible"
+            f"a compressed transaction states {fields.uncompressed_bytes} decompressed bytes, which is not a valid size"
         )
     return _Stream(body[fields.at :], fields.uncompressed_bytes, fields.compression)
 
@@ -169,9 +169,9 @@ def _decompressed(part: bytes) -> bytes:
         raise BinlogFormatError("an event is compressed by an unknown method")
     length = int.from_bytes(part[1 : 1 + width], "big")
     if length > limits.EVENT_BYTES_MAX:
-        raise BinlogFormatError(f"a compressed event states {length} decompressed bytes, which is not possible")
+        raise BinlogFormatError(f"a compressed event states {length} decompressed bytes, which is not a valid size")
     stream = zlib.decompressobj()
     plain = stream.decompress(part[1 + width :], length + 1)
     if len(plain) != length or not stream.eof or stream.unused_data:
-        raise BinlogFormatError("a compressed event does not have the decompressed size that it states")
+        raise BinlogFormatError("the decompressed size of a compressed event differs from its stated size")
     return plain

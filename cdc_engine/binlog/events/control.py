@@ -188,7 +188,9 @@ def _require_header_sizes(sizes: tuple[int, ...], version: str) -> None:
     }
     for event_type, size in wanted.items():
         if event_type <= len(sizes) and sizes[event_type - 1] not in (0, size):
-            raise BinlogFormatError(f"a server {version} writes headers of row events that are not understood")
+            raise BinlogFormatError(
+                f"a server of version {version} writes headers of row events that Sluice cannot read"
+            )
 
 
 def parse_query(event: bytes, checksum_bytes: int, *, tells_timestamps: bool = False) -> QueryStatement:

@@ -78,5 +78,5 @@ class MemoryPrepared:
 
     def _writer(self) -> bytearray:
         if self._open is None:
-            raise BinlogFormatError("an XA transaction continues whose XA START is missing")
+            raise BinlogFormatError("the stream has events of an XA transaction without its XA START")
         return self._open

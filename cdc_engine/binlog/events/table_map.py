@@ -164,7 +164,9 @@ class TableMap:
         spread = dict(zip(character, self.charsets.spread(len(character)), strict=True)) if self.charsets else {}
         for index in _columns_of(self.type_codes, counted):
             if spread.pop(index, _BINARY_COLLATION) != _BINARY_COLLATION:
-                raise BinlogFormatError(f"a table map gives a character set for column {index + 1}, which has none")
+                raise BinlogFormatError(
+                    f"a table map gives a character set for column {index + 1}, whose type has no character set"
+                )
         spread |= dict(zip(_columns_of(self.type_codes, LABELLED), self.labelled or (), strict=False))
         return tuple(spread.get(index, 0) for index in range(self.column_count))
 
@@ -216,7 +218,7 @@ def _with_columns(named: TableMap, cursor: ByteCursor) -> TableMap:
             content = ByteCursor(value, f"field {field} of the table map")
             _READERS[field](fields, content, codes)
             if content.left:
-                raise BinlogFormatError(f"{content.what} is {content.left} bytes longer than its columns need")
+                raise BinlogFormatError(f"{content.what} has {content.left} bytes more than the columns need")
     return dataclasses.replace(
         named,
         type_codes=codes,
@@ -246,9 +248,9 @@ def _layout(types: bytes, metadata: ByteCursor) -> tuple[tuple[int, ...], tuple[
     pairs = [_column_layout(code, metadata) for code in types]
     for code, value in pairs:
         if value > _METADATA_MAX.get(code, value) or (code == TypeCode.NEWDECIMAL and value & 0xFF > value >> 8):
-            raise BinlogFormatError(f"{metadata.what} says {value} of a column of type {code}")
+            raise BinlogFormatError(f"{metadata.what} has the value {value} for a column of type {code}")
     if metadata.left:
-        raise BinlogFormatError(f"{metadata.what} is {metadata.left} bytes longer than its columns need")
+        raise BinlogFormatError(f"{metadata.what} has {metadata.left} bytes more than the columns need")
     return tuple(code for code, _ in pairs), tuple(value for _, value in pairs)
 
 
@@ -383,7 +385,7 @@ def _read_primary_key_with_prefix(fields: _LoggedFields, value: ByteCursor, code
 
 def _checked_key(key: tuple[int, ...], value: ByteCursor, codes: tuple[int, ...]) -> tuple[int, ...]:
     if any(index >= len(codes) for index in key) or len(set(key)) != len(key):
-        raise BinlogFormatError(f"{value.what} names the columns {key} of {len(codes)}")
+        raise BinlogFormatError(f"{value.what} names the columns {key}, and the table has {len(codes)} columns")
     return key
 
 

@@ -92,10 +92,13 @@ class ResultDecoder:
     def differences(self, sent: Sequence[SentColumn]) -> str:
         """Returns why the result's columns do not fit this table version; empty if they fit."""
         if len(sent) != len(self.types):
-            return f"it has {len(sent)} columns instead of {len(self.types)}"
+            return f"the result of the SELECT has {len(sent)} columns instead of {len(self.types)}"
         for column, each, found in zip(self.columns, self.types, sent, strict=True):
             if (why := _difference(each, found)) is not None:
-                return f"column {column.name} is {column.mysql_type} in the schema history, and the result has it {why}"
+                return (
+                    f"column {column.name} is {column.mysql_type} in the schema history, and the result of the "
+                    f"SELECT has the column {why}"
+                )
         return ""
 
     def batch(self, buffer: Bytes, starts: Int64s, sizes: Int64s) -> pa.RecordBatch:
@@ -161,7 +164,9 @@ class ResultDecoder:
         if len(self._refused) + len(found) > REFUSED_VALUES_MAX:
             column, reason = self.columns[found[-1][0]], found[-1][3]
             why = f"more than {REFUSED_VALUES_MAX} values cannot be decoded, the last in column {column.name}, which {reason}"
-            raise self._stopped(TableState.TYPE_UNSUPPORTED, f"{why}; correct its charset in the table's `charsets`")
+            raise self._stopped(
+                TableState.TYPE_UNSUPPORTED, f"{why}; correct the charset of the column in `charsets` of the table"
+            )
         rows = batch.take(pa.array([row for _, row, _, _ in found]))
         slots = self._key or range(len(self.columns))
         keys = rows.select([self.columns[slot].name for slot in slots]).to_pylist()
@@ -178,9 +183,12 @@ class ResultDecoder:
             row = int(np.flatnonzero(nulls.is_null().to_numpy(zero_copy_only=False))[0])
             column = self.columns[slot]
             what = f"the key column {column.name} ({column.mysql_type}) is NULL in a row of the table"
-            why = "several rows may have that key; name columns in `key` that are never NULL"
+            why = "several rows can have NULL in the key; name columns in `key` that are never NULL"
             if starts[slot, row] >= 0:
-                why = "its value is a zero or partial date, and several rows may have one; set `zero_dates: text` for the table"
+                why = (
+                    "the value is a zero or partial date, which several rows can have; set `zero_dates: text` "
+                    "for the table"
+                )
             raise self._stopped(TableState.KEY_NULL, f"{what}: {why}")
 
 

@@ -75,7 +75,7 @@ class ResultReader:
             if status == locate.ERROR:
                 raise self._refusal()
             if status == locate.WRONG:
-                raise _no_result("bytes that are no row of it")
+                raise _no_result("bytes that are not a row of the result")
             if status == locate.MORE:
                 self._make_room()
 
@@ -133,7 +133,7 @@ def sent_column(payload: bytes) -> SentColumn:
     try:
         field: Any = FieldDescriptorPacket(payload, "utf8")
     except (struct.error, AssertionError, IndexError, ValueError, TypeError, AttributeError):
-        raise _no_result("a column that it does not describe") from None
+        raise _no_result("a column that the result does not describe") from None
     return SentColumn(field.type_code, field.charsetnr, bool(field.flags & FLAG.UNSIGNED))
 
 

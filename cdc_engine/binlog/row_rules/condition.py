@@ -96,7 +96,7 @@ class Condition:
             self._bind(term.term, types)
         elif isinstance(term, Like):
             if not _is_text(types[term.column.lower()]):
-                raise ConditionRefusedError(f"LIKE compares text, and {term.column} is not text in the lake")
+                raise ConditionRefusedError(f"LIKE compares text, and column {term.column} is not text in the lake")
         elif isinstance(term, OneOf | ComparisonNode):
             of = types[term.column.lower()]
             for literal in term.literals if isinstance(term, OneOf) else (term.literal,):
@@ -149,7 +149,7 @@ def _converted(column: str, literal: str, of: pa.DataType) -> Any:
 
 
 def _unfit(column: str, literal: Literal, of: pa.DataType) -> str:
-    return f"{literal!r} cannot be compared with {column}, which is {of} in the lake"
+    return f"{literal!r} cannot be compared with column {column}, which is {of} in the lake"
 
 
 def _is_text(of: pa.DataType) -> bool:

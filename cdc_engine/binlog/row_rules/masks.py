@@ -34,11 +34,18 @@ class ColumnMask:
     def refusal(self, of: ColumnType, *, in_key: bool) -> str:
         """Returns why this mask cannot be applied to a column of the type `of`; empty if it can. `in_key`: whether it is a key column."""
         if in_key and self.kind != HASH:
-            return "it is a key column, and several rows would get one key; use hash, or remove the mask"
+            return (
+                "the column belongs to the key, and several rows would get the same key; use hash, or remove the mask"
+            )
         if self.kind == HASH and not _is_hashable(of.arrow):
-            return f"its type in the lake is {of.spark}, and hash is for text, bytes and integers only; use null"
+            return (
+                f"the type of the column in the lake is {of.spark}, and hash is for text, bytes and integers "
+                "only; use null"
+            )
         if self.kind == TRUNCATE and not (_is_text(of.arrow) or _is_binary(of.arrow)):
-            return f"its type in the lake is {of.spark}, and truncate is for text and bytes only; use null"
+            return (
+                f"the type of the column in the lake is {of.spark}, and truncate is for text and bytes only; use null"
+            )
         return ""
 
     def shown_type(self, of: ColumnType) -> ColumnType:

@@ -67,8 +67,12 @@ class RowRules:
     def shown_reason(self, column: str, reason: str) -> str:
         """Returns the reason why a value cannot be decoded, without details if the column is masked or transformed."""
         if self.transforms_any((column,)):
-            return "cannot be decoded (it is transformed, so details are not shown)"
-        return "cannot be decoded (it is masked, so details are not shown)" if self.masks_any((column,)) else reason
+            return "cannot be decoded (details are not shown, because the value is transformed)"
+        return (
+            "cannot be decoded (details are not shown, because the value is masked)"
+            if self.masks_any((column,))
+            else reason
+        )
 
     def touches(self, columns: Iterable[str]) -> bool:
         """Returns whether any of the columns has a mask, is in the condition, or is read or written by the transform."""
@@ -175,7 +179,8 @@ class BoundRules:
     def _with_transform(self, transform: Transform) -> BoundTransform:
         if transform.drops and row_end(self._version.columns) >= 0:
             raise self._stopped(
-                "its transform drops rows, which is not done for a system-versioned table: set `drops: false`, and the function accordingly"
+                "the transform drops rows, which Sluice does not support for a system-versioned table: set "
+                "`drops: false`, and change the function to return every row"
             )
         found = BoundTransform(transform, self._version, self.shown_columns, self.shown_types, self._key)
         self.shown_columns, self.shown_types = tuple(found.shown_columns), tuple(found.shown_types)
@@ -188,8 +193,9 @@ class BoundRules:
             name = mask.column.lower()
             if name not in every and not mask.may_be_missing:
                 raise self._stopped(
-                    f"conf/ masks its column {mask.column}, which it does not have; if the column was renamed, its values "
-                    "would be visible: correct `masks`, or set `if_missing: ignore` there"
+                    f"conf/ masks the column {mask.column}, which the table does not have; if the column was "
+                    "renamed, its values would be visible: correct `masks`, or set `if_missing: ignore` for "
+                    "the mask"
                 )
             if name not in self._names:
                 continue
@@ -203,12 +209,15 @@ class BoundRules:
         if not text:
             return None
         if row_end(self._version.columns) >= 0:
-            raise self._stopped("conf/ filters its rows, which is not done for a system-versioned table: remove `rows`")
+            raise self._stopped(
+                "conf/ filters rows of the table, which Sluice does not support for a system-versioned table: "
+                "remove `rows`"
+            )
         arrow = {name: each.arrow for name, each in zip(self._names, types, strict=True)}
         try:
             return Condition(parse(text), arrow)
         except ConditionRefusedError as error:
-            raise self._stopped(f"conf/ keeps its rows where {text}, but {error}: correct `rows`") from None
+            raise self._stopped(f"conf/ keeps the rows where {text}, but {error}: correct `rows`") from None
 
     def _stopped(self, reason: str) -> TableStoppedError:
         return TableStoppedError(self._version.database, self._version.table, TableState.ROWS_RULE, reason)

@@ -119,7 +119,8 @@ class BoundTransform:
     def _slot(self, name: str) -> int:
         if name.lower() not in self._names:
             raise self._unfit(
-                f"reads its column {name}, which it does not have or conf/ leaves out: correct `reads`, and the function"
+                f"reads the column {name}, which the table does not have or conf/ leaves out: correct `reads` "
+                "and the function"
             )
         return self._names.index(name.lower())
 
@@ -128,11 +129,12 @@ class BoundTransform:
         slot = self._names.index(name.lower()) if name.lower() in self._names else -1
         if slot in key:
             raise self._unfit(
-                f"writes its key column {name}: a row could not be found again under another key; write another column"
+                f"writes the key column {name}, and a row with a changed key cannot be found again: write "
+                "another column"
             )
         if slot < 0 and any(column.name.lower() == name.lower() for column in self._version.columns):
             raise self._unfit(
-                f"writes its column {name}, which conf/ leaves out: correct `writes`, or the column filter"
+                f"writes the column {name}, which conf/ leaves out: correct `writes`, or the column filter"
             )
         return slot
 
@@ -147,7 +149,9 @@ class BoundTransform:
             else ""
         )
         if not spark:
-            raise self._failed(f"it returned {name} as {arrow}, and the lake's columns can be {TYPES}: cast it")
+            raise self._failed(
+                f"the function returned {name} as {arrow}, and columns in the lake can be {TYPES}: cast the column"
+            )
         shown_type = ColumnType(arrow=arrow, spark=spark, finish=_never)
         if slot < 0:
             self.shown_columns.append(Column(name=name, type_code=TypeCode.VARCHAR))
@@ -167,19 +171,22 @@ class BoundTransform:
             raise self._failed(str(error)) from None
         wanted = [*self._transform.writes, *([KEEP] if self._transform.drops else [])]
         if not isinstance(result, pa.RecordBatch):
-            raise self._failed(f"it returned a {type(result).__name__}: return a pyarrow.RecordBatch")
+            raise self._failed(f"the function returned a {type(result).__name__}: return a pyarrow.RecordBatch")
         if sorted(result.schema.names) != sorted(wanted):
             found = ", ".join(result.schema.names) or "none"
-            raise self._failed(f"it returned the columns {found}, and conf/ says {', '.join(wanted)}")
+            raise self._failed(
+                f"the function returned the columns {found} instead of the columns {', '.join(wanted)} in conf/"
+            )
         if result.num_rows != given.num_rows:
             raise self._failed(
-                f"it returned {result.num_rows} rows for {given.num_rows}: return each row, and drop rows by the "
-                f"column {KEEP} (`drops: true`)"
+                f"the function returned {result.num_rows} rows for {given.num_rows} rows: return each row, "
+                f"and drop rows by the column {KEEP} (`drops: true`)"
             )
         for name, wanted_type in self._types.items():
             if (found_type := result.schema.field(name).type) != wanted_type:
                 raise self._failed(
-                    f"it returned {name} as {found_type}, and as {wanted_type} for no rows: cast it to one type"
+                    f"the function returned {name} as {found_type}, and as {wanted_type} for an empty batch: "
+                    "cast the column to one type"
                 )
         if self._transform.drops:
             self._check_kept(result.column(KEEP))
@@ -187,17 +194,18 @@ class BoundTransform:
             result.validate(full=True)
         except pa.ArrowInvalid:  # The message leaves out Arrow's text, which contains values of rows.
             raise self._failed(
-                "it returned values that their types do not have: text that is not UTF-8, or a decimal with too many digits"
+                "the function returned values that are not valid for their types: text that is not UTF-8, or "
+                "a decimal with too many digits"
             ) from None
         return result
 
     def _check_kept(self, kept: AnyArray) -> None:
         if kept.type != pa.bool_():
-            raise self._failed(f"it returned {KEEP} as {kept.type}: return booleans")
+            raise self._failed(f"the function returned {KEEP} as {kept.type}: return booleans")
         if kept.null_count:
             raise self._failed(
-                f"it returned NULL in {KEEP} for {kept.null_count} of {len(kept)} rows: return true or false for each row (a comparison "
-                "with NULL is NULL: use pyarrow.compute.fill_null)"
+                f"the function returned NULL in {KEEP} for {kept.null_count} of {len(kept)} rows: return true "
+                "or false for each row (a comparison with NULL is NULL: use pyarrow.compute.fill_null)"
             )
 
     def _check_first_rows(self, given: pa.RecordBatch, result: pa.RecordBatch) -> None:
@@ -210,18 +218,19 @@ class BoundTransform:
         alone = self._called(given.slice(last, 1)).select(result.schema.names)
         if not all(map(_is_same, alone.columns, result.slice(last, 1).columns)):
             raise self._failed(
-                "for one row it returned a different result when it was called with this row alone: the result must depend only on the "
-                "row (not on other rows, the time, random numbers, or earlier calls)"
+                "the function returned a different result for a row when the batch had this row alone: the "
+                "result must depend only on the row (not on other rows, the time, random numbers, or earlier "
+                "calls)"
             )
 
     def _unfit(self, reason: str) -> TableStoppedError:
-        what = f"its transform {self._transform.function} {reason}"
+        what = f"the transform {self._transform.function} {reason}"
         return TableStoppedError(self._version.database, self._version.table, TableState.ROWS_RULE, what)
 
     def _failed(self, reason: str) -> TableStoppedError:
         what = (
-            f"its transform {self._transform.function} failed: {reason}. Correct the function and restart the engine; with the same "
-            "`version`, resume the table then"
+            f"the transform {self._transform.function} failed: {reason}. Correct the function and restart the "
+            "engine; then, if `version` is unchanged, resume the table"
         )
         return TableStoppedError(self._version.database, self._version.table, TableState.TRANSFORM_FAILED, what)
 

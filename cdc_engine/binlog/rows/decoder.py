@@ -313,8 +313,8 @@ class RowDecoder:
             else "transforms the rows of the table"
         )
         reason = (
-            f"the row event at {where} leaves columns out, and conf/ {how}, for which both images of each row must be whole; set "
-            "binlog_row_image=FULL on the source"
+            f"the row event at {where} leaves columns out, and conf/ {how}, which needs all columns in both "
+            "images of each row; set binlog_row_image=FULL on the source"
         )
         return TableStoppedError(self.version.database, self.version.table, TableState.IMAGE_NOT_FULL, reason)
 
@@ -420,8 +420,9 @@ class RowDecoder:
     def _too_many_refused(self) -> TableStoppedError:
         last = self._refused[-1]
         reason = (
-            f"more than {REFUSED_VALUES_MAX} values of a batch cannot be decoded, the last at {last.file}:{last.offset} in column "
-            f"{last.column.name}, which {last.reason}; correct its charset in the table's `charsets`"
+            f"more than {REFUSED_VALUES_MAX} values of a batch cannot be decoded, the last at "
+            f"{last.file}:{last.offset} in column {last.column.name}: the value {last.reason}; correct the "
+            "charset of the column in `charsets` of the table"
         )
         return TableStoppedError(self.version.database, self.version.table, TableState.TYPE_UNSUPPORTED, reason)
 
@@ -446,7 +447,7 @@ class RowDecoder:
             reason = rows_partial.refusal(status, self.version.columns[cursor[3]], f"{file}:{offset}")
             return TableStoppedError(self.version.database, self.version.table, TableState.IMAGE_NOT_FULL, reason)
         if status == rows_locate_diffs.OPTIONS_UNKNOWN:
-            what = f"a row of table {self.version.name} has value options that are not known"
+            what = f"a row of table {self.version.name} has value options that Sluice does not know"
             return BinlogFormatError(f"{what}: SET GLOBAL binlog_row_value_options = '' on the source", file, offset)
         return BinlogFormatError(f"a row event of table {self.version.name} ends within a value", file, offset)
 

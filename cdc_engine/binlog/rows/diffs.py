@@ -51,7 +51,8 @@ def documents(values: Values, differences: Int64s) -> AnyArray:
     absent = np.flatnonzero(starts < 0)
     if len(absent):
         raise ValueRefusedError(
-            int(rows[absent[0]]), "is logged as differences from a JSON document, but the before image has NULL"
+            int(rows[absent[0]]),
+            "is logged as differences from a JSON document, but the column is NULL in the before image",
         )
     logged = Values(values.buffer, values.starts[rows], values.sizes[rows])
     before, changes = LocatedValues(starts, sizes), LocatedValues(logged.starts, logged.sizes)

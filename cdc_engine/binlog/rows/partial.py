@@ -38,11 +38,14 @@ _REASONS = {
     locating.KEY_ABSENT: "leaves the key column {column} out of its before image",
     locating.VALUE_ABSENT: "leaves the column {column} out, and the table has no primary key by which the lake could keep its value",
     locating.DEFAULT_UNKNOWN: "inserts rows without the column {column}, whose default is no constant that the schema history knows",
-    locating.GENERATED_ABSENT: "leaves out the column {column}, which is virtual or may be: this server does so even if its value changed",
-    locating.REPLACE_POSSIBLE: "names a key column it does not change and leaves the column {column} out: this server writes a REPLACE, "
-    "which sets that to its default, like an update, which does not",
-    locating.DOCUMENT_ABSENT: "has differences of the JSON document in column {column} (binlog_row_value_options=PARTIAL_JSON) and leaves "
-    "the document out of its before image",
+    locating.GENERATED_ABSENT: (
+        "leaves out the column {column}, which is or may be a virtual column: this server leaves virtual columns "
+        "out even if their values changed"
+    ),
+    locating.REPLACE_POSSIBLE: "has an unchanged key column and leaves the column {column} out: this server logs REPLACE, which sets "
+    "the column to its default, in the same form as UPDATE, which keeps the value",
+    locating.DOCUMENT_ABSENT: "has differences of the JSON document in column {column} (binlog_row_value_options=PARTIAL_JSON) and "
+    "leaves the document out of the before image",
     locating.ALL_ABSENT: "inserts rows without any column, so their number is not known",
 }
 
@@ -59,8 +62,11 @@ def key_null(column: Column, where: str, *, in_source: bool) -> str:
     """
     what = f"the key column {column.name} ({column.mysql_type}) is NULL in a row of the event at {where}"
     if in_source:
-        return f"{what}: several rows may have that key; name columns in `key` that are never NULL"
-    return f"{what}: its value is a zero or partial date, and several rows may have one; set `zero_dates: text` for the table"
+        return f"{what}, and several rows can have NULL in the key; name columns in `key` that are never NULL"
+    return (
+        f"{what}: the value is a zero or partial date, which several rows can have; set `zero_dates: text` for "
+        "the table"
+    )
 
 
 def facts_of(version: TableVersion, slot: Any) -> Int8s:

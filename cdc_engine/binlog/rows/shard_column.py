@@ -54,8 +54,8 @@ class ShardColumn:
         """Raises TableStoppedError if the table has a column with the shard column's name."""
         if any(column.name.lower() == self.column.lower() for column in columns):
             why = (
-                f"it has a column {self.column}, which conf/ uses for the name of its shard: set another "
-                "`column` under `shards`"
+                f"the table has a column {self.column}, which conf/ uses for the name of the shard: set "
+                "another `column` under `shards`"
             )
             raise TableStoppedError(version.database, version.table, TableState.SCHEMA_MISMATCH, why)
 

@@ -134,6 +134,6 @@ def _refuse_hidden_keys(table: TableEntries) -> None:
     hidden = sorted({name.lower() for name in table.key} - {column.name.lower() for column in table.columns})
     if hidden:
         raise ConsumerStoppedError(
-            f"the key of {table.version.name} has columns that its messages leave out: {', '.join(hidden)}. Set `key` of the table in "
-            "conf/ to columns that are not left out"
+            f"the key of {table.version.name} has columns that messages of the table leave out: "
+            f"{', '.join(hidden)}. Set `key` of the table in conf/ to columns that the messages contain"
         )

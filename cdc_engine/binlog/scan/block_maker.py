@@ -124,7 +124,7 @@ class BlockMaker:
             self.executed.take(source, ends[at.END_NUMBER])
         except ValueError as error:
             raise BinlogFormatError(
-                f"the GTIDs of the stream are not of one kind of server ({error})",
+                f"the stream has GTIDs of both MySQL and MariaDB ({error})",
                 self.file,
                 int(self.memory.state[at.BEGAN]),
             ) from error

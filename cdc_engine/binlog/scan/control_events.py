@@ -97,7 +97,7 @@ class ControlEvents:
         elif event_type in REFUSED:
             raise self._unknown(REFUSED[event_type])
         else:
-            raise self._unknown(f"the event {types.event_name(event_type)} is not understood and may carry rows")
+            raise self._unknown(f"the event {types.event_name(event_type)} is unknown to Sluice and may contain rows")
 
     def _unknown(self, what: str) -> UnknownEventError:
         begin = int(self._state[at.BEGAN])
@@ -120,7 +120,7 @@ class ControlEvents:
         yield from self._maker.cut()
         if self._state[at.OPEN_ROWS]:
             raise BinlogFormatError(
-                "the file ends inside a transaction", self._maker.file, int(self._state[at.FILE_END])
+                "the binlog file ends inside a transaction", self._maker.file, int(self._state[at.FILE_END])
             )
         rotation = control.parse_rotate(event, self._checksum_bytes)
         self._maker.files.rotate_to(rotation.file)

@@ -78,6 +78,7 @@ class ExecutedTrack:
         missing = previous.subtract(executed)
         if missing:
             raise PositionLostError(
-                f"{file} says that {missing} were executed before it, but they were not in the stream: transactions are "
-                "missing. Re-snapshot the tables, or set a position by hand if the missing transactions do not concern them"
+                f"according to {file}, the server executed {missing} before this file, but the stream did not "
+                "contain these transactions. Re-snapshot the tables; or, if these transactions did not "
+                "change captured tables, set a position with `sluice position set`"
             )

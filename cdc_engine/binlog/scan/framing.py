@@ -52,12 +52,12 @@ class LargeEvent:
                 return at
             at = self._copy(buffer, at, min(end, at + self._packet_left))
         if self._filled != len(self.event):
-            raise BinlogFormatError("the length of an event differs from that of its packets")
+            raise BinlogFormatError("the length of an event differs from the length of its packets")
         return at
 
     def _copy(self, buffer: Bytes, at: int, end: int) -> int:
         if self._filled + (end - at) > len(self.event):
-            raise BinlogFormatError("the length of an event differs from that of its packets")
+            raise BinlogFormatError("the length of an event differs from the length of its packets")
         self._packet_left -= end - at
         skipped = 1 if self._filled < 0 else 0  # Only the first packet has a status byte.
         self._filled += skipped
@@ -157,7 +157,7 @@ class PacketFramer:
             raise BinlogFormatError("the server sent a packet that is not an event")
         length = int.from_bytes(self._buffer[header + LENGTH_AT : header + LENGTH_AT + 4].tobytes(), "little")
         if not limits.PACKET_BYTES_MAX - 1 <= length <= limits.EVENT_BYTES_MAX:
-            raise BinlogFormatError(f"an event of {length} bytes does not fit its packets")
+            raise BinlogFormatError(f"an event of {length} bytes does not have the length of its packets")
         self._large = LargeEvent(length)
         return True
 

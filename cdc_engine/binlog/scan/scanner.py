@@ -28,16 +28,16 @@ from sluice.cdc_engine.position import Position
 
 PACKET_OVERHEAD = 5  # Bytes before the event in a packet: packet header 4, status byte 1.
 SENTENCES = {
-    ScanStatus.BAD_LENGTH: "an event's length is not that of its packet",
-    ScanStatus.BAD_CHECKSUM: "the CRC32 of an event does not match: it was changed in transit or on the server's disk",
-    ScanStatus.BAD_POSITION: "an event does not begin where the one before it ended: part of the stream is missing",
+    ScanStatus.BAD_LENGTH: "the length of an event differs from the length of its packet",
+    ScanStatus.BAD_CHECKSUM: "the CRC32 of an event does not match: the event was changed in transit or on the server's disk",
+    ScanStatus.BAD_POSITION: "an event does not begin at the end of the event before: part of the stream is missing",
     ScanStatus.BAD_BODY: "an event is too short for its type",
-    ScanStatus.NO_TABLE_MAP: "a row event refers to a table that its transaction did not describe",
+    ScanStatus.NO_TABLE_MAP: "a row event refers to a table without a table map in the transaction",
     ScanStatus.OUTSIDE_TRANSACTION: "a row event is outside any transaction: the start position is not the end of a transaction",
     ScanStatus.UNFINISHED: "a transaction begins while another is open: the server wrote half a transaction",
     ScanStatus.SOURCES_FULL: f"the stream has more than {at.SOURCES_MAX} GTID sources",
     ScanStatus.INNER_LENGTH: "an event within a compressed event ends after the size that the compressed event states",
-    ScanStatus.INNER_GOES_ON: "events follow the end of the transaction within a compressed one",
+    ScanStatus.INNER_GOES_ON: "a compressed transaction has events after the end of the transaction",
 }
 
 
@@ -166,7 +166,7 @@ class Scanner:
         offset = int(self._state[at.BEGAN])
         try:
             if self._state[at.INNER_END]:
-                raise BinlogFormatError("a compressed event lies in a compressed event")
+                raise BinlogFormatError("a compressed event contains another compressed event")
             content = content_of(event)
         except BinlogFormatError as error:
             yield from self._maker.cut()

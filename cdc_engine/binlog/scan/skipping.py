@@ -77,17 +77,18 @@ class FileBeginning:
         self._state[AT] = scanner.consumed
         self._state[OFFSET] = max(scanner.position.offset, self._begins_at if described else 0)
         if scanner.position.file != self._target.file:
-            raise self._lost(f"the file ends before that offset, and {scanner.position.file} follows")
+            raise self._lost(f"the binlog file ends before this offset, and the next file is {scanner.position.file}")
 
     def _arrive(self, scanner: Scanner) -> None:
         if self._state[OFFSET] != self._target.offset:
-            raise self._lost(f"an event begins before that offset and ends at {int(self._state[OFFSET])}")
+            raise self._lost(f"an event begins before this offset and ends at {int(self._state[OFFSET])}")
         scanner.go_on_at(self._target.offset)
         self.done = True
 
     def _lost(self, why: str) -> PositionLostError:
         return PositionLostError(
-            f"no event begins at {self._target.file}:{self._target.offset}: {why}; set a position that is the end of a transaction"
+            f"no event begins at {self._target.file}:{self._target.offset}: {why}; set the position to the "
+            "end of a transaction"
         )
 
 

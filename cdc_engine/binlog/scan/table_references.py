@@ -89,7 +89,7 @@ def _stopped_before(version: TableVersion) -> TableStoppedError:
         version.database,
         version.table,
         TableState.CASCADE_UNSEEN,
-        "it stopped earlier, and its changes since then are missing",
+        "the table stopped earlier, and its later changes are missing",
         stopped,
     )
 
@@ -97,8 +97,9 @@ def _stopped_before(version: TableVersion) -> TableStoppedError:
 def _unseen(cascades: tuple[Cascade, ...], error: TableStoppedError) -> list[TableStoppedError]:
     """Returns an error for each captured table that foreign keys change with the rows of a table that cannot be decoded."""
     reason = (
-        f"foreign keys change its rows with those of {error.database}.{error.table}, which cannot be read ({error.state}: {error.reason}); "
-        "resume this table together with that one"
+        f"foreign keys change rows of the table when rows of {error.database}.{error.table} change, and "
+        f"{error.database}.{error.table} cannot be read ({error.state}: {error.reason}); resume both tables "
+        "together"
     )
     children = dict.fromkeys(cascade.child for cascade in cascades if cascade.captured)
     return [

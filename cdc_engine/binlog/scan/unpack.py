@@ -64,9 +64,7 @@ class Unpacker:
         while left:
             count = content.read_into(memoryview(self._arena)[self._end : self._end + left])  # type: ignore[arg-type]
             if count == 0:
-                raise BinlogFormatError(
-                    f"a compressed event ends {left} bytes short of the decompressed size that it states"
-                )
+                raise BinlogFormatError(f"a compressed event has {left} bytes less than its stated decompressed size")
             self._end, left = self._end + count, left - count
             self._state[at.AT], self._state[at.LIMIT] = self._begin, self._end
             verdict = yield from self._scan_events(self._arena)
@@ -75,9 +73,9 @@ class Unpacker:
                 return verdict
             yield from self._room_to_go_on(left)
         if content.read_into(memoryview(bytearray(1))):
-            raise BinlogFormatError("a compressed event has more than the decompressed size that it states")
+            raise BinlogFormatError("a compressed event has more bytes than its stated decompressed size")
         if self._begin != self._end:
-            raise BinlogFormatError("a compressed event ends within an event")
+            raise BinlogFormatError("a compressed event ends within a contained event")
         return ScanStatus.INCOMPLETE
 
     def _room_for(self, count: int) -> Iterator[Block]:
@@ -116,7 +114,9 @@ class Unpacker:
         offset = self._begin + types.LENGTH_AT
         length = int.from_bytes(self._arena[offset : offset + 4].tobytes(), "little")
         if length > limits.EVENT_BYTES_MAX:
-            raise BinlogFormatError(f"an event of {length} bytes lies in a compressed event")
+            raise BinlogFormatError(
+                f"a compressed event contains an event of {length} bytes, which is not a valid length"
+            )
         return length
 
     def _fresh(self, size: int) -> Iterator[Block]:

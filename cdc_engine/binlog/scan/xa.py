@@ -71,7 +71,7 @@ class XaTransactions:
         """Handles an XA_PREPARE event, which ends the recording. With ONE PHASE, the event also commits the transaction."""
         name, one_phase = parse_prepare(event[types.HEADER_BYTES : len(event) - int(self._state[at.CHECKSUM])])
         if not self.recording:
-            raise BinlogFormatError(f"the XA transaction {name} is prepared, and its XA START is missing")
+            raise BinlogFormatError(f"the stream has the XA PREPARE of {name} without its XA START")
         if one_phase:
             yield from self._replay(self._prepared.recorded())
         else:
@@ -83,8 +83,9 @@ class XaTransactions:
         content = self._prepared.commit(name, self._maker.position().order_key)
         if content is None:
             raise UnknownEventError(
-                f"the XA transaction {name} is committed and was prepared before the stream began: its rows were never "
-                "read; re-snapshot the captured tables, or set the position after it if it did not change them",
+                f"the XA transaction {name} was prepared before the stream began and is now committed: its "
+                "rows were never read; re-snapshot the captured tables, or, if the transaction did not "
+                "change captured tables, set the position after its XA COMMIT",
                 self._maker.file,
                 int(self._state[at.BEGAN]),
             )

@@ -25,7 +25,7 @@ def changed_columns(old: str, new: str) -> list[str]:
             return []
         types = _columns(before)
     except (AttributeError, KeyError, RecursionError, TypeError):
-        raise ValueError("it is not a schema of Avro") from None
+        raise ValueError("the latest version is not an Avro schema") from None
     return [
         f"{name} from {_shown(types[name])} to {_shown(each)}"
         for name, each in _columns(after).items()

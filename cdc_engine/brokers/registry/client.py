@@ -86,8 +86,9 @@ class HttpRegistry:
             raise self._odd()
         if (other := found.get("schemaType") or AVRO_TYPE) != self._type:
             raise PublishError(
-                f"subject {subject} of {self.where} has schemas of type {other}, and the broker's are {self._type}: send the table to "
-                "another topic, or delete the subject if nothing has its messages"
+                f"subject {subject} of {self.where} has schemas of type {other}, and the format of the broker "
+                f"needs type {self._type}: send the table to another topic, or delete the subject if no "
+                "message with its schemas remains"
             )
         return schema
 
@@ -147,7 +148,8 @@ class HttpRegistry:
 
     def _silent(self, said: str) -> PublishError:
         return PublishError(
-            f"{self.where} does not answer ({said}): check that it runs and can be reached; nothing is sent until it answers"
+            f"{self.where} does not answer ({said}): check that the registry runs and can be reached; Sluice "
+            "sends no message until the registry answers"
         )
 
     def _refused(self, subject: str, code: int, said: str) -> PublishError:
@@ -169,9 +171,10 @@ class HttpRegistry:
 
 def incompatible(where: str, subject: str, shown: str) -> PublishError:
     return PublishError(
-        f"{where} refuses the new schema of subject {subject}, because it is incompatible with an earlier version{shown}. Set the "
-        "compatibility of the subject to NONE until it is registered (in Apicurio also the global one), or send the table to another "
-        "topic; if several tables share the topic, set `subjects: topic_record`"
+        f"{where} refuses the new schema of subject {subject}, because it is incompatible with an earlier "
+        f"version{shown}. Set the compatibility of the subject to NONE until the schema is registered (in "
+        "Apicurio also the global compatibility), or send the table to another topic; if several tables "
+        "share the topic, set `subjects: topic_record`"
     )
 
 

@@ -59,7 +59,7 @@ class MemoryRegistry:
     def _versions(self, subject: str) -> list[str]:
         self.asked += 1
         if self.away:
-            raise PublishError(f"{WHERE} does not answer: nothing is sent until it answers")
+            raise PublishError(f"{WHERE} does not answer: Sluice sends no message until the registry answers")
         return self.versions.get(subject, [])
 
 

@@ -92,15 +92,16 @@ class Subjects:
         if not self._registers:
             self._log(subject, followed.text)
             raise PublishError(
-                f"{where} does not have the schema of subject {subject}: register it, or set `auto_register: true`. "
-                "The engine's log has the schema (schema_to_register)"
+                f"{where} does not have the schema of subject {subject}: register the schema, or set "
+                "`auto_register: true`. The engine's log has the schema (schema_to_register)"
             )
         if followed.changed:
             self._log(subject, followed.text)
             raise PublishError(
-                f"columns have other types in the latest version of subject {subject} of {where}: {'; '.join(followed.changed)}. "
-                f"Consumers with the new schema would {self.form.loss}. Send the table to another topic, or register the new schema "
-                "under the subject yourself. The engine's log has it (schema_to_register)"
+                f"columns have other types in the latest version of subject {subject} of {where}: "
+                f"{'; '.join(followed.changed)}. Consumers with the new schema would {self.form.loss}. Send "
+                "the table to another topic, or register the new schema under the subject yourself. The "
+                "engine's log has the schema (schema_to_register)"
             )
         return self._registry.register(subject, followed.text)
 
@@ -111,9 +112,9 @@ class Subjects:
             log.warning("schema_to_register", subject=subject, schema=schema)
 
     def _replaced(self, subject: str, number: int, found: int | None) -> PublishError:
-        now = f"gives it the id {found}" if found is not None else "does not have it"
+        now = f"gives this schema the id {found}" if found is not None else "does not have this schema"
         return PublishError(
-            f"{self._registry.where} gave the schema of subject {subject} the id {number}, and now {now}. The registry was "
-            "restored or replaced, and messages with the first id were sent. Restore the registry's schemas. To continue with its new "
-            "ids, restart the engine"
+            f"{self._registry.where} gave the schema of subject {subject} the id {number}, and the registry "
+            f"now {now}. The registry was restored or replaced, and messages with the first id were sent. "
+            "Restore the registry's schemas. To continue with its new ids, restart the engine"
         )

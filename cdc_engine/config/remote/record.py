@@ -64,7 +64,8 @@ def problems(record: RemoteRecord) -> list[str]:
     found = []
     if record.refused:
         found.append(
-            f"revision {short(record.newer)} of {record.shown} is refused, {stays}: {record.refused}; correct it there"
+            f"revision {short(record.newer)} of {record.shown} is refused, {stays}: {record.refused}; correct "
+            "that revision in the repository or archive"
         )
     if record.away:
         found.append(f"conf/ could not be pulled since {time_text(record.since)}, {stays}: {record.away}")

@@ -36,13 +36,20 @@ class RemoteConfig(Strict):
     folder: str = Field("", description="Folder with sluice.yaml and destinations/. Empty: the top folder.")
     poll_seconds: float = Field(60.0, ge=1.0, description="Interval between two checks for a newer revision.")
     user: str = Field(
-        "", description="User name that belongs to the token. Empty: `git` for git, a bearer token for an archive."
+        "",
+        description=(
+            "User name that belongs to the token. Empty: the user name `git` for git; for an archive, the token "
+            "is sent as a bearer token."
+        ),
     )
     token: SecretReference = Field(
         "", description="Token or password for https, as `$NAME`, `{file: …}` or `{command: […]}`."
     )
     data_dir: LocalPath = Field(
-        Path("data"), description="Folder in which the last good revision is kept. Set it to `data_dir` of sluice.yaml."
+        Path("data"),
+        description=(
+            "Folder in which Sluice keeps the last valid revision. Set the same folder as `data_dir` of sluice.yaml."
+        ),
     )
 
     @property
@@ -70,7 +77,7 @@ class RemoteConfig(Strict):
     def _within(cls, folder: str) -> str:
         plain = folder.strip("/")
         if plain and any(part in {"", ".", ".."} or part.startswith("-") for part in plain.split("/")):
-            raise ValueError("write a folder below the top one, such as prod/conf")
+            raise ValueError("write a folder below the top folder of the repository or archive, such as prod/conf")
         return plain
 
     @model_validator(mode="after")

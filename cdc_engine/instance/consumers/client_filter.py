@@ -46,6 +46,7 @@ def _matches(name: pa.StringArray, pattern: str) -> bool:
         found: pa.BooleanArray = pc.match_substring_regex(name, pattern)
     except pa.ArrowInvalid as error:
         raise ConfigurationError(
-            f"the client's filter has the pattern {pattern!r}, which is not a regular expression ({error}): correct it in the client"
+            f"the client's filter has the pattern {pattern!r}, which is not a regular expression ({error}): "
+            "correct the pattern in the client"
         ) from error
     return bool(found[0].as_py())

@@ -26,7 +26,10 @@ from sluice.cdc_engine.store.window.positions import WindowPosition, key_of
 
 FORMAT = 1
 CONSUMER = "consumer"
-WAY_OUT = "set another transactional_id for this broker in conf/, and it continues at the cursor in the ledger, which may repeat messages"
+WAY_OUT = (
+    "set another transactional_id for this broker in conf/; the consumer then continues at the cursor in the "
+    "ledger, and may repeat messages"
+)
 
 log = structlog.get_logger()
 
@@ -68,7 +71,7 @@ def unpacked(text: str, identity: str) -> dict[str, Any] | None:
     try:
         record = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
         if record["format"] != FORMAT:
-            raise ValueError(f"it has format {record['format']!r}")
+            raise ValueError(f"the record has format {record['format']!r}")
         owner = record[CONSUMER]
     except (ValueError, zlib.error, KeyError, TypeError, RecursionError) as error:
         raise _of_another_version(error) from None
@@ -80,7 +83,7 @@ def unpacked(text: str, identity: str) -> dict[str, Any] | None:
 
 
 def _of_another_version(error: Exception) -> PublishError:
-    said = f"it has no {error}" if isinstance(error, KeyError) else error
+    said = f"the record has no {error}" if isinstance(error, KeyError) else error
     return PublishError(
         f"the broker has a committed position that this version of Sluice did not write ({said}): {WAY_OUT}"
     )
@@ -132,8 +135,9 @@ def _position_of(record: dict[str, Any], counting: Counting) -> StreamPosition:
 def _refuse_incomparable(acked: Position, committed: Position, epoch: int) -> None:
     if committed.epoch > epoch:
         raise PublishError(
-            f"the broker has committed up to {committed}, but the ledger knows no epoch above {epoch}: an older ledger was restored, or "
-            f"another installation uses this transactional_id. Correct that, or {WAY_OUT}"
+            f"the broker has committed up to {committed}, but the ledger knows no epoch above {epoch}: an "
+            "older ledger was restored, or another installation uses this transactional_id. Correct the "
+            f"cause, or {WAY_OUT}"
         )
     if committed.epoch == acked.epoch and not committed.counts_as(acked):
         raise PublishError(

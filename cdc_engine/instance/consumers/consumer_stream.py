@@ -156,8 +156,10 @@ class Selection:
         if event is not None:
             version = piece.block.tables[int(piece.block.event_table[event])]
             raise ConsumerStoppedError(
-                f"the rows of {version.name} cannot be read from {piece.block.file}:{int(piece.block.event_position[event])} on: "
-                f"{self.shown.why_not(version)}. Correct that, or subscribe with a filter that leaves the table out"
+                f"the rows of {version.name} cannot be read from "
+                f"{piece.block.file}:{int(piece.block.event_position[event])} on: "
+                f"{self.shown.why_not(version)}. Correct the cause, or subscribe with a filter that leaves "
+                f"{version.name} out"
             )
 
     def _refuse_other_rules(self, block: Block) -> None:
@@ -171,9 +173,9 @@ class Selection:
             rules, before = (self.shown.forms.policies.get(each, DEFAULT_POLICY).rules for each in (name, origin))
             if rules != before or self._other_columns(change.schema, name, origin):
                 raise ConsumerStoppedError(
-                    f"the table {name} was {origin} before, and conf/ filters or masks the rows of the two "
-                    "differently, or leaves out other columns: set the same `rows`, `masks` and columns for "
-                    "both, or subscribe with a filter that leaves it out"
+                    f"the table {name} was renamed from {origin}, and conf/ filters or masks the rows of the "
+                    "two names differently, or leaves out other columns: set the same `rows`, `masks` and "
+                    f"columns for both names, or subscribe with a filter that leaves {name} out"
                 )
 
     def _other_columns(self, version: TableVersion | None, name: str, origin: str) -> bool:

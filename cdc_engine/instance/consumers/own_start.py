@@ -90,8 +90,8 @@ def own_start(
         known_records = [record for record in records if holds_at(record, known)]
     except ValueError as error:
         raise PositionLostError(
-            f"the GTID set of a position of the schema history cannot be read: {error}; "
-            "`sluice consumer forget` lets the consumer start again"
+            f"the GTID set of a position of the schema history cannot be read: {error}; delete the consumer's "
+            "cursor with `sluice consumer forget`, so that the consumer starts again"
         ) from error
     if not any(record.kind is RecordKind.SERVER for record in known_records):
         return None

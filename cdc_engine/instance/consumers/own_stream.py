@@ -59,8 +59,9 @@ class OwnStreams:
         """Opens a stream at a position. Raises PositionLostError if no schema is known there."""
         begin, destination = position.position, self.source.destination
         way_out = (
-            f"`sluice consumer forget {reader.group or destination} {reader.client_id}`, and it starts again at the oldest change in "
-            "the window; it never gets the changes in between"
+            f"`sluice consumer forget {reader.group or destination} {reader.client_id}` deletes the cursor; "
+            "the consumer then starts again at the oldest change in the window, and never gets the changes "
+            "between its cursor and that change"
         )
         name = "-".join(filter(None, [destination, reader.group, str(reader.client_id)]))
         named = self.source.named(name)
@@ -75,7 +76,8 @@ class OwnStreams:
         )
         if own is None:
             raise PositionLostError(
-                f"the schema history no longer reaches back to {begin}, where consumer {reader.client_id} is: {way_out}"
+                f"the schema history no longer reaches back to {begin}, the position of consumer "
+                f"{reader.client_id}: {way_out}"
             )
         live_epoch = self.epoch()
         start = self._from(begin, live_epoch)

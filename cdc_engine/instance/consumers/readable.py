@@ -42,8 +42,9 @@ class Readable:
             return version.unreadable
         if version.stopped and (hidden := self._hidden_elsewhere(version)):
             return (
-                f"conf/ masks or leaves out {', '.join(hidden)}, which the table lacks since the lake stopped it: it would be shown under "
-                "another name; correct `masks` or `column_exclude`"
+                f"conf/ masks or leaves out {', '.join(hidden)}, which the table no longer has since it "
+                "stopped for the lake: a renamed column would be shown under its new name; correct `masks` "
+                "or `column_exclude`"
             )
         forms = self.forms
         policy, key = forms.policies.get(version.name, DEFAULT_POLICY), forms.keys.get(version.name, ())

@@ -59,7 +59,8 @@ class ServedConsumers:
         consumers = self._consumers()
         if broker := consumers.broker_of(client_id):
             raise ConfigurationError(
-                f"clientId:{client_id} is that of {broker} in conf/: take another number, or give that broker another client_id"
+                f"clientId:{client_id} belongs to the broker {broker} in conf/: use another number, or give "
+                "the broker another client_id"
             )
         return consumers
 
@@ -118,7 +119,7 @@ class Serving:
                 self._end = listen(address_of(self._config), self._destination, served)
                 self.trouble = ""
             except CannotListenError as error:
-                self.trouble = f"{error}, or free that one: Sluice tries again each second"
+                self.trouble = f"{error}, or free this port: Sluice tries again each second"
 
     def again(self) -> None:
         """Tries to listen again if there is trouble. Raises nothing: an invalid setting of conf/ or the environment becomes the trouble."""

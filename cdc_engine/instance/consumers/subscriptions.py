@@ -214,7 +214,8 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
     def _refuse_too_many(self) -> None:
         if len(self._records(self._meta.ledger)) >= CONSUMERS_MAX:
             raise ConfigurationError(
-                f"there are {CONSUMERS_MAX} consumers, the maximum: unsubscribe one of them, or `sluice consumer forget` it, first"
+                f"the destination has {CONSUMERS_MAX} consumers, which is the maximum: first unsubscribe a "
+                "consumer, or remove one with `sluice consumer forget`"
             )
 
     def _put_away(self, client_id: int) -> None:

@@ -83,7 +83,9 @@ def consumers_of(
         source=LiveSource(
             source=source_of(config),
             stream_state=live.stream_state,
-            trouble=lambda: "" if live.state == STREAMING else f"its engine is {live.state}: {live.reason}",
+            trouble=lambda: (
+                "" if live.state == STREAMING else f"the engine of the destination is {live.state}: {live.reason}"
+            ),
         ),
     )
 

@@ -486,7 +486,7 @@ class Engine:
     def _held_by_another(self) -> str:
         holder = self._lease.holder()
         who = f"process {holder.pid} on {holder.host}" if holder else "another process"
-        return f"{self.name} is read by {who}; this one takes over when that ends"
+        return f"{who} reads {self.name}; this engine takes over when {who} ends"
 
     def _opened(self) -> EngineParts:
         if self._parts is None:

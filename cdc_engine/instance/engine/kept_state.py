@@ -68,12 +68,13 @@ def refuse_lost_ledger(meta: MetaManager, kept: Repository, directory: Path) -> 
     if kept.load():
         traces.append(str(kept))
     if traces:
-        what = "is gone" if meta.is_new else "knows no position"
+        what = "is missing" if meta.is_new else "has no position"
         raise LedgerLostError(
-            f"{record_store(directory).where(LEDGER)} {what}, though {directory.name} ran before ({traces[-1]} is there): the position up "
-            "to which its tables are complete is unknown. Restore it; or take a new ledger with `sluice position set "
-            f"{directory.name} FILE:OFFSET` at a position before the first change that may be missing (--latest leaves out "
-            "what changed meanwhile); it takes the tables over under a new epoch"
+            f"{record_store(directory).where(LEDGER)} {what}, though {directory.name} ran before "
+            f"({traces[-1]} exists): the position up to which its tables are complete is unknown. Restore the "
+            f"ledger; or begin a new ledger with `sluice position set {directory.name} FILE:OFFSET` at a "
+            "position before the first change that may be missing (with --latest, Sluice never reads the changes "
+            "up to now); the new ledger takes the tables over under a new epoch"
         )
 
 

@@ -117,7 +117,7 @@ class SourceWatch:
             return
         facts = self._ask(stream_state.position.file, *self._end_of_saved(), *self._unknown_oldest())
         if not facts.file:  # The source answers without a file name; an empty name would match every stream, or none.
-            raise SourceConnectionError("it does not say where its binlog ends")
+            raise SourceConnectionError("the source did not report the end of its binlog")
         self._answered_at, self._unanswered, self._facts = self._clock(), "", facts
         self._oldest = self._oldest.seen(facts)
         self._watch, misfit = self._watch.looked(Look(at=self._clock(), stream_state=stream_state, facts=facts))
@@ -196,11 +196,12 @@ class SourceWatch:
         if stream_state is None:
             return ""
         if why := self._watch.trouble(stream_state, self._clock()):
-            return f"{why}; check the server and the network, the stream connects again each time"
+            return f"{why}; check the server and the network. The stream connects again after each loss"
         unasked = self._clock() - self._answered_at
         if unasked <= UNASKED_LOOKS_MAX * self._seconds:
             return ""
         return (
-            f"the end of the source's binlog could not be read for {unasked:.0f} s, so whether all of it was read is unknown: "
-            f"{self._unanswered}; the user needs a second connection (max_user_connections) and REPLICATION CLIENT"
+            f"the end of the source's binlog could not be read for {unasked:.0f} s, so whether the engine has "
+            f"read the whole binlog is unknown: {self._unanswered}; the user needs a second connection "
+            "(max_user_connections) and REPLICATION CLIENT"
         )

@@ -15,7 +15,7 @@ from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.states import TableState
 from sluice.cdc_engine.table_meta.history.changed_tables import changed_by
 
-NO_KEY = "the table has no key, so it would have those rows twice"
+NO_KEY = "the table has no key, so the table would have these rows twice"
 NO_OTHERS: Mapping[str, str] = {}
 
 
@@ -34,16 +34,16 @@ def cannot_repeat(config: DestinationConfig, cascades: Iterable[Cascade]) -> dic
     reasons = {".".join(each.child): _of_cascade(each) for each in cascades}
     for name, table in config.tables.items():
         if table.history:
-            reasons[name] = "it has a history (`history: true`), whose versions would overlap"
+            reasons[name] = "the table has a history (`history: true`), whose versions would overlap"
         if table.change_log:
-            reasons[name] = "it has a change log (`change_log: true`), which would have those changes twice"
+            reasons[name] = "the table has a change log (`change_log: true`), which would have these changes twice"
     return reasons
 
 
 def _of_cascade(cascade: Cascade) -> str:
     return (
-        f"the foreign key {cascade.name} changes its rows with those of {'.'.join(cascade.parent)}, and the lake, which "
-        "determines those rows, is already at a later position"
+        f"the foreign key {cascade.name} changes rows of the table when rows of {'.'.join(cascade.parent)} "
+        "change, and the lake, from which Sluice computes these rows, is already at a later position"
     )
 
 
@@ -57,8 +57,8 @@ def stops_of(
     if not start.read_twice_seconds:
         return ()
     went = (
-        f"the stream continues on another server, found by commit time, and reads the last {start.read_twice_seconds} s once more "
-        f"from {start.position} on"
+        "the stream continues on another server, found by commit time, and reads the last "
+        f"{start.read_twice_seconds} s again, from {start.position} on"
     )
     why = {each.name: others.get(each.name, "") or ("" if each.key else NO_KEY) for each in tables}
     return tuple(
@@ -66,7 +66,7 @@ def stops_of(
             database=table.database,
             table=table.table,
             state=TableState.FAILED_OVER_BY_TIME,
-            reason=f"{went}; {why[table.name]}: it must be re-snapshotted",
+            reason=f"{went}; {why[table.name]}: the table must be re-snapshotted",
             position=start.position,
         )
         for table in tables

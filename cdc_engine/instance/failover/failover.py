@@ -163,8 +163,8 @@ class Failover:
             return f"whether {self._reading} answers is not checked: {self._broken}"
         if self._beats.missed <= self._config.retries:
             return ""
-        off = "`heartbeat.switch` is off: `sluice source switch` takes another"
-        others = self._refused or ("the other sources are checked" if self._config.switch else off)
+        off = "`heartbeat.switch` is off: switch to another source with `sluice source switch`"
+        others = self._refused or ("Sluice checks the other sources" if self._config.switch else off)
         return (
             f"{self._reading} did not answer {self._beats.missed} heartbeats in a row ({self._beats.failure}); {others}"
         )
@@ -195,4 +195,4 @@ def _unreadable(parser: EventParser) -> str:
 
 def _refusals(refused: Mapping[str, str]) -> str:
     each = "; ".join(f"{address} cannot take over: {why}" for address, why in refused.items())
-    return f"{each}. Sluice tries again with every heartbeat" if each else "there is no standby source"
+    return f"{each}. Sluice tries again with every heartbeat" if each else "no standby source is configured"

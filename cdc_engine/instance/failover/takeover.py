@@ -43,7 +43,7 @@ def refusal(position: Position | None, answer: TakeoverAnswer, epochs: Epochs, b
     `by_time`: finds a start by the clock, if that is allowed.
     """
     if answer.facts is None:
-        return answer.trouble or "it does not answer"
+        return answer.trouble or "the server does not answer"
     if position is None:
         return ""
     start = decide_start(position, StartChoice(), answer.facts, epochs)

@@ -20,7 +20,7 @@ from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.time_text import time_text
 
 SHOWN_STATEMENTS = 3
-SNAPSHOT_WAY = "re-snapshot it with `sluice snapshot start`"
+SNAPSHOT_WAY = "re-snapshot the table with `sluice snapshot start`"
 # Rough values on 2 processors, for an estimate only: the seconds that the merge of a table takes at least, and the seconds that each change
 # adds.
 MERGE_SECONDS_A_TABLE, MERGE_SECONDS_A_CHANGE = 4.0, 30e-6
@@ -87,39 +87,42 @@ REPAIR_ADVICE = RefusalAdvice(
 )
 # The first rule that applies is reported. The table's facts and the advice replace the braces.
 REFUSALS: tuple[tuple[Callable[[TableFacts], object], str], ...] = (
-    (lambda table: table.raised, "its schema and settings could not be read ({raised}): {instead}"),
-    (lambda table: table.stop, "it has stopped ({stop}): resume it first, or {instead}"),
+    (lambda table: table.raised, "the schema and settings of the table could not be read ({raised}): {instead}"),
+    (lambda table: table.stop, "the table has stopped ({stop}): resume the table first, or {instead}"),
     (
         lambda table: table.snapshot,
-        "a snapshot of it is {snapshot}, which reads all its rows again: wait for its end, or cancel it",
+        "a snapshot of the table is {snapshot} and reads all rows again: wait until the snapshot ends, or cancel it",
     ),
     (
         lambda table: not table.known,
-        "its columns are not known where the lake is: the engine has read no change of it yet",
+        (
+            "the columns of the table at the lake's position are unknown, because the engine has read no change "
+            "of the table yet"
+        ),
     ),
     (
         lambda table: not table.current_state,
         (
-            "it has no current-state table whose rows could be corrected, and its change log and history accept each change "
-            "only once; {instead}"
+            "the table has no current-state table whose rows could be corrected, and its change log and "
+            "history accept each change only once; {instead}"
         ),
     ),
-    (lambda table: not table.key, "it has no key, so its rows cannot be identified; {instead}"),
-    (lambda table: table.follows, "foreign keys change its rows without row events; {instead}"),
-    (lambda table: table.statements, "statements of the interval concern it ({shown}): {again}, or {instead}"),
+    (lambda table: not table.key, "the table has no key, so its rows cannot be identified; {instead}"),
+    (lambda table: table.follows, "foreign keys change rows of the table without row events; {instead}"),
+    (lambda table: table.statements, "the interval has DDL statements on the table ({shown}): {again}, or {instead}"),
     (
         lambda table: table.unlike,
         (
-            "its columns in {unlike} are not those that it has where the lake is, and no statement of the interval changed them: name a "
-            "newer file in --schemas, or leave it out"
+            "the columns of the table in {unlike} differ from its columns at the lake's position, and no "
+            "statement of the interval changed them: name a newer file in --schemas, or leave out --schemas"
         ),
     ),
     (lambda table: table.unread, "{unread}: {again}, or {instead}"),
     (
         lambda table: table.partial,
-        "its row images lack columns (binlog_row_image is not FULL): {partial_advice}{instead}",
+        "row images of the table lack columns (binlog_row_image is not FULL): {partial_advice}{instead}",
     ),
-    (lambda table: table.quarantined, "values of it cannot be decoded: {instead}"),
+    (lambda table: table.quarantined, "values of the table cannot be decoded: {instead}"),
 )
 
 
@@ -163,9 +166,11 @@ def transactions_of(request: RequestedInterval, facts: ServerFacts) -> GtidSet:
     try:
         found = named_transactions(request.gtids, mariadb=facts.mariadb)
     except ValueError as error:
-        raise ConfigurationError(f"--gtids: {error}; the source is a {kind}, whose form is {form}") from None
+        raise ConfigurationError(
+            f"--gtids: {error}; the source is a {kind} server, whose GTID sets have the form {form}"
+        ) from None
     if not found:
-        raise ConfigurationError(f"--gtids {request.gtids!r} names no transaction; the form is {form}")
+        raise ConfigurationError(f"--gtids {request.gtids!r} names no transaction; write GTIDs in the form {form}")
     return found
 
 
@@ -174,7 +179,7 @@ def chosen(request: RequestedInterval, captured: Sequence[str]) -> tuple[str, ..
     unknown = sorted(set(request.tables) - set(captured))
     if unknown:
         raise ConfigurationError(
-            f"{', '.join(unknown)}: not captured; captured are {', '.join(captured) or 'none yet'}"
+            f"the tables {', '.join(unknown)} are not captured; captured tables: {', '.join(captured) or 'none yet'}"
         )
     return request.tables or tuple(captured)
 
@@ -182,11 +187,12 @@ def chosen(request: RequestedInterval, captured: Sequence[str]) -> tuple[str, ..
 def check_source(destination: str, cursor: Position | None, server_uuid: str) -> Position:
     """Returns the cursor if it belongs to the server's binlog. Raises ActRefusedError otherwise."""
     if cursor is None:
-        raise ActRefusedError(f"{destination} has not begun yet: `sluice up` starts it, then try again")
+        raise ActRefusedError(f"{destination} has no position yet: start the engine with `sluice up`, then try again")
     if cursor.server_uuid not in ("", server_uuid):
         raise ActRefusedError(
-            f"{destination} is connected to the server {server_uuid}, but its cursor is still in the binlog of {cursor.server_uuid}: "
-            "try again when the cursor has reached the new server's binlog"
+            f"{destination} is connected to the server {server_uuid}, but the cursor is still in the binlog "
+            f"of the server {cursor.server_uuid}: try again when the cursor has reached the new server's "
+            "binlog"
         )
     return cursor
 
@@ -195,8 +201,8 @@ def check_reaches(request: RequestedInterval, read_to: Position, lake: Position)
     """Raises ActRefusedError if an archive ends before the lake's position: a later change of a key would be missing."""
     if request.archive and not request.past and read_to.order_key < lake.order_key:
         raise ActRefusedError(
-            f"the archive {request.archive} ends at {read_to}, and the lake is at {lake}: put the later binlog files there, or build a "
-            "past state as a separate table with --into"
+            f"the archive {request.archive} ends at {read_to}, and the lake is at {lake}: put the later "
+            "binlog files into the archive, or build a past state as a separate table with --into"
         )
 
 

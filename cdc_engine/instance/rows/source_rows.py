@@ -52,7 +52,7 @@ class SourceRows:
         """
         table = self._tables.table(name)
         if table is None:
-            raise ActRefusedError(f"{name} is not captured: include it in conf/, or leave it out of the repair")
+            raise ActRefusedError(f"{name} is not captured: include the table in conf/, or leave it out of the repair")
         not_null = {column.name for column in table.columns if not column.nullable} - self._tables.written(table)
         columns = tuple(
             (column, kind.lower(), column not in not_null) for column, kind in self._tables.spark_columns(table)
@@ -89,13 +89,14 @@ class SourceRows:
         while True:
             cursor = read_ledger(self._directory).cursor
             if cursor is None or cursor.epoch != low.epoch:
-                raise ActRefusedError("the stream was restarted meanwhile; start the repair again")
+                raise ActRefusedError("the stream was restarted during the repair; start the repair again")
             if has_come_past(cursor, high):
                 return
             if time.monotonic() >= deadline:
                 raise ActRefusedError(
-                    f"after {seconds:.0f} s the lake has all up to {cursor}, and not up to {high.file}:{high.offset}, where the rows were "
-                    "read: `sluice status` shows what delays it; start the repair again when the lake has caught up"
+                    f"after {seconds:.0f} s the lake is complete only up to {cursor}, and the repair read "
+                    f"rows at {high.file}:{high.offset}: `sluice status` shows what delays it; start the "
+                    "repair again when the lake has caught up"
                 )
             self._pause(POLL_SECONDS)
 

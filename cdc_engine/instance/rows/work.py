@@ -55,8 +55,9 @@ def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
     """
     if as_location(directory).is_apart and not (directory / TABLES_FILE).is_file():
         raise ActRefusedError(
-            f"{directory} does not have {TABLES_FILE}: this host does not see the engine's folder, which has the schema history; do it on "
-            "the engine's host, or mount <data_dir>/engine here"
+            f"{directory} does not have {TABLES_FILE}: this host cannot see the engine's folder, which has "
+            "the schema history; run the command on the engine's host, or mount <data_dir>/engine on this "
+            "host"
         )
     root = directory / FOLDER
     root.mkdir(parents=True, exist_ok=True)
@@ -65,7 +66,8 @@ def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
     while not lock.try_acquire():
         if time.monotonic() >= deadline:
             raise ActRefusedError(
-                f"another backfill or repair of {directory.name} is running; start this one when it has ended"
+                f"another backfill or repair of {directory.name} is running; start this operation after the "
+                "other one has ended"
             )
         threading.Event().wait(POLL_SECONDS)
     try:
@@ -159,8 +161,8 @@ class BackfillReading:
             self._go_on()
         if need.order_key > self.read_to.order_key:
             raise ActRefusedError(
-                f"the source's binlog ends at {self.read_to}, and the lake may be at {need}, "
-                "which is later: start the backfill or repair again"
+                f"the source's binlog ends at {self.read_to}, and the lake may be at {need}, a later "
+                "position: start the backfill or repair again"
             )
         self.judge()
         return ledger.ledger_id, cursor
@@ -187,11 +189,12 @@ class BackfillReading:
         cursor, before = ledger.cursor, self._ledger.cursor
         if ledger.ledger_id != self._ledger.ledger_id or cursor is None or before is None:
             raise ActRefusedError(
-                f"{self._config.name} got another ledger meanwhile; start the backfill or repair again"
+                f"{self._config.name} got another ledger during the operation; start the backfill or repair again"
             )
         if (cursor.epoch, cursor.server_uuid) != (before.epoch, before.server_uuid):
             raise ActRefusedError(
-                f"the stream of {self._config.name} switched to another server meanwhile; start the backfill or repair again"
+                f"the stream of {self._config.name} switched to another server during the operation; start "
+                "the backfill or repair again"
             )
         return cursor
 

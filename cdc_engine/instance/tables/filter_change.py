@@ -97,8 +97,8 @@ def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None
         there = spelled.get(name.lower(), name)
         if table.has_rules and name not in names and there != name:
             raise ConfigurationError(
-                f"tables.{name} of {config.name} has `rows`, `masks` or `transform`, and the table's name is {there}: "
-                f"write {there}, because these rules distinguish letter case"
+                f"tables.{name} of {config.name} has `rows`, `masks` or `transform`, but the table in the "
+                f"source is called {there}: write {there}, because names in these settings are case-sensitive"
             )
 
 
@@ -220,9 +220,9 @@ def _changed(
     wanted = {"__log": options.change_log, "__history": options.history}
     side_tables = " and ".join(f"{path}{suffix}" for suffix, there in wanted.items() if there)
     reason = (
-        f"conf/ has changed for this table ({', '.join(settings)}), and its rows in the lake are still those of the earlier "
-        "conf/: it is re-snapshotted automatically unless `snapshot` is never; `sluice snapshot start` does it too, or "
-        "restore the earlier settings in conf/"
+        f"conf/ has changed for this table ({', '.join(settings)}), and the rows in the lake still have the "
+        "form of the earlier conf/. Unless `snapshot` is never, the table is re-snapshotted by itself. "
+        "Otherwise re-snapshot it with `sluice snapshot start`, or restore the earlier settings in conf/"
     )
     if side_tables:
         reason += f". Rows in {side_tables} stay as they are: move these tables away, and Sluice creates new ones"
@@ -237,7 +237,8 @@ def _want_rows(records: SnapshotRecords, table: TableVersion, begin: Position) -
         records.begin(wanted(table.name, begin, time.time()))
     elif there.state != SnapshotState.WANTED:
         records.update(
-            table.name, lambda now: now.again("it was not captured meanwhile", buffered_after=begin.order_key)
+            table.name,
+            lambda now: now.again("the table was not captured for some time", buffered_after=begin.order_key),
         )
 
 
@@ -258,15 +259,16 @@ def _kept(directory: Path) -> Mapping[str, Any] | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         where = records.where(FILE)
         raise MetaError(
-            f"{where} cannot be read ({error}): remove it, if the include and exclude patterns of conf/ were not changed"
+            f"{where} cannot be read ({error}): if the include and exclude patterns in conf/ were not "
+            "changed, remove this record"
         ) from error
 
 
 def _stop(table: TableVersion, begin: Position) -> StoppedTable:
     reason = (
-        f"conf/ includes it from {begin} on and did not before, so rows and changes from before are not in the lake: "
-        "re-snapshot it with `sluice snapshot start`, or exclude it again; `sluice schema resume` lets it begin here "
-        "without them"
+        f"conf/ includes the table from {begin} on, so earlier rows and changes are not in the lake: "
+        "re-snapshot the table with `sluice snapshot start`, or exclude it again; `sluice schema resume` "
+        "captures the table from this position on without the earlier rows"
     )
     return StoppedTable(
         database=table.database, table=table.table, state=TableState.NEWLY_INCLUDED, reason=reason, position=begin

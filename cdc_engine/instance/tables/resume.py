@@ -98,7 +98,9 @@ def _behind(folder: Path) -> tuple[int, dict[str, int]]:
         return int(record["until"]), {str(name): int(key) for name, key in record["tables"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         where = records.where(RESUMED_FILE)
-        raise MetaError(f"{where} cannot be read ({error}); remove it, and re-snapshot resumed tables") from error
+        raise MetaError(
+            f"{where} cannot be read ({error}); remove this record, and re-snapshot the tables that were resumed"
+        ) from error
 
 
 def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
@@ -115,7 +117,10 @@ def _why_lost(stop: StoppedTable, ledger: Ledger, facts: ServerFacts) -> str:
     """Returns why a table cannot continue from its stop; empty if it can. The sentence includes the reason of the stop."""
     before = stop.reason if stop.state == TableState.RESUME_LOST else f"{stop.state}: {stop.reason}"
     if stop.position.epoch != ledger.epoch:
-        why = f"the stop lies in epoch {stop.position.epoch}, before the source was changed (now {ledger.epoch})"
+        why = (
+            f"the table stopped in epoch {stop.position.epoch}, and the source was switched or reset since then (the "
+            f"epoch is now {ledger.epoch})"
+        )
     else:
         start = decide_start(stop.position, StartChoice(), facts)
         if not isinstance(start, Lost):
@@ -127,7 +132,7 @@ def _why_lost(stop: StoppedTable, ledger: Ledger, facts: ServerFacts) -> str:
         f"the changes since {stop.position} can no longer be read ({why}); re-snapshot the table with `sluice snapshot "
         "start`"
     )
-    return f"{lost}. It had stopped: {before}"
+    return f"{lost}. The first reason of the stop: {before}"
 
 
 def _restates(stop: StoppedTable) -> Callable[[Ledger], Ledger]:

@@ -22,8 +22,9 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.states import TableState
 
 UNKNOWN = (
-    "the columns of the table at the stream's position are unknown, or its rows differ from its row events; name them with "
-    "`sluice schema resolve`, then `sluice snapshot start` it again"
+    "the columns of the table at the stream's position are unknown, or rows of the table differ from its row "
+    "events; name the columns with `sluice schema resolve`, then start the snapshot again with `sluice "
+    "snapshot start`"
 )
 
 log = structlog.get_logger()
@@ -93,11 +94,11 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
 
 def _stopped(wanted: ResumeRequest, position: Position, why: str) -> Callable[[Ledger], Ledger]:
     reason = (
-        f"its snapshot was canceled, and changes since {position} were buffered for it: `sluice schema resume` continues it "
-        "from there, `sluice snapshot start` re-snapshots it"
+        f"the snapshot of the table was canceled, and its changes since {position} were buffered: `sluice "
+        "schema resume` continues the table from that position, and `sluice snapshot start` re-snapshots it"
     )
     if TableState.RULES_CHANGED in why:
-        reason += ". Without that the lake keeps the rows that it has as conf/ filtered and masked them before"
+        reason += ". Until then the lake keeps the rows as the earlier conf/ filtered and masked them"
     stop = StoppedTable(
         database=wanted.database,
         table=wanted.table,

@@ -117,7 +117,7 @@ def _decision(
     except SluiceError:
         raise
     except Exception:  # Of any kind, about one table: the run that reads the table reports it.
-        logger.exception("next step of the snapshot cannot be decided", extra={"table": record.name})
+        logger.exception("the next step of a snapshot cannot be decided", extra={"table": record.name})
         return StepDecision(SnapshotStep.READ)
 
 

@@ -34,7 +34,8 @@ def transform_of(name: str, settings: TransformConfig, destination: str = "") ->
         function = _loaded(settings.function)
         if not (settings.version or function.digest):
             raise ConfigurationError(
-                f"{settings.function} is in no file, so Sluice cannot detect a change of it: set `version`"
+                f"{settings.function} has no source file, so Sluice cannot notice a change of the function: "
+                "set `version`"
             )
     except ConfigurationError as error:
         raise ConfigurationError(f"tables.{name}.transform: {error}") from None
@@ -65,14 +66,16 @@ class _Function:
         """Calls the function in a thread and returns its result. Raises TransformFailedError if it fails, or does not return in time."""
         late = self.late.get(table)
         if late is not None and late.is_alive():
-            raise TransformFailedError("an earlier call has not returned yet, which only a restart of the process ends")
+            raise TransformFailedError(
+                "an earlier call of the function has not returned yet; restart the process to end that call"
+            )
         call = _Call(self.function, rows)
         thread = threading.Thread(target=call.run, name="transform", daemon=True)
         thread.start()
         thread.join(seconds_max)
         if thread.is_alive():
             self.late[table] = thread
-            raise TransformFailedError(f"it did not return within {seconds_max:g} s (`seconds_max`)")
+            raise TransformFailedError(f"the function did not return within {seconds_max:g} s (`seconds_max`)")
         if call.error is not None:
             raise TransformFailedError(_raised(call.error, file_of(self.module)))
         return call.result
@@ -99,7 +102,10 @@ def _raised(error: BaseException, file: str) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     last = ([each for each in frames if each.filename == file] or frames)[-1]
     where = f"{Path(last.filename).name}:{last.lineno}"
-    return f"it raised {type(error).__name__} at {where} (the error's text is not shown, because it may have values of rows)"
+    return (
+        f"the function raised {type(error).__name__} at {where} (the text of the error is not shown, because it "
+        "may have values of rows)"
+    )
 
 
 _FUNCTIONS: dict[str, _Function] = {}
@@ -136,5 +142,7 @@ def _located(name: str) -> tuple[str, str]:
     if len(found) != 1:
         installed = ", ".join(sorted({each.name for each in entry_points(group=GROUP)})) or "none"
         what = "is installed more than once" if found else "is not installed"
-        raise ConfigurationError(f"{name} {what}: installed are {installed} (entry points of the group {GROUP})")
+        raise ConfigurationError(
+            f"{name} {what}; installed transforms: {installed} (entry points of the group {GROUP})"
+        )
     return next(iter(found.values()))

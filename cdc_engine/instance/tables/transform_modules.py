@@ -56,7 +56,7 @@ def _imported(name: str) -> tuple[ModuleType, str]:
             f"({sys.prefix}), or name its folder in PYTHONPATH"
         ) from None
     if _digest(file_of(module)) != before:
-        raise ConfigurationError(f"the file of the module {name} changed while it was imported: start again")
+        raise ConfigurationError(f"the file of the module {name} changed during its import: start Sluice again")
     return module, before
 
 

@@ -42,8 +42,9 @@ def refuse_other_functions(policies: Mapping[str, ValuePolicy], directory: Path)
     for name, digest in now.items():
         if in_use.get(name) != digest:
             raise ActRefusedError(
-                f"{name}: {_what(policies[name].rules)} was changed since the engine started, or is another one on this host: "
-                f"`sluice instance restart {directory.name}` after a change, which re-snapshots the table"
+                f"{name}: {_what(policies[name].rules)} changed after the engine started, or differs on this "
+                f"host: after a change, run `sluice instance restart {directory.name}`, which re-snapshots "
+                "the table"
             )
 
 
@@ -53,6 +54,6 @@ def _digests(policies: Mapping[str, ValuePolicy]) -> dict[str, str]:
 
 def _what(rules: RowRules) -> str:
     """Names the parts of a table's rules that are not in conf/ itself: a transform's module, a mask's salt. Empty if there are none."""
-    function = "the module of its transform" if rules.transform is not None else ""
+    function = "the module of the table's transform" if rules.transform is not None else ""
     salt = "the salt of a mask" if any(mask.salt for mask in rules.masks) else ""
     return " or ".join(filter(None, (function, salt)))

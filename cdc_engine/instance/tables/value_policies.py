@@ -18,7 +18,9 @@ from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import ConfigurationError, SecretUnavailableError
 from sluice.cdc_engine.instance.tables.transform_functions import transform_of
 
-NO_SALT = "without a salt a guessed value can be verified by its digest: set it, to the same value wherever Sluice runs"
+NO_SALT = (
+    "without a salt, anybody can verify a guessed value by its digest: set the salt, to the same value on all hosts"
+)
 
 
 def policies_of(config: DestinationConfig) -> Mapping[str, ValuePolicy]:

@@ -44,7 +44,9 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
     if len(content) > ARCHIVE_BYTES_MAX:
         raise RemoteAwayError(f"{remote.shown} is larger than {ARCHIVE_BYTES_MAX >> 20} MiB")
     if length.isdecimal() and len(content) != int(length):  # The connection ended, or the file is being written.
-        raise RemoteAwayError(f"{remote.shown} cannot be read: it ended after {len(content)} of {length} bytes")
+        raise RemoteAwayError(
+            f"{remote.shown} cannot be read: the download ended after {len(content)} of {length} bytes"
+        )
     return Fetched(hashlib.sha256(content).hexdigest()[:REVISION_DIGITS], content, tag)
 
 

@@ -42,7 +42,7 @@ def texts_of(archive: bytes, folder: str) -> tuple[str, dict[str, str]]:
     except ConfigurationError:
         raise
     except Exception as error:  # tarfile and zipfile raise errors of several libraries for damaged files.
-        raise ConfigurationError(f"it is not a tar or zip file that can be read ({type(error).__name__})") from None
+        raise ConfigurationError(f"the archive is not a readable tar or zip file ({type(error).__name__})") from None
     found = _below(files, folder)
     tops = {name.partition("/")[0] for name in files}
     if not found and len(tops) == 1:
@@ -51,7 +51,7 @@ def texts_of(archive: bytes, folder: str) -> tuple[str, dict[str, str]]:
     if not destinations:
         where = f"folder {folder}" if folder else "top folder"
         raise ConfigurationError(
-            f"it has no destinations/NAME.yaml in its {where}: correct `folder` in conf/remote.yaml"
+            f"the revision has no destinations/NAME.yaml in its {where}: correct `folder` in conf/remote.yaml"
         )
     return found.get(MAIN, ""), destinations
 
@@ -82,7 +82,7 @@ def _files(archive: bytes) -> Iterator[tuple[str, str]]:
                 continue
             file = opened.extractfile(member) if member.isfile() else None
             if file is None:  # If the link were skipped, its destination would be missing and its engine would stop.
-                yield _named(member.name, f"{UNREADABLE}it is a link: write a file instead".encode())
+                yield _named(member.name, f"{UNREADABLE}the path is a link: write a file instead".encode())
                 continue
             left = _left(left, member.size)
             yield _named(member.name, file.read())
@@ -97,7 +97,7 @@ def _require_end(opened: tarfile.TarFile) -> None:
         opened.fileobj.seek(opened.offset)
     if opened.fileobj is None or opened.fileobj.read(TAR_END_BYTES) != bytes(TAR_END_BYTES):
         raise ConfigurationError(
-            "it is a tar file without its end: write it under another name, and rename it when it is whole"
+            "the tar file has no end: write the file under another name, and rename it when it is complete"
         )
 
 

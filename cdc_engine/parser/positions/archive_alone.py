@@ -55,7 +55,7 @@ class ArchiveAlone:
         with self._archive.open(file) as stream:
             header = read_header(stream, file)
         if why := foreign(header, file, 0, self.facts):
-            raise PositionLostError(f"{why}: take it out of the archive {self._archive.location}")
+            raise PositionLostError(f"{why}: remove this file from the archive {self._archive.location}")
         return header.created
 
     def reach(self, is_enough: Callable[[str], bool]) -> None:
@@ -67,7 +67,9 @@ class ArchiveAlone:
         """Yields the blocks from a position to the archive's end. Raises PositionLostError, or the errors of the scan."""
         names = [log.file for log in self.logs]
         if start.position.file not in names:
-            raise PositionLostError(f"{self.origin} does not have {start.position.file}: put the binlog file there")
+            raise PositionLostError(
+                f"{self.origin} does not have the binlog file {start.position.file}: copy the file into the archive"
+            )
         files = tuple(names[names.index(start.position.file) :])
         interval = ArchivedInterval(self._archive, start.position, self.facts, files)
         scanner = interval.scanner(history, captured, prepared, executed_known=start.executed_known)
@@ -155,15 +157,17 @@ def executed_elsewhere(file: str, created: int, executed: str, cursor: Position)
         return (
             ""
             if has_executed(later, earlier)
-            else f"the GTIDs up to the end of {file} do not fit the lake's position {cursor}"
+            else f"the GTIDs up to the end of {file} contradict the lake's position {cursor}"
         )
     if created and cursor.file_created:
         return ""
-    return f"without GTIDs and the creation time of {cursor.file}, nothing shows whether the archive is this server's"
+    return (
+        f"without GTIDs and the creation time of {cursor.file}, Sluice cannot verify that the archive is of this server"
+    )
 
 
 def _other_binlog(archive: Archive, why: str) -> PositionLostError:
     return PositionLostError(
-        f"{why}: {archive.location} is the archive of another server, or from before RESET MASTER. If it is not, put the file of the "
-        "lake's position there"
+        f"{why}: {archive.location} is the archive of another server, or from before RESET MASTER. If the "
+        "archive is the right one, copy the file of the lake's position into it"
     )

@@ -150,7 +150,8 @@ class BinlogFiles:
             header = read_header(stream, file)
         if why := foreign(header, file, 0, self.facts):
             raise PositionLostError(
-                f"{why}: take it out of the archive {self._archive.location}, and put this server's there"
+                f"{why}: remove this file from the archive {self._archive.location}, and copy the source's "
+                "own file into the archive"
             )
         return header.created
 

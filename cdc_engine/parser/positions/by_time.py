@@ -41,14 +41,18 @@ def start_by_time(
     """
     if not cursor.time_us:
         return Lost(
-            reason=f"the cursor {cursor} has no commit time, so no position in {source.address} can be found by it"
+            reason=(
+                f"the cursor {cursor} has no commit time, so no position in {source.address} can be found by "
+                "commit time"
+            )
         )
     image = facts.variables.get("binlog_row_image", "FULL").upper()
     if image != "FULL":
         return not_twice(
             source.address,
             back_seconds,
-            f"its binlog_row_image is {image}. Rows without all their columns would mix the values of two rows where a key has changed",
+            f"binlog_row_image of {source.address} is {image}. Row images without all columns could mix the "
+            "values of two rows if a key has changed",
         )
     try:
         files = BinlogFiles(source, facts)
@@ -67,9 +71,10 @@ def start_by_time(
 def behind(address: str, cursor: Position, facts: ServerFacts) -> Lost:
     """Returns the refusal for a standby source whose binlog, by its commit times, ends before the cursor."""
     return Lost(
-        reason=f"{address} lacks what was read: its binlog, which ends at {facts.file}:{facts.offset}, has nothing that was committed at "
-        f"{time_text(cursor.time_us)} or later, and the stream was read up to then ({cursor}): it is a replica that is behind, "
-        "or these changes were lost with the master",
+        reason=f"{address} lacks changes that the engine has read: its binlog ends at {facts.file}:{facts.offset} "
+        f"and has no commit of {time_text(cursor.time_us)} or later, and the stream was read up to that time "
+        f"({cursor}). The server is a replica that is behind, or these changes were lost with the old primary "
+        "server",
         options=("wait until the replica has caught up", MASTER_BACK, RESNAPSHOT),
         not_yet=True,
     )
@@ -78,7 +83,7 @@ def behind(address: str, cursor: Position, facts: ServerFacts) -> Lost:
 def not_twice(address: str, back_seconds: int, why: str) -> Lost:
     return Lost(
         reason=f"without GTIDs, the stream could continue on {address} only by commit time, and would read the last "
-        f"{back_seconds} s twice. Those changes cannot be applied twice: {why}",
+        f"{back_seconds} s twice. These changes cannot be applied twice: {why}",
         options=(MASTER_BACK, RESNAPSHOT),
     )
 
@@ -87,9 +92,15 @@ def not_repeatable(interval: SearchedInterval, changed: Callable[[LoggedStatemen
     """Returns a sentence about the first change in the interval that cannot be applied twice; empty if there is none."""
     table = next((name for each in interval.statements if (name := changed(each))), "")
     if table:
-        return f"meanwhile a statement changed {table}, and the rows before it would be decoded with the columns and names after it"
+        return (
+            f"a statement in the interval that would be read again changed {table}, and earlier rows would be "
+            "decoded with the columns and names after that statement"
+        )
     if interval.commits:
-        return f"meanwhile the XA transaction {interval.commits[0]} was committed, and its rows are before that time"
+        return (
+            f"the XA transaction {interval.commits[0]} was committed in the interval that would be read again, "
+            "and its rows are before that interval"
+        )
     return ""
 
 

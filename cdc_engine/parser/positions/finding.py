@@ -60,8 +60,8 @@ def _start_in(files: BinlogFiles, wanted: RequestedPosition) -> StartChoice:
         size = files.archived_bytes(decision.file) if files.is_archived(decision.file) else decision.offset
         if size < decision.offset:
             raise PositionLostError(
-                f"{decision.file}:{decision.offset} lies after the end of the archived file ({size} bytes): "
-                "its end is missing in the archive, or the offset is wrong"
+                f"{decision.file}:{decision.offset} is after the end of the archived file ({size} bytes): the "
+                "archive lacks the end of the file, or the offset is wrong"
             )
         return last_end_up_to(files, decision.file, decision.offset)
     choice = exact_choice(wanted, files.reachable)

@@ -57,7 +57,9 @@ def find_transactions(files: ReadableFiles, wanted: GtidSet, epoch: int) -> Foun
             if search.is_over_after(block):
                 halves.refuse_one_half()
                 return search.found()
-    raise ConfigurationError(f"{files.origin}: its binlog has no transaction {_names(search.missing)}: correct --gtids")
+    raise ConfigurationError(
+        f"the binlog of {files.origin} has no transaction {_names(search.missing)}: correct --gtids"
+    )
 
 
 class _XaHalf(NamedTuple):
@@ -124,8 +126,9 @@ def _one_half(chosen: _XaHalf, other: _XaHalf | None) -> ConfigurationError:
     statement = XA_COMMIT if chosen.statement == XA_PREPARE else XA_PREPARE
     where = other.gtid if other is not None else "later" if chosen.statement == XA_PREPARE else "in an earlier file"
     return ConfigurationError(
-        f"--gtids names {chosen.gtid}, the {chosen.statement} of the XA transaction {chosen.xa_name}, and not its {statement} ({where}): "
-        "XA PREPARE has the rows, and XA COMMIT applies them. Name both GTIDs or none"
+        f"--gtids names {chosen.gtid}, the {chosen.statement} of the XA transaction {chosen.xa_name}, but not "
+        f"the GTID of its {statement} ({where}): the XA PREPARE has the rows, and the XA COMMIT applies them. "
+        "Name both GTIDs or neither"
     )
 
 
@@ -205,8 +208,9 @@ def _file_before(files: ReadableFiles, wanted: GtidSet) -> str:
     gone = executed_part(_begin_set(files, names[0]), wanted) if low == 0 else GtidSet()
     if gone:
         raise PositionLostError(
-            f"{files.origin} has purged {_names(gone)}: its oldest binlog file is {names[0]}. Leave them out, name an `archive` "
-            "that has them, or re-snapshot the tables with `sluice snapshot start`"
+            f"{files.origin} has purged {_names(gone)}: its oldest binlog file is {names[0]}. Leave these "
+            "GTIDs out, name an `archive` with these files, or re-snapshot the tables with `sluice snapshot "
+            "start`"
         )
     return names[low]
 

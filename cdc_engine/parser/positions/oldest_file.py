@@ -81,9 +81,9 @@ def purges_early(oldest: OldestFile, facts: ServerFacts, now: float, hours_min: 
     if not oldest.purged or oldest.kept_seconds(facts, now) >= hours_min * 3600:
         return ""
     return (
-        f"the source purged its binlog up to {oldest.file}, a file that is less than {hours_min:g} h old, whatever its settings promise: "
-        "an engine that is stopped while a file that it needs is purged loses its position (POSITION_LOST); "
-        f"{advice_of(facts).keep_more}"
+        f"the source purged its binlog up to {oldest.file}, a file that is less than {hours_min:g} h old, "
+        "although its settings keep files longer: if the source purges a file that a stopped engine still "
+        f"needs, the engine loses its position (POSITION_LOST); {advice_of(facts).keep_more}"
     )
 
 

@@ -71,9 +71,9 @@ def _by_size(file: str, after: str, created: float, facts: ServerFacts, now: flo
 def purged_sentence(facts: ServerFacts) -> str:
     """Returns a sentence for an operator: the binlog that a restart would read is purged."""
     return (
-        "the source has purged the binlog that a restart would read, so a restart would be POSITION_LOST, and the tables would "
-        "need a re-snapshot (`sluice snapshot start`): find out what delays the merges before you restart anything, and "
-        f"{advice_of(facts).keep_more}"
+        "the source has purged the binlog that a restart would read, so after a restart the engine would "
+        "stop as POSITION_LOST, and the tables would need a re-snapshot (`sluice snapshot start`): find out "
+        f"what delays the merges before you restart anything, and {advice_of(facts).keep_more}"
     )
 
 
@@ -86,6 +86,7 @@ def short_retention(hours: float, facts: ServerFacts, hours_min: float, observed
         return ""
     when = f"in {hours:.1f} h" if hours > 0 else "at any moment"
     return (
-        f"{when} the source may purge the binlog that a restart would read, and then the tables need a re-snapshot "
-        f"(POSITION_LOST): find out what delays the merges, and {advice_of(facts).keep_more}"
+        f"{when} the source may purge the binlog that a restart would read, and after a restart the tables "
+        "would need a re-snapshot (POSITION_LOST): find out what delays the merges, and "
+        f"{advice_of(facts).keep_more}"
     )

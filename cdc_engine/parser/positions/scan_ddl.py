@@ -71,7 +71,7 @@ def _take(blocks: Iterable[Block], until: Position | None, given_up: Callable[[]
     """Consumes the blocks up to `until`. The scan advances only while its blocks are consumed."""
     for block in blocks:
         if given_up():
-            raise InterruptedError("the statements of the interval are no longer needed")
+            raise InterruptedError("the search for statements in the interval was canceled")
         if (
             until is not None
             and block.transaction_count

@@ -43,7 +43,10 @@ class Gone:
     def __str__(self) -> str:
         purged = f"the binlog of {time_text(self.requested_us)} was purged"
         if not self.file:
-            return f"{purged}: the source offers no binlog file that can be read; check log_bin and the grant REPLICATION SLAVE"
+            return (
+                f"{purged}: the source lists no binlog file that Sluice can read; check log_bin and the grant "
+                "REPLICATION SLAVE"
+            )
         return (
             f"{purged}: the earliest time that can be read is {time_text(self.earliest_us)}, where {self.file} begins. Safe options: "
             "that time or a later one; or re-snapshot the tables (`sluice snapshot start`)"

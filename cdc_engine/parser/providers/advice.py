@@ -38,7 +38,10 @@ ADVICE = {
     Provider.SELF_MANAGED: Advice(
         setting="SET GLOBAL {name} = '{value}', and the same in the server's option file",
         log_bin="start it with log_bin set",
-        keep_more="let the source keep more (binlog_expire_logs_seconds, expire_logs_days, max_binlog_total_size)",
+        keep_more=(
+            "let the source keep its binlog longer (binlog_expire_logs_seconds, expire_logs_days, "
+            "max_binlog_total_size)"
+        ),
         gtids="set enforce_gtid_consistency = ON, then gtid_mode = OFF_PERMISSIVE, ON_PERMISSIVE and ON one after the other by "
         "SET GLOBAL, and both in the server's option file",
         moves="a virtual IP address, a DNS name or a proxy that moves to a replica",

@@ -57,7 +57,7 @@ def retention_of(facts: ProviderFacts, variables: Mapping[str, str]) -> Retentio
         # Without the flag, transactionLogRetentionDays is effective: at least one day, but no query shows it.
         return Retention(seconds=DAY_SECONDS, why=f"{provider} keeps its binlog for at least a day")
     if not seconds and provider is Provider.AZURE:
-        why = f"binlog_expire_logs_seconds is 0: {provider} deletes a binlog file as soon as nothing reads it"
+        why = f"binlog_expire_logs_seconds is 0: {provider} deletes a binlog file as soon as no replica reads it"
         return Retention(seconds=0, why=why)
     return Retention(seconds=seconds or UNLIMITED, why=f"{provider} keeps its binlog for {seconds / 3600:.1f} h only")
 
@@ -70,7 +70,7 @@ def _of_amazon(provider: Provider, hours: str) -> Retention:
             "GRANT SELECT ON mysql.rds_configuration to the account",
         )
     if hours == NOT_SET:
-        keeps = "keeps a binlog file only until it does not need the file itself, which may be minutes"
+        keeps = "keeps a binlog file only as long as the service needs the file itself, which may be minutes"
         lazily = "deletes binlog files at any time, usually within a day"
         return Retention(
             seconds=0,

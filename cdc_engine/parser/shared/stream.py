@@ -63,7 +63,7 @@ class SharedStream:
     # ── the thread ──
 
     def _run(self) -> None:
-        reason = "no destination reads it any more"
+        reason = "no destination reads the shared stream any more"
         try:
             self._dump()
         except SourceConnectionError as error:
@@ -89,7 +89,8 @@ class SharedStream:
             self.mariadb, self.checksum = connection.mariadb, connection.prepare_dump()
             if not connection.dump_from_file(self._begin.file, self._begin.offset):
                 raise SourceConnectionError(
-                    f"{self._begin} lies beyond 4 GiB of its file, where a shared stream cannot begin; each destination connects by itself"
+                    f"{self._begin} is beyond 4 GiB of its binlog file, where a shared stream cannot begin; "
+                    "each destination connects by itself"
                 )
             log.info("shared_stream_begins", address=self._source.address, position=str(self._begin))
             self._read(connection)
@@ -105,7 +106,7 @@ class SharedStream:
             if count or space is None:
                 heard_at = time.monotonic()
             elif time.monotonic() - heard_at > limits.READ_TIMEOUT_SECONDS:
-                raise SourceConnectionError(f"{self._source.address} was silent longer than its heartbeat allows")
+                raise SourceConnectionError(f"{self._source.address} sent nothing for longer than the heartbeat period")
             if count:
                 filler.received(count)
                 self.began = True

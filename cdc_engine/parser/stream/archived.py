@@ -50,13 +50,13 @@ def files_between(
     lacking = [number for number in wanted if number not in kin]
     if not wanted or lacking:
         what = (
-            f"number {lacking[0]} of {base(cursor.file)}"
+            f"the file with number {lacking[0]} of {base(cursor.file)}"
             if lacking
-            else f"what comes between {cursor.file} and {first or 'nothing'}"
+            else f"the files between {cursor.file} and {first or 'the first file of the server'}"
         )
         return Lost(
-            reason=f"the server has purged what comes after {cursor}, and the archive {location} lacks {what}",
-            options=("put the missing binlog files into the archive", RESNAPSHOT),
+            reason=f"the server has purged the binlog after {cursor}, and the archive {location} lacks {what}",
+            options=("copy the missing binlog files into the archive", RESNAPSHOT),
         )
     return tuple(kin[number] for number in wanted)
 
@@ -137,8 +137,8 @@ class ArchivedInterval:
                     why = f"the archived {file} was created before the file that precedes it"
                 if why:
                     raise PositionLostError(
-                        f"{why}: the file is of another server, or from before RESET MASTER. Safe options: put the source's own file into "
-                        f"the archive and start again; {RESNAPSHOT}"
+                        f"{why}: the file is of another server, or from before RESET MASTER. Safe options: "
+                        f"copy the source's own file into the archive and start again; {RESNAPSHOT}"
                     )
                 newest = header.created
                 following = self._after(file)
@@ -164,8 +164,9 @@ class ArchivedInterval:
         proven = bool(self._cursor.gtid_set) and not self._facts.mariadb
         if following and not proven and not is_closed(ended, following):
             raise PositionLostError(
-                f"the archived {file} does not end with a ROTATE to {following} or a STOP: it was copied before the server closed it, or "
-                f"it is truncated. Safe options: put a whole copy into the archive; or {RESNAPSHOT}"
+                f"the archived {file} does not end with a ROTATE to {following} or a STOP: the file was "
+                "copied before the server closed it, or the copy is truncated. Safe options: put a complete "
+                f"copy into the archive; or {RESNAPSHOT}"
             )
 
 

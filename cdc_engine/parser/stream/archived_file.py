@@ -47,11 +47,14 @@ def read_header(stream: IO[bytes], file: str) -> Header:
     magic = _exactly(stream, len(MAGIC), file)
     if magic == ENCRYPTED:
         raise PositionLostError(
-            f"the archived {file} is encrypted: only its server can read it; archive it with `mysqlbinlog --read-from-remote-server --raw`"
+            f"the archived {file} is encrypted, and only its server can read the file; archive binlog files "
+            "with `mysqlbinlog --read-from-remote-server --raw`"
         )
     start = _exactly(stream, types.HEADER_BYTES, file) if magic == MAGIC else b""
     if not start or start[types.TYPE_AT] != types.FORMAT_DESCRIPTION:
-        raise PositionLostError(f"the archived {file} is not a binlog file: its first bytes are not those of one")
+        raise PositionLostError(
+            f"the archived {file} is not a binlog file: the file does not begin with the bytes of a binlog"
+        )
     created, _, server_id, length = struct.unpack_from("<IBII", start)
     return Header(
         description=start + _exactly(stream, length - types.HEADER_BYTES, file), created=created, server_id=server_id
@@ -64,9 +67,15 @@ def foreign(header: Header, file: str, known_created: int, facts: ServerFacts) -
     """
     server_id = facts.variables.get("server_id", "none")
     if str(header.server_id) != server_id:
-        return f"the archived {file} was written by the server id {header.server_id}, this server has {server_id}"
+        return (
+            f"the archived {file} was written by a server with the server id {header.server_id}, and the source "
+            f"has the server id {server_id}"
+        )
     if known_created and header.created != known_created:
-        return f"the archived {file} was created at {header.created}, the one that was read at {known_created} (seconds since 1970)"
+        return (
+            f"the archived {file} was created at {header.created}, and the file that the engine read was created "
+            f"at {known_created} (seconds since 1970)"
+        )
     return ""
 
 
@@ -192,7 +201,9 @@ def _streamed(
         if scanner.last_verdict == ScanStatus.NOT_AN_EVENT:
             break
     if len(tail) and (not may_be_truncated or scanner.last_verdict == ScanStatus.NOT_AN_EVENT):
-        raise BinlogFormatError("the archived file ends within an event: put the whole file into the archive", file)
+        raise BinlogFormatError(
+            "the archived file ends within an event: put a complete copy of the file into the archive", file
+        )
     return ended
 
 
@@ -205,7 +216,7 @@ def _exactly(stream: IO[bytes], count: int, file: str) -> bytes:
     found = bytearray(count)
     if _fill(stream, memoryview(found)) < count:
         raise PositionLostError(
-            f"the archived {file} ends before the requested position: put the whole file into the archive"
+            f"the archived {file} ends before the requested position: put a complete copy of the file into the archive"
         )
     return bytes(found)
 

@@ -146,7 +146,7 @@ def blocks_to_end(connection: SourceConnection, framer: PacketFramer) -> Iterato
     while framer.answer is None:
         count = connection.receive_into(framer.space(), READ_TIMEOUT_SECONDS)
         if not count:
-            raise SourceConnectionError(f"{source.address} was silent in the middle of its binlog")
+            raise SourceConnectionError(f"{source.address} sent nothing, although its binlog has more events")
         yield from framer.received(count)
     if framer.answer[:1] == SERVER_ERROR:
         raise answer_error(source, framer.answer)

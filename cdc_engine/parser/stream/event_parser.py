@@ -161,7 +161,7 @@ class EventParser:
     def start(self, position: Position | None) -> None:
         """Begins after `position`, or at the configured start if it is None. Returns at once; errors go to `on_state`."""
         if self._thread is not None and self._thread.is_alive():
-            raise RuntimeError("the parser runs already")
+            raise RuntimeError("the event parser runs already")
         self._stopping.clear()
         self._displaced = isinstance(self.last_error, ReplicaClashError)
         self.position, self.last_error, self._attempts = position, None, Attempts()
@@ -175,7 +175,7 @@ class EventParser:
         if self._thread is not None:
             self._thread.join(STOP_SECONDS_MAX)
             if self._thread.is_alive():
-                raise SourceConnectionError(f"the parser of {self._source.destination} did not stop")
+                raise SourceConnectionError(f"the event parser of {self._source.destination} did not stop")
         if self.last_error is None:
             self._tell(STOPPED, "")
 
@@ -345,8 +345,8 @@ class EventParser:
         try:
             return check_source(self._source, facts, displaced=self._displaced)
         except ReplicaClashError as error:
-            clients = ", ".join(dump_clients(connection)) or "addresses that this account may not see"
-            raise ReplicaClashError(f"{error}. The server's binlog is dumped from {clients}") from error
+            clients = ", ".join(dump_clients(connection)) or "addresses that the user of the engine may not see"
+            raise ReplicaClashError(f"{error}. The clients that dump the server's binlog: {clients}") from error
 
     def unfollowed(self, facts: ServerFacts) -> str:
         """Returns why a running stream must not continue with the source's current settings; empty if it may. Any thread may call it."""
@@ -358,7 +358,9 @@ class EventParser:
         if is_mixed(facts) and self.position is not None and not self._rules.follows_mixed(self.position):
             why = "binlog_format became MIXED, for which the engine must know the triggers and views of the source"
             restart = f"`sluice instance restart {self._source.destination}`"
-            raise SourceCheckError([f"{why}: read them with {restart}, or set binlog_format back to ROW first"])
+            raise SourceCheckError(
+                [f"{why}: let the engine read them with {restart}, or set binlog_format back to ROW first"]
+            )
 
     def _rewind(self, before: Position) -> None:
         if before.file:
@@ -368,7 +370,8 @@ class EventParser:
     def _read_archive(self, interval: ArchivedInterval, begin: Position, facts: ServerFacts) -> None:
         count, first = len(interval.files), interval.files[0]
         self._tell(
-            RECONNECTING, f"the source has purged what comes next: {count} archived files are read, from {first} on"
+            RECONNECTING,
+            f"the source has purged the next binlog files: the engine reads {count} archived files, from {first} on",
         )
         self._rewind(begin)
         scanner = interval.scanner(
@@ -396,7 +399,7 @@ class EventParser:
                 heard_at = time.monotonic()
                 self._take(framer, scanner, count)
             elif time.monotonic() - heard_at > limits.READ_TIMEOUT_SECONDS:
-                raise SourceConnectionError(f"{self._source.address} was silent longer than its heartbeat allows")
+                raise SourceConnectionError(f"{self._source.address} sent nothing for longer than the heartbeat period")
             else:
                 self._callbacks.on_idle()
             if framer.answer is not None:

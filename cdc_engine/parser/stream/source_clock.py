@@ -54,7 +54,8 @@ def ask_clock(connection: SourceConnection) -> ClockAnswer:
     status = connection.first_of(*(reversed(END) if renamed else END))
     if not status:
         raise SourceConnectionError(
-            f"{connection.source.address} does not say where its binlog ends: the user {connection.source.user} needs REPLICATION CLIENT"
+            f"{connection.source.address} did not report the end of its binlog: grant REPLICATION CLIENT to "
+            f"the user {connection.source.user}"
         )
     now_us, version = int(answer["now"] * SECOND_US), connection.server_version
     in_seconds = connection.mariadb or _number(version) < (COMMIT_TIMES_SINCE,)

@@ -95,18 +95,24 @@ class Watch:
 def misfit_of(position: Position, facts: ServerFacts) -> str:
     """Returns a sentence that explains why the stream at `position` cannot be a stream of this server; an empty text if it can."""
     if position.server_uuid and position.server_uuid != facts.server_uuid:
-        return f"the server {facts.server_uuid} answers, the stream is of {position.server_uuid}"
+        return (
+            f"the address leads to the server {facts.server_uuid}, and the stream is of the server "
+            f"{position.server_uuid}"
+        )
     renumbering = renumbered(position, facts)
     if renumbering:
         return renumbering
     if position.file and facts.file and base(position.file) != base(facts.file):
-        return f"the server writes {facts.file} now, the stream is in {position.file}"
+        return f"the server now writes {facts.file}, and the stream is in {position.file}"
     cut = cut_off(position, facts)
     if cut:
         return cut
     sets = _sets(position, facts)
     if sets is not None and not _holds(executed=sets[1], taken=sets[0]):
-        return f"the server has not executed all of {sets[0]}, which was read: its binlog was reset, or it was restored"
+        return (
+            f"the server has not executed all of {sets[0]}, which the engine has read: the server's binlog was "
+            "reset, or the server was restored"
+        )
     return ""
 
 
@@ -126,8 +132,8 @@ def _standing(before: Look | None, look: Look, ahead: Look | None) -> str:
         return ""
     stream_state, end = look.stream_state, look.facts
     return (
-        f"the source's binlog ends at {end.file}:{end.offset}, the stream is at {stream_state.file}:{stream_state.offset} and receives "
-        "nothing"
+        f"the source's binlog ends at {end.file}:{end.offset}, and the stream is at "
+        f"{stream_state.file}:{stream_state.offset} and receives nothing"
     )
 
 

@@ -78,8 +78,8 @@ class Connections:
                 return connection.ended_because
             if len(self._clients) >= self._clients_max:
                 return (
-                    f"{self._clients_max} clients are connected, which is canal_server.connections_max: "
-                    "close one of them, or raise connections_max in the destination's file"
+                    f"{self._clients_max} clients are connected, the limit canal_server.connections_max: "
+                    "close a client, or raise connections_max in the destination's file"
                 )
             self._unauthenticated.pop(connection, None)
             self._clients.add(connection)

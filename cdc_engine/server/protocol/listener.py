@@ -249,8 +249,9 @@ def listen(address: Address, destination: str, served: Served) -> Callable[[], N
             _listeners[address.host, listener.port] = listener
         elif listener.address != address:
             raise ConfigurationError(
-                f"two destinations share the Canal server at {address.host}:{address.port}, but their canal_server settings differ: "
-                "give both the same settings, or give one another port"
+                f"two destinations share the Canal server at {address.host}:{address.port}, but their "
+                "canal_server settings differ: give both destinations the same settings, or give one of them "
+                "another port"
             )
         listener.serve(destination, served)
 

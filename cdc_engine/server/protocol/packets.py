@@ -80,7 +80,7 @@ def parsed(frame: bytes) -> Packet:
     """Reads a packet from a frame without its length. Raises PacketError."""
     outer = Packet(0, dict(_fields(frame)))
     if outer.number(4) not in {0, 1}:
-        raise PacketError("compressed packets are not understood")
+        raise PacketError("Sluice cannot read compressed packets")
     return Packet(outer.number(3), dict(_fields(outer.raw(5))))
 
 

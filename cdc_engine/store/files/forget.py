@@ -29,6 +29,7 @@ def forget_events(destination_dir: Path, name: str = EVENTS_DIRECTORY) -> None:
 def store_full(directory: Path, error: OSError) -> StoreFullError:
     """Returns the error with a message for the operator."""
     return StoreFullError(
-        f"events could not be stored in {directory} ({error.strerror or error}): free space there or correct its permissions; "
-        "nothing is lost, the stream continues from the last transaction that was stored as soon as there is space"
+        f"events could not be stored in {directory} ({error.strerror or error}): free space in that folder or "
+        "correct its permissions; no change is lost, and the stream then continues from the last stored "
+        "transaction"
     )

@@ -210,7 +210,7 @@ class EventLog:
         segments = self._segments
         index = segment.number + 1 - segments[0].number
         if index < 0:
-            raise FileNotFoundError(f"what follows {segment.path} was removed")
+            raise FileNotFoundError(f"the file after {segment.path} was removed")
         return segments[index] if index < len(segments) else None
 
     def reader_at_end(self) -> LogReader:
@@ -309,7 +309,8 @@ def _whole_segments(directory: Path) -> list[Segment]:
         except TornError as error:
             if found:
                 raise StoreDamagedError(
-                    f"{path} cannot be read ({error}): restore it, or remove {directory}: the engine reads again from the source"
+                    f"{path} cannot be read ({error}): restore this file, or remove {directory}, and the "
+                    "engine reads the events from the source again"
                 ) from error
             log.warning("stored_tail_cut", file=str(path), kept_bytes=0, cut_bytes=path.stat().st_size, why=str(error))
             path.unlink()
@@ -317,8 +318,9 @@ def _whole_segments(directory: Path) -> list[Segment]:
         if found:
             if segment.size < found[0].before_bytes:
                 raise StoreDamagedError(
-                    f"{path} has {segment.size} bytes, and the file after it expects {found[0].before_bytes}: restore it, or "
-                    f"remove {directory}: the engine reads again from the source"
+                    f"{path} has {segment.size} bytes, and the next file expects {found[0].before_bytes} "
+                    f"bytes: restore {path}, or remove {directory}, and the engine reads the events from the "
+                    "source again"
                 )
             segment.size = found[0].before_bytes
         found.insert(0, segment)

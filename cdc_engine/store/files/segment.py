@@ -68,7 +68,9 @@ def numbers_in(directory: Path) -> list[int]:
     try:
         return sorted(int(path.name.removesuffix(SUFFIX)) for path in directory.glob(f"*{SUFFIX}"))
     except ValueError as error:
-        raise StoreDamagedError(f"{directory} has a file that Sluice did not write ({error}): remove it") from error
+        raise StoreDamagedError(
+            f"{directory} has a file that Sluice did not write ({error}): remove that file"
+        ) from error
 
 
 class SegmentFile:
@@ -117,7 +119,8 @@ def read_segment(path: Path, number: int) -> Segment:
     read_arrays(at, head, text, ())
     if head.kind != SEGMENT or record.get("format") != FORMAT:
         raise StoreDamagedError(
-            f"{path} is of format {record.get('format')}, this version reads {FORMAT}: let the version that wrote it hand out what is in it"
+            f"{path} is of format {record.get('format')}, and this version of Sluice reads format {FORMAT}: "
+            "run the version that wrote the file until all its events are merged"
         )
     return Segment(
         path=path,

@@ -61,6 +61,7 @@ def read_block(at: Where, head: RecordHeader, names: Names) -> Block:
 def damaged(path: Path, offset: int, error: Exception) -> StoreDamagedError:
     """Returns the error with a message for the operator."""
     return StoreDamagedError(
-        f"{path} cannot be read at byte {offset} ({error}): stop the engine, remove the folder {path.parent}, and start the engine, "
-        "which reads again from the source what is not merged. If the source has purged that, put the file as it was back instead"
+        f"{path} cannot be read at byte {offset} ({error}): stop the engine, remove the folder {path.parent}, "
+        "and start the engine, which reads the changes that are not merged from the source again. If the "
+        "source has purged these changes, restore the file from a copy instead"
     )

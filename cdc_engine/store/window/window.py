@@ -255,10 +255,12 @@ class Window:
         found = self._last_before(spot) if compared and not missing else None
         if missing or (found is not None and found != position.last):
             raise ConsumerStoppedError(
-                f"the stored position is after {position.events} row events of the transaction that follows {position.position}, of which "
-                f"the last is at offset {position.last}; in the binlog this row event is {'missing' if missing else f'at {found}'}. Either "
-                "it is not this consumer's position, or another version of Sluice wrote it. Set another transactional_id for its broker "
-                "in conf/; the consumer then continues at its cursor, and repeats this transaction's messages"
+                f"the stored position is after {position.events} row events of the transaction that follows "
+                f"{position.position}, of which the last has the offset {position.last}; in the binlog this "
+                f"row event {'is missing' if missing else f'has the offset {found}'}. Either the position is "
+                "of another consumer, or another version of Sluice wrote it. Set another transactional_id "
+                "for its broker in conf/; the consumer then continues at its cursor, and repeats this "
+                "transaction's messages"
             )
 
     def _last_before(self, spot: Spot) -> int | None:

@@ -263,7 +263,9 @@ def _found(schema: TableSchema, name: str, if_exists: bool) -> str | None:
             return column.name
     if if_exists:
         return None
-    raise CannotFollowError(SCHEMA_MISMATCH, f"it alters the column {name}, which the schema history does not have")
+    raise CannotFollowError(
+        SCHEMA_MISMATCH, f"the statement alters the column {name}, which the schema history does not have"
+    )
 
 
 def _placed(
@@ -278,7 +280,8 @@ def _placed(
                 if definition.if_not_exists:
                     continue
                 raise CannotFollowError(
-                    SCHEMA_MISMATCH, f"it adds the column {definition.name}, which the schema history already has"
+                    SCHEMA_MISMATCH,
+                    f"the statement adds the column {definition.name}, which the schema history already has",
                 )
         elif isinstance(item, ChangeColumn) and item.definition.after is not None:
             name = _found(schema, item.name, item.if_exists)
@@ -304,7 +307,10 @@ def _index(slots: list[_Slot], definition: ColumnDefinition) -> int:
     for index, slot in enumerate(slots):
         if same_name(slot.column.name, definition.after):
             return index + 1
-    reason = f"it puts the column {definition.name} after {definition.after}, which the schema history does not have"
+    reason = (
+        f"the statement puts the column {definition.name} after {definition.after}, which the schema history does "
+        "not have"
+    )
     raise CannotFollowError(SCHEMA_MISMATCH, reason)
 
 
@@ -371,9 +377,7 @@ def _fills(additions: list[tuple[DeclaredColumn, ColumnDefinition]], session: St
         try:
             value = _fill(column, definition, session)
         except InitialValueUnknownError as error:
-            unknown = (
-                f"rows that existed got values in the column {column.name} that the binlog does not contain: {error}"
-            )
+            unknown = f"existing rows got values in the column {column.name} that the binlog does not contain: {error}"
             continue
         if value is not None:
             fills.append((column.name, value))

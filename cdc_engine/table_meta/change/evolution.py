@@ -143,7 +143,7 @@ def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredTyp
     charset = charset_of_name(charset_name)
     if charset is None:
         raise CannotFollowError(
-            SCHEMA_UNKNOWN, f"the default character set of its columns, {charset_name!r}, is not known"
+            SCHEMA_UNKNOWN, f"the default character set of the columns, {charset_name!r}, is unknown"
         )
     declared = fitted(_short_enough(declared, charset.bytes_max), charset.bytes_max)
     return (declared.as_binary() if charset.name == "binary" else declared), charset.name

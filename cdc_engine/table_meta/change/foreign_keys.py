@@ -150,7 +150,7 @@ def _without(found: tuple[ForeignKey, ...], item: DropForeignKey) -> tuple[Forei
     left = tuple(each for each in found if not _same(each.name, item.name))
     if len(left) < len(found) or not item.certain or item.if_exists:
         return left
-    doubt = f"the foreign key {item.name} was dropped, and the schema history has none of that name"
+    doubt = f"the foreign key {item.name} was dropped, and the schema history has no foreign key of this name"
     return tuple(dataclasses.replace(each, doubt=doubt) for each in found)
 
 

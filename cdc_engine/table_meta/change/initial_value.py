@@ -59,11 +59,11 @@ def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSI
     `column` has its final type and charset, after the table's defaults. Raises InitialValueUnknownError if the value is not certain.
     """
     if column.auto_increment:
-        raise InitialValueUnknownError("it is AUTO_INCREMENT")
+        raise InitialValueUnknownError("the column is AUTO_INCREMENT")
     if column.generated in {ROW_START, ROW_END}:
-        raise InitialValueUnknownError("it has the times at which rows begin and end")
+        raise InitialValueUnknownError("the column has the times at which rows begin and end")
     if column.generated:
-        raise InitialValueUnknownError("it is a generated column")
+        raise InitialValueUnknownError("the column is a generated column")
     if column.default is None or _is_passed_over(column, column.default, session):
         if column.type.base in _BY_SERVER and not column.says_null and not session.explicit_timestamps:
             raise InitialValueUnknownError(
@@ -89,7 +89,7 @@ def known_default(column: ColumnDefinition, session: StatementSession = NO_SESSI
 
 def _default(column: ColumnDefinition, default: Default, session: StatementSession) -> str | None:
     if default.notation is DefaultNotation.EXPRESSION:
-        raise InitialValueUnknownError("its DEFAULT is an expression or a function")
+        raise InitialValueUnknownError("the DEFAULT of the column is an expression or a function")
     empty = default.notation is DefaultNotation.STRING and not default.value
     if default.notation is DefaultNotation.NULL or (empty and _empty_is_null(session)):
         return None
@@ -126,7 +126,7 @@ def _zero(declared: DeclaredType) -> str:
     if declared.base == "decimal":
         return "0." + "0" * declared.scale if declared.scale > 0 else "0"
     if declared.base not in _ZEROS:
-        raise InitialValueUnknownError(f"it is NOT NULL without a DEFAULT, and of type {declared.base}")
+        raise InitialValueUnknownError(f"the column is NOT NULL without a DEFAULT, and of type {declared.base}")
     digits = declared.length if declared.base in _FRACTIONS else 0
     return _ZEROS[declared.base] + ("." + "0" * digits if digits > 0 else "")
 
@@ -137,9 +137,11 @@ def _clock(column: LiteralColumn, default: Default, session: StatementSession) -
     if digits < 0:
         digits = column.digits if session.flavour != MYSQL and column.type.base in _FRACTIONS else 0
     if column.type.base not in _SHOWN_BY_CLOCK[default.value or ""]:
-        raise InitialValueUnknownError(f"its DEFAULT, a time, would be converted to {column.type.base}")
+        raise InitialValueUnknownError(
+            f"the DEFAULT of the column is a time that would be converted to {column.type.base}"
+        )
     if not session.started_us or (digits and not session.fraction):
-        raise InitialValueUnknownError("its DEFAULT is a time that the binlog does not contain")
+        raise InitialValueUnknownError("the DEFAULT of the column is a time that the binlog does not contain")
     try:
         there = moments.at_epoch(session.started_us).cut_to(digits if column.type.base != "date" else 0)
         if column.type.base != "timestamp":

@@ -68,7 +68,7 @@ def shown_moment(column: LiteralColumn, there: moments.DateTimeValue) -> str:
 
 
 def _converted(column: LiteralColumn) -> InitialValueUnknownError:
-    return InitialValueUnknownError(f"its DEFAULT would be converted to {column.type.base}")
+    return InitialValueUnknownError(f"the DEFAULT of the column would be converted to {column.type.base}")
 
 
 # ── numbers ──
@@ -210,7 +210,7 @@ def _label(column: LiteralColumn, text: str) -> int:
         return labels.index(text)
     alike = [number for number, label in enumerate(labels) if label.isascii() and label.lower() == text.lower()]
     if len(alike) != 1:
-        raise InitialValueUnknownError("its DEFAULT is not one of its labels")
+        raise InitialValueUnknownError("the DEFAULT of the column is not one of its labels")
     return alike[0]
 
 

@@ -57,7 +57,7 @@ class DateTimeValue:
         decides whether the server rounds or truncates.
         """
         if self.cut_to(digits) != self:
-            raise NoMomentError("it has more digits of a second than its column")
+            raise NoMomentError("the value has more digits of a second than the column")
         return self
 
     def day(self) -> str:
@@ -96,7 +96,7 @@ def time_text(text: str, digits: int) -> str:
     if total > _SECONDS_MAX:
         raise NoMomentError(f"{text!r} is more than a TIME can store")
     if micros % 10 ** (6 - digits):
-        raise NoMomentError("it has more digits of a second than its column")
+        raise NoMomentError("the value has more digits of a second than the column")
     return ("-" if sign and (total or micros) else "") + _clock_text(total, micros, digits)
 
 
@@ -136,7 +136,7 @@ def in_utc(there: DateTimeValue, time_zone: str) -> DateTimeValue:
         return there.moved(-zone)
     first, second = (_datetime(there).replace(tzinfo=zone, fold=fold).astimezone(dt.UTC) for fold in (0, 1))
     if first != second:
-        raise NoMomentError(f"the clocks of {time_zone} show {there.day()} {there.clock(0)} twice or never")
+        raise NoMomentError(f"in the time zone {time_zone}, {there.day()} {there.clock(0)} occurs twice or never")
     return DateTimeValue.of(first.replace(tzinfo=None))
 
 
@@ -144,7 +144,7 @@ def _datetime(there: DateTimeValue, later_us: int = 0) -> dt.datetime:
     try:
         return dt.datetime(*there.date) + dt.timedelta(seconds=there.seconds, microseconds=there.micros + later_us)  # noqa: DTZ001
     except (ValueError, OverflowError) as error:
-        raise NoMomentError("it is a date that does not exist") from error
+        raise NoMomentError("the value is a date that does not exist") from error
 
 
 def _zone(name: str) -> int | zoneinfo.ZoneInfo:
@@ -156,7 +156,9 @@ def _zone(name: str) -> int | zoneinfo.ZoneInfo:
         return -micros if found[1] == "-" else micros
     zone = _named_zone(name.lower()) if name and not name.startswith("SYSTEM") else None
     if zone is None:
-        raise NoMomentError(f"it is a time in a zone whose offset is not known ({name or 'the statement names none'})")
+        raise NoMomentError(
+            f"the value is a time in a zone whose offset is unknown ({name or 'the statement names no zone'})"
+        )
     return zone
 
 

@@ -30,28 +30,39 @@ Policy = Mapping[str, str]  # Kind of change (a key of PLANS) → setting.
 PLANS: Mapping[str, Mapping[str, str]] = {
     "add": {"apply": "the column is added"},
     "drop": {
-        "keep": "the column stays with the values it has; rows written from now on have NULL in it",
+        "keep": "the column and its values stay; rows written later have NULL in the column",
         "apply": "the column is dropped, with its values (Delta column mapping)",
     },
     "rename": {
         "apply": "the column is renamed (Delta column mapping: readers need to know it)",
-        "new_column": "a column of the new name is added with the values of the old one, which stays, NULL in rows written from now on",
+        "new_column": (
+            "a column of the new name is added with the values of the old column. The old column stays, and is "
+            "NULL in rows written later"
+        ),
     },
     "widen": {
-        "apply": "the column's type is widened in place (Delta type widening: readers need to know it), where Delta can; else as rewrite",
+        "apply": (
+            "the column's type is widened in place (Delta type widening: readers need to know it), where Delta "
+            "supports this change; otherwise the column is rewritten"
+        ),
         "rewrite": "the column is rewritten in the wider type (Delta column mapping: readers need to know it)",
     },
     "convert": {
-        "apply": "values already there are converted by Spark; what cannot be becomes NULL, and some may differ from the source's",
+        "apply": (
+            "Spark converts the existing values; a value that cannot be converted becomes NULL, and some values "
+            "may differ from the source"
+        ),
         "new_column": (
-            "the column starts again in the new type, NULL in rows already there; the old values stay in "
-            "NAME_until_POSITION"
+            "a new column with the new type replaces the column, and is NULL in existing rows; the old "
+            "values stay in the column NAME_until_POSITION"
         ),
     },
-    "key": {"apply": "from now on rows are merged by the new key; nothing is done to rows already there"},
+    "key": {"apply": "later changes are merged by the new key; existing rows stay unchanged"},
     TRUNCATE: {"apply": "all rows are deleted", "ignore": "the rows stay"},
     DROP_TABLE: {
-        "ignore": "the table and its rows stay as they are; if it is created again, the rows are deleted first",
+        "ignore": (
+            "the table and its rows stay as they are; if the source creates the table again, the rows are deleted first"
+        ),
         "apply": "all rows are deleted; the table stays",
     },
     DROP_PARTITION: {"ignore": "the rows of the partition stay"},

@@ -82,7 +82,7 @@ class StoredObjects:
         `mentioned`: all names in its text.
         """
         if not self.complete:
-            return ObjectReach(everything="the source's triggers and views are not known there")
+            return ObjectReach(everything="the triggers and views of the source at this position are unknown")
         at: dict[TableKey, list[StoredObject]] = defaultdict(list)
         named: dict[str, set[TableKey]] = defaultdict(set)
         for each in self.objects:

@@ -74,7 +74,7 @@ def read_charset(cursor: TokenCursor) -> str:
     name = cursor.expect_name()
     charset = charset_of_name(name)
     if charset is None:
-        raise UnreadableError(f"the character set {name!r} is not known")
+        raise UnreadableError(f"the character set {name!r} is unknown to Sluice")
     return charset.name
 
 
@@ -106,7 +106,7 @@ def read_collation(cursor: TokenCursor) -> str | None:
     name = cursor.expect_name()
     charset = charset_of_collation(name)
     if charset is None and not name.lower().startswith("uca1400_"):
-        raise UnreadableError(f"the collation {name!r} is not known")
+        raise UnreadableError(f"the collation {name!r} is unknown to Sluice")
     return charset.name if charset else None
 
 

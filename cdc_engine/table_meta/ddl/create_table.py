@@ -101,7 +101,7 @@ def _without_periods(key: tuple[str, ...], periods: dict[str, tuple[str, ...]]) 
     found: list[str] = []
     for name in key:
         if isinstance(name, PeriodName) and name.lower() not in periods:
-            raise UnreadableError(f"the period {name} is not among its elements")
+            raise UnreadableError(f"the statement does not define the period {name}")
         found += reversed(periods[name.lower()]) if isinstance(name, PeriodName) else (name,)
     return tuple(found)
 

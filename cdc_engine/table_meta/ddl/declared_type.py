@@ -200,7 +200,8 @@ def declared_type(text: str) -> DeclaredType:
     """Parses a column_type text of information_schema. Raises UnreadableError if the type is unknown."""
     if OLD_UUID in text:
         raise UnreadableError(
-            "it is a UUID column from before MariaDB 10.11.5, whose bytes have another order; rewrite it with ALTER TABLE … FORCE"
+            "the column is a UUID column from before MariaDB 10.11.5, whose bytes have another order; "
+            "rewrite the table with ALTER TABLE … FORCE"
         )
     cursor = TokenCursor(tokens(text))
     declared = read_type(cursor, MYSQL)
@@ -231,12 +232,14 @@ _QUALIFIED = {"date", "timestamp", "datetime", "time"}  # The types that can dif
 def _read_qualified(cursor: TokenCursor) -> str:
     mode = _MODES.get(cursor.peek().word)
     if mode is None:
-        raise UnreadableError(f"the type {cursor.peek().text[:40]!r} is not known")
+        raise UnreadableError(f"the type {cursor.peek().text[:40]!r} is unknown to Sluice")
     cursor.next()
     cursor.expect_sign(".")
     base = _read_base(cursor)
     if mode and base not in _QUALIFIED:
-        raise UnreadableError(f"the type {base} is not known with the qualifier of another mode, such as oracle_schema")
+        raise UnreadableError(
+            f"the type {base} is unknown to Sluice with the qualifier of another mode, such as oracle_schema"
+        )
     return mode.get(base, base)
 
 
@@ -247,7 +250,7 @@ def _read_base(cursor: TokenCursor) -> str:
             for _ in range(count):
                 cursor.next()
             return _NAMES[spelling]
-    raise UnreadableError(f"the type {cursor.peek().text[:40]!r} is not known")
+    raise UnreadableError(f"the type {cursor.peek().text[:40]!r} is unknown to Sluice")
 
 
 def _read_labels(cursor: TokenCursor) -> tuple[str, ...]:

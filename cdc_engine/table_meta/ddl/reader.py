@@ -90,7 +90,7 @@ def leading_words(statement: str) -> str:
 
 def defect_text(error: Exception) -> str:
     """Returns a sentence about an unexpected exception, for an operator."""
-    return f"this is a defect of Sluice, please report it ({type(error).__name__}: {error})"
+    return f"this is a defect of Sluice: report it ({type(error).__name__}: {error})"
 
 
 def _read_statement(statement: str, flavour: str, sql_mode: int, literals: Literals) -> Statement:
@@ -138,7 +138,7 @@ def _read_form(reading: FormReading) -> Statement:
             for _ in range(match[0].count(" ")):
                 cursor.next()
             return _read(reader, dataclasses.replace(reading, kind=match[0].strip()))
-    return Unread(leading.strip(), "statements that begin with these words are not known", words=reading.words)
+    return Unread(leading.strip(), "Sluice does not know statements that begin with these words", words=reading.words)
 
 
 def _read(reader: Reader, reading: FormReading) -> Statement:

@@ -31,7 +31,7 @@ def records_in(
             return SchemaRepository(path.resolve(strict=True)).look()
         if path.stat().st_size > DUMP_BYTES_MAX:
             raise ConfigurationError(
-                f"--schemas {path} has more than {DUMP_BYTES_MAX >> 20} MiB: make it with `mysqldump --no-data`"
+                f"--schemas {path} has more than {DUMP_BYTES_MAX >> 20} MiB: create the dump with `mysqldump --no-data`"
             )
         dump = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError, MetaError) as error:
@@ -91,7 +91,7 @@ class _DumpedTables:
         except CannotFollowError as error:
             self._unreadable[name] = error.reason
         except Exception as error:  # A defect of Sluice must affect only this table.
-            self._unreadable[name] = f"its columns cannot be followed: {defect_text(error)}"
+            self._unreadable[name] = f"Sluice cannot follow the columns of the table: {defect_text(error)}"
 
     def _known(self, name: TableName) -> TableSchema | None:
         return next((each for (_, table), each in self._tables.items() if table == name.table), None)

@@ -89,7 +89,7 @@ def _followed(
             referenced=key.referenced,
             on_delete=key.on_delete,
             on_update=key.on_update,
-            doubt=f"the foreign key cannot be followed: {defect_text(error)}",
+            doubt=f"Sluice cannot follow the foreign key: {defect_text(error)}",
             unlike=True,
             captured=captured(table.database, table.table),
             key=table.key,
@@ -128,13 +128,13 @@ def _unlike(child: TableSchema, columns: Sequence[str], parent: TableSchema | No
     for ours, theirs in zip(_named(child, columns), _named(parent, referenced), strict=False):
         if any(one != other for one, other in zip(ours.column().labels, theirs.column().labels, strict=False)):
             return (
-                f"{ours.name} has other labels than {theirs.name}, which it refers to, and the server compares "
-                "their numbers"
+                f"column {ours.name} has other labels than the referenced column {theirs.name}, and the "
+                "server compares the numbers of labels"
             )
         if {_base(ours), _base(theirs)} == {"char", "varchar"}:
             return (
-                f"one of {ours.name} and {theirs.name}, which it refers to, is a char and the other one a "
-                "varchar: trailing blanks differ"
+                f"of column {ours.name} and the referenced column {theirs.name}, one is a char and one a "
+                "varchar, which treat trailing blanks differently"
             )
     return ""
 

@@ -49,7 +49,7 @@ class TouchedTables:
         self._objects_changed = False
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002
-        raise TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, "only statements are read here")
+        raise TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, "this scan reads only statements")
 
     def apply(
         self,

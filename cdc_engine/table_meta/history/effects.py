@@ -101,7 +101,9 @@ def _repointed(
     try:
         state = _pointed(there, tables, columns)
     except Exception as error:
-        why = CannotFollowError(SCHEMA_UNKNOWN, f"its foreign keys cannot be followed: {defect_text(error)}")
+        why = CannotFollowError(
+            SCHEMA_UNKNOWN, f"Sluice cannot follow the foreign keys of the table: {defect_text(error)}"
+        )
         yield _stop(context, name, statement.kind, why)
         return
     if state != there:
@@ -266,7 +268,7 @@ def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, .
 
 def elsewhere(engine: str) -> CannotFollowError | None:
     """Returns why a table's rows differ from its row events because of its engine, or None. `engine`: the result of `rows_elsewhere`."""
-    reason = f"the rows of a table of ENGINE={engine} are not in its row events"
+    reason = f"row events do not contain the rows of a table of ENGINE={engine}"
     return CannotFollowError(ROWS_ELSEWHERE, reason) if engine else None
 
 
@@ -274,7 +276,10 @@ def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlCo
     """Yields the stops of the member tables of a MERGE table: for rows that are written through it, only the MERGE table has row events."""
     for member in map(context.full_name, statement.union):
         if context.captured(*member):
-            reason = f"the MERGE table {name[0]}.{name[1]} is over it: rows can change without row events of their own"
+            reason = (
+                f"the MERGE table {name[0]}.{name[1]} contains the table, so rows can change without row events "
+                "of the table"
+            )
             yield _stop(
                 context, member, statement.kind, CannotFollowError(ROWS_ELSEWHERE, reason), context.schema(member)
             )
@@ -285,13 +290,13 @@ def _others(statement: AlterTable, name: TableKey, context: DdlContext) -> Itera
     for other, what in statement.others:
         there = context.full_name(other)
         if what == "CONVERT TABLE":
-            yield from _gone(context, there, statement.kind, f"it became a partition of {name[0]}.{name[1]}")
+            yield from _gone(context, there, statement.kind, f"the table became a partition of {name[0]}.{name[1]}")
             continue
         schema = context.schema(there)
         if what == "CONVERT PARTITION" and (of := context.schema(name)) is not None:
             schema = dataclasses.replace(of, database=there[0], table=there[1], foreign_keys=())
         if context.captured(*there) or schema is not None:
-            reason = f"{what} of {name[0]}.{name[1]} replaced its rows without row events"
+            reason = f"{what} of {name[0]}.{name[1]} replaced rows of the table without row events"
             yield _stop(context, there, statement.kind, CannotFollowError(DDL_UNSUPPORTED, reason), schema)
 
 
@@ -449,13 +454,13 @@ def _unread(statement: Unread, context: DdlContext) -> Iterable[DdlEffect]:
     """Yields the stops for a statement that cannot be parsed: of the tables that it names or, if it names none, of all known tables that it
     mentions.
     """
-    why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be read: {statement.reason}")
+    why = CannotFollowError(SCHEMA_UNKNOWN, f"the statement cannot be read: {statement.reason}")
     return _stops(statement, why, context)
 
 
 def refused(error: Exception, statement: Statement, context: DdlContext) -> tuple[DdlEffect, ...]:
     """Returns effects that stop all tables that a statement may affect, after an unexpected exception."""
-    why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be followed: {defect_text(error)}")
+    why = CannotFollowError(SCHEMA_UNKNOWN, f"Sluice cannot follow the statement: {defect_text(error)}")
     return tuple(_stops(statement, why, context))
 
 

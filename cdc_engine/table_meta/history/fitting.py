@@ -53,8 +53,8 @@ def fit(
         return found.version(), found
     if schema is None:
         reason = (
-            "the schema history does not have the table at this position, and its table map has no column names "
-            "(binlog_row_metadata is not FULL): what its columns were is unknown"
+            "the schema history does not have the table at this position, and its table map has no column "
+            "names (binlog_row_metadata is not FULL), so the columns of the table are unknown"
         )
         raise TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, reason)
     raise TableStoppedError(table_map.database, table_map.table, SCHEMA_MISMATCH, problem)
@@ -70,7 +70,7 @@ def _readable_columns(table_map: TableMap, *, mariadb: bool) -> tuple[Column, ..
             return _map_columns(table_map, mariadb=mariadb)
         except BinlogFormatError as error:
             reason = str(error)
-    way_out = "update Sluice and resume the table, or leave it out with `exclude`"
+    way_out = "update Sluice and resume the table, or leave the table out with `exclude`"
     raise TableStoppedError(table_map.database, table_map.table, TableState.TYPE_UNSUPPORTED, f"{reason}; {way_out}")
 
 

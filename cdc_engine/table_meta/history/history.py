@@ -91,8 +91,8 @@ class TableHistory:
                 self._known.remember(record)
         except (KeyError, TypeError, ValueError, UnreadableError) as error:
             raise MetaError(
-                f"{self._repository} has a record that this version of Sluice cannot read; run the version that wrote it, "
-                f"or move it away: {WITHOUT_IT}"
+                f"{self._repository} has a record that this version of Sluice cannot read; run the version "
+                f"that wrote the record, or move the schema history away: {WITHOUT_IT}"
             ) from error
 
     def covers(self, position: Position) -> bool:
@@ -371,7 +371,7 @@ def _versions(schemas: Iterable[TableSchema]) -> Iterator[TableVersion]:
             yield schema.version()
         except Exception:
             logger.exception(
-                "the columns of a table cannot be decoded", extra={"table": f"{schema.database}.{schema.table}"}
+                "Sluice cannot decode the columns of a table", extra={"table": f"{schema.database}.{schema.table}"}
             )
 
 

@@ -50,16 +50,17 @@ def under_name(schema: TableSchema, name: TableKey) -> TableSchema:
 
 def why_stopped(context: DdlContext, origin: TableKey, schema: TableSchema | None) -> CannotFollowError:
     """Returns why the table cannot continue under its new name. `schema`: the schema under the new name, None if unknown."""
-    reason = f"the table was {'.'.join(origin)} before: its rows are not in the lake under this name"
+    reason = f"the table was renamed from {'.'.join(origin)}, and the lake does not have its rows under the new name"
     there = context.state(origin)
     if schema is not None and is_copy((schema.database, schema.table), origin):
         reason = (
-            f"it was swapped for the copy {'.'.join(origin)}, of which not every row was followed from its CREATE TABLE on, so it may have "
-            "other rows than the lake: the table is re-snapshotted, unless `snapshot` is never"
+            f"the copy {'.'.join(origin)} replaced the table, and Sluice did not follow every row of the copy "
+            "from its CREATE TABLE on, so the lake may have other rows: the table is re-snapshotted, unless "
+            "`snapshot` is never"
         )
     elif isinstance(there, Stopped) and context.captured(*origin):
         reason = (
-            f"the table was {'.'.join(origin)} before, which had stopped ({there.state}): not all of its rows are in the lake; "
-            f"resume {'.'.join(origin)}, and this table continues with it"
+            f"the table was renamed from {'.'.join(origin)}, which had stopped ({there.state}), so not all "
+            f"rows are in the lake; resume {'.'.join(origin)}, and this table continues too"
         )
     return CannotFollowError(DDL_UNSUPPORTED if schema else SCHEMA_UNKNOWN, reason)

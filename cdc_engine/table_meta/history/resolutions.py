@@ -39,7 +39,9 @@ class Resolutions:
             return TableSchema.from_json(database, table, json.loads(text)["schema"])
         except (ValueError, KeyError, TypeError) as error:
             where = self._records.where(name)
-            raise MetaError(f"{where} cannot be read: {error}; remove it and resolve the schema again") from error
+            raise MetaError(
+                f"{where} cannot be read: {error}; remove this record and resolve the schema again"
+            ) from error
 
 
 def _name(database: str, table: str, reason: str) -> str:

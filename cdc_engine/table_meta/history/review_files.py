@@ -107,7 +107,9 @@ class ReviewFiles:
                 raise TypeError("not a record")
         except (ValueError, TypeError) as error:
             where = self._records.where(name)
-            raise MetaError(f"{where} cannot be read: {error}; put it back, or remove it and decide again") from error
+            raise MetaError(
+                f"{where} cannot be read: {error}; restore this record, or remove it and decide again"
+            ) from error
         return record
 
 

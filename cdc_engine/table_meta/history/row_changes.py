@@ -32,9 +32,11 @@ from sluice.cdc_engine.table_meta.history.ddl_context import DdlContext
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import TableKey
 from sluice.cdc_engine.table_meta.schema import TableSchema, is_of_users
 
-_UNKNOWN = "a statement that changed rows was logged as a statement, so which rows changed, and how, is unknown"
-_CALLS = "it calls a function or a procedure that may write to any table"
-_WAY_OUT = "set binlog_format=ROW in every session, and re-snapshot the table and those that its triggers write to"
+_UNKNOWN = "the server logged a change of rows as a statement, so Sluice does not know which rows changed, and how"
+_CALLS = "the statement calls a function or a procedure that may write to any table"
+_WAY_OUT = (
+    "set binlog_format=ROW in every session, and re-snapshot the table and the tables to which its triggers write"
+)
 
 
 def changed_in_doubt(statement: Statement, context: DdlContext) -> dict[TableKey, CannotFollowError] | None:
@@ -54,7 +56,10 @@ def changed_in_doubt(statement: Statement, context: DdlContext) -> dict[TableKey
             what, names = "renamed", [old for old, _ in pairs]
         case _:
             return None
-    why = f"the session may have had a temporary table of this name, so whether this table was {what} is unknown"
+    why = (
+        "the session may have had a temporary table of this name, so Sluice does not know whether this table was "
+        f"{what}"
+    )
     stop = CannotFollowError(
         TableState.STATEMENT_FORMAT, f"{why}; set binlog_format=ROW in every session, and re-snapshot the table"
     )
@@ -74,7 +79,7 @@ def changed_without_rows(statement: StatementRowChange, context: DdlContext) -> 
     if not names:
         about = {lowered(context.default_database), *statement.words}
         concerned = [*mentioned(there, statement.words), *(each for each in there if lowered(each[0]) in about)]
-        why = f"{_UNKNOWN}; which tables it wrote to is unknown, too; {_WAY_OUT}"
+        why = f"{_UNKNOWN}, and in which tables; {_WAY_OUT}"
         found |= {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in concerned}
         views = objects.views() if objects is not None else ()
         changed = [*found, *mentioned(views, statement.words), *(each for each in views if lowered(each[0]) in about)]
@@ -129,8 +134,9 @@ def _unseen(parents: Collection[TableKey], context: DdlContext) -> dict[TableKey
     if not parents:
         return {}
     why = (
-        f"its columns and foreign keys are unknown there, so its rows may have changed with those of {'.'.join(min(parents))}, of which "
-        f"{_UNKNOWN}; set binlog_format=ROW in every session, and re-snapshot the table"
+        "the columns and foreign keys of the table are unknown at this position, so rows may have changed "
+        f"with rows of {'.'.join(min(parents))}. For {'.'.join(min(parents))}, {_UNKNOWN}; set "
+        "binlog_format=ROW in every session, and re-snapshot the table"
     )
     return dict.fromkeys(context.unknown_tables(), CannotFollowError(TableState.CASCADE_UNSEEN, why))
 
@@ -143,8 +149,9 @@ def _below(
     found: dict[TableKey, CannotFollowError] = {}
     for parent in parents:
         why = (
-            f"foreign keys change its rows with those of {'.'.join(parent)}, of which {_UNKNOWN}; set binlog_format=ROW in every session, "
-            "and re-snapshot the table"
+            f"foreign keys change rows of the table when rows of {'.'.join(parent)} change. For "
+            f"{'.'.join(parent)}, {_UNKNOWN}; set binlog_format=ROW in every session, and re-snapshot the "
+            "table"
         )
         children = (each.child for each in cascades.below(parent) if each.captured)
         found |= {child: CannotFollowError(TableState.CASCADE_UNSEEN, why) for child in children}

@@ -24,8 +24,8 @@ TABLES_FILE = "tables.json"  # The file's name in a destination's folder.
 FORMAT = 2
 PARSED_MAX = 4  # The number of parsed files that a process caches.
 CASCADE_WORDS = {
-    "apply": "so it is carried out in the lake",
-    "stop": "so the table stops at the first change that triggers it",
+    "apply": "so Sluice makes the same changes in the lake",
+    "stop": "so the table stops at the first such change",
     "ignore": "so rows of the lake DIFFER from those of the source",
 }
 
@@ -172,9 +172,9 @@ def keyless_sentence(destination: str, names: Sequence[str], *, verbose: bool = 
     shown = names if verbose else names[:3]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
     return (
-        f"{len(names)} table(s) of {destination} have no primary key ({', '.join(shown)}{more}): the lake keeps each as a change "
-        "log, one row per row image, so its number of rows is not the source's. `tables: {DATABASE.TABLE: {key: "
-        "[COLUMN, …]}}` in conf/ declares a key"
+        f"{len(names)} table(s) of {destination} have no primary key ({', '.join(shown)}{more}): the lake "
+        "keeps each as a change log, one row per row image, so its number of rows is not the source's. "
+        "Declare a key in conf/ with `tables: {DATABASE.TABLE: {key: [COLUMN, …]}}`"
     )
 
 
@@ -184,10 +184,13 @@ def _note(found: Cascade, word: str, parent_unseen: bool) -> ForeignKeyNote:
     parent = ".".join(found.parent)
     what = f"{found.name}: ({', '.join(found.columns)}) follows {parent} ({', '.join(found.referenced)})"
     done = CASCADE_WORDS["stop" if found.doubt and word == "apply" else word]
-    sentence = f"{what} {actions or found.doubt}, for which there are no row events; cascades: {word}, {done}"
+    does = f"{what} {actions}, which changes rows" if actions else f"{what}, but {found.doubt}, so it may change rows"
+    sentence = f"{does} without row events. conf/ has cascades: {word}, {done}"
     stops = word == "apply" and parent_unseen
     if stops:
-        sentence += f", but where a foreign key changed rows of {parent}, which is not captured: then the table STOPS (CASCADE_UNSEEN)"
+        sentence += (
+            f". If a foreign key changes rows of {parent}, which is not captured, the table STOPS (CASCADE_UNSEEN)"
+        )
     return ForeignKeyNote(
         table=".".join(found.child), sentence=sentence, followed=word == "apply" and not stops and not found.doubt
     )
@@ -210,18 +213,22 @@ def _parsed(path: Path) -> TableList:
     except FileNotFoundError:
         return TableList()
     except (OSError, ValueError) as error:
-        raise MetaError(f"the table list {path} cannot be read; delete it, and the engine writes it again") from error
+        raise MetaError(
+            f"the table list {path} cannot be read; delete this file, and the engine writes it again"
+        ) from error
     try:
         if record["format"] != FORMAT:
             raise MetaError(
-                f"the table list {path} has format {record['format']}, not {FORMAT}; delete it, and the engine writes it again"
+                f"the table list {path} has format {record['format']}, not {FORMAT}; delete this file, and "
+                "the engine writes it again"
             )
         tables = tuple(_table(table) for table in record["tables"])
         cascades = tuple(_cascade(cascade) for cascade in record["cascades"])
         return TableList(tables, cascades, record.get("comments", {}), record.get("types", {}))
     except (KeyError, TypeError) as error:
         raise MetaError(
-            f"the table list {path} has another shape; delete it, and the engine writes it again"
+            f"the table list {path} does not have the form that Sluice writes; delete this file, and the "
+            "engine writes it again"
         ) from error
 
 

@@ -295,7 +295,9 @@ class SparkConnectServer:
     def _start_failed(self, what: str) -> ServerError:
         end = last_lines(self.log)
         if "BindException" in end:
-            return PortTakenError(f"Port {self.port} of the Spark server is taken by another program; choose another.")
+            return PortTakenError(
+                f"Port {self.port} of the Spark server is taken by another program; choose another port."
+            )
         return ServerError(f"The Spark server {what}; its log {self.log} ends: {end}")
 
 

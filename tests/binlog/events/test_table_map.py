@@ -195,7 +195,7 @@ def test_mysql_counts_vector_among_the_character_columns(
 def test_a_charset_that_falls_on_a_vector_is_a_format_error() -> None:
     """Number 31: a server that counts otherwise is noticed, for the character set of VECTOR is always binary."""
     field = (Field.DEFAULT_CHARSET, packed(UTF8MB4))
-    with pytest.raises(BinlogFormatError, match="column 1, which has none"):
+    with pytest.raises(BinlogFormatError, match="column 1, whose type has no character set"):
         parse_table_map(table_map_body("d", "t", [VECTOR, VARCHAR], [field])).collations(mariadb=False)
 
 

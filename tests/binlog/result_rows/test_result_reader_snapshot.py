@@ -108,7 +108,7 @@ def test_a_connection_that_ends_amid_the_rows_is_said_so_snapshot() -> None:
 def test_a_packet_out_of_order_is_no_row_snapshot() -> None:
     data = bytearray(result([(1, 2, b"abc", b"def")]))
     data[-len(EOF) - 1] ^= 1
-    with pytest.raises(SourceConnectionError, match="no row"):
+    with pytest.raises(SourceConnectionError, match="not a row"):
         read(bytes(data), [])
 
 

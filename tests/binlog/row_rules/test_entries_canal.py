@@ -131,7 +131,7 @@ def test_a_canal_client_is_refused_masks_by_the_key_that_conf_says() -> None:
         "shop.orders": ValuePolicy(rules=RowRules(masks=(ColumnMask(column="note", kind="truncate", chars=1),)))
     }
     maker = EntryMaker(Display(), lambda _: None, policies, None, {"shop.orders": ("note",)})
-    with pytest.raises(ConsumerStoppedError, match="key column"):
+    with pytest.raises(ConsumerStoppedError, match="the column belongs to the key"):
         maker.messages([Part(made, np.full(1, ROWS, np.int8), np.arange(1))])
 
 
@@ -150,7 +150,7 @@ def test_a_digest_is_a_varchar_and_what_does_not_differ_is_not_updated() -> None
     ("rules", "why"),
     [
         (RowRules(condition="colour = 'red'"), "no column colour"),
-        (RowRules(masks=(ColumnMask(column="id", kind="null"),)), "it is a key column"),
+        (RowRules(masks=(ColumnMask(column="id", kind="null"),)), "the column belongs to the key"),
     ],
 )
 def test_a_canal_client_is_told_which_rule_does_not_fit(rules: RowRules, why: str) -> None:

@@ -99,10 +99,10 @@ def test_a_condition_that_cannot_be_read_says_where(text: str, why: str) -> None
     ("text", "why"),
     [
         ("nowhere = 1", "no column nowhere"),
-        ("country = 5", "5 cannot be compared with country"),
-        ("amount = '5'", "'5' cannot be compared with amount"),
-        ("day = 'soon'", "'soon' cannot be compared with day"),
-        ("raw = 'a'", "cannot be compared with raw"),
+        ("country = 5", "5 cannot be compared with column country"),
+        ("amount = '5'", "'5' cannot be compared with column amount"),
+        ("day = 'soon'", "'soon' cannot be compared with column day"),
+        ("raw = 'a'", "cannot be compared with column raw"),
         ("amount LIKE '5%'", "LIKE compares text"),
     ],
 )

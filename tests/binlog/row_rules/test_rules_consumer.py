@@ -162,10 +162,10 @@ def test_the_condition_is_asked_before_the_mask() -> None:
     ("rules", "why"),
     [
         (RowRules(condition="colour = 'red'"), "no column colour"),
-        (RowRules(condition="note > 5"), "5 cannot be compared with note"),
-        (RowRules(masks=(mask("colour", "hash"),)), "masks its column colour, which it does not have"),
-        (RowRules(masks=(mask("id", "null"),)), "it is a key column"),
-        (RowRules(masks=(mask("id", "truncate", chars=1),)), "it is a key column"),
+        (RowRules(condition="note > 5"), "5 cannot be compared with column note"),
+        (RowRules(masks=(mask("colour", "hash"),)), "masks the column colour, which the table does not have"),
+        (RowRules(masks=(mask("id", "null"),)), "the column belongs to the key"),
+        (RowRules(masks=(mask("id", "truncate", chars=1),)), "the column belongs to the key"),
         (RowRules(masks=(mask("amount", "truncate", chars=1),)), "truncate is for text and bytes only"),
     ],
 )
@@ -210,4 +210,4 @@ def test_a_value_that_cannot_be_decoded_is_not_told_of_a_masked_column(masked: s
     with pytest.raises(TableStoppedError) as stopped:
         decoded(rules, (INSERT, [(1, 1, "ab\udcff")]))
     assert stopped.value.state == "TYPE_UNSUPPORTED"
-    assert ("masked, so details are not shown" in stopped.value.reason) is not told
+    assert ("because the value is masked" in stopped.value.reason) is not told

@@ -204,13 +204,16 @@ def test_a_shard_column_stays_the_last_one_and_is_no_column_of_a_function() -> N
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"reads": ("colour",)}, "reads its column colour, which it does not have"),
-        ({"writes": ("note", "size", "ID")}, "writes its key column ID: a row could not be found again"),
+        ({"reads": ("colour",)}, "reads the column colour, which the table does not have"),
+        (
+            {"writes": ("note", "size", "ID")},
+            "writes the key column ID, and a row with a changed key cannot be found again",
+        ),
     ],
 )
 def test_a_transform_that_does_not_fit_the_table_stops_it_by_name(fields: dict[str, Any], why: str) -> None:
     for make in (RowDecoder, ResultDecoder):
-        with pytest.raises(TableStoppedError, match=f"its transform shop_rows:f {why}") as stopped:
+        with pytest.raises(TableStoppedError, match=f"the transform shop_rows:f {why}") as stopped:
             make(ORDERS, policy=ValuePolicy(rules=RowRules(transform=transform(**fields))))
         assert stopped.value.state == "ROWS_RULE"
 
@@ -218,7 +221,7 @@ def test_a_transform_that_does_not_fit_the_table_stops_it_by_name(fields: dict[s
 def test_a_function_writes_no_column_that_conf_leaves_out() -> None:
     kept = np.array([0, 1], np.int32)
     policy = ValuePolicy(rules=RowRules(transform=transform(reads=("amount",))))
-    with pytest.raises(TableStoppedError, match="writes its column note"):
+    with pytest.raises(TableStoppedError, match="writes the column note"):
         RowDecoder(ORDERS, kept, policy=policy)
 
 
@@ -230,7 +233,7 @@ def test_rows_of_a_system_versioned_table_are_not_dropped() -> None:
 
 
 def raises(_: pa.RecordBatch) -> Any:
-    raise TransformFailedError("it raised ValueError at shop_rows.py:7")
+    raise TransformFailedError("the function raised ValueError at shop_rows.py:7")
 
 
 def late(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -281,34 +284,37 @@ def test_a_date_that_python_does_not_have_is_compared_too() -> None:
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (raises, "it raised ValueError at shop_rows.py:7"),
-        (lambda _: None, "it returned a NoneType: return a pyarrow.RecordBatch"),
-        (lambda rows: pa.Table.from_batches([doubled(rows)]), "it returned a Table"),
-        (lambda rows: rows, "it returned the columns amount, note, and conf/ says note, size"),
+        (raises, "the function raised ValueError at shop_rows.py:7"),
+        (lambda _: None, "the function returned a NoneType: return a pyarrow.RecordBatch"),
+        (lambda rows: pa.Table.from_batches([doubled(rows)]), "the function returned a Table"),
+        (
+            lambda rows: rows,
+            "the function returned the columns amount, note instead of the columns note, size in conf/",
+        ),
         (lambda rows: pa.record_batch({"note": rows["note"], "size": rows["note"].dictionary_encode()}), "can be bool"),
         (lambda rows: pa.record_batch({"note": rows["note"], "size": pa.nulls(rows.num_rows)}), "size as null"),
-        (lambda rows: doubled(rows.slice(0, 1)), "it returned 1 rows for 2"),
-        (late, "it returned size as int32, and as int64 for no rows"),
+        (lambda rows: doubled(rows.slice(0, 1)), "the function returned 1 rows for 2 rows"),
+        (late, "the function returned size as int32, and as int64 for an empty batch"),
         (not_text, "text that is not UTF-8"),
         (too_long, "a decimal with too many digits"),
         (
             lambda rows: sized(rows, pa.decimal128(5, 10)),
-            "it returned size as decimal128(5, 10), and the lake's columns can be",
+            "the function returned size as decimal128(5, 10), and columns in the lake can be",
         ),
-        (of_all, "a different result when it was called with this row alone"),
-        (of_chance, "a different result when it was called with this row alone"),
+        (of_all, "a different result for a row when the batch had this row alone"),
+        (of_chance, "a different result for a row when the batch had this row alone"),
     ],
 )
 def test_a_function_that_fails_stops_the_table_by_name(function: Function, why: str) -> None:
     reason = stops(function)
-    assert reason.startswith("its transform shop_rows:f failed: ")
+    assert reason.startswith("the transform shop_rows:f failed: ")
     assert why in reason
 
 
 def test_a_function_that_drops_must_say_so_in_booleans() -> None:
     as_numbers = stops(lambda rows: pa.record_batch({KEEP: rows["amount"]}), reads=("amount",), writes=(), drops=True)
-    assert "it returned _sluice_keep as int32: return booleans" in as_numbers
-    assert "conf/ says note, size, _sluice_keep" in stops(doubled, drops=True)
+    assert "the function returned _sluice_keep as int32: return booleans" in as_numbers
+    assert "instead of the columns note, size, _sluice_keep in conf/" in stops(doubled, drops=True)
 
 
 def test_a_row_of_which_the_function_does_not_say_whether_it_stays_is_not_dropped() -> None:

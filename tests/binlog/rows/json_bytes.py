@@ -55,7 +55,7 @@ def render(data: bytes) -> str:
     """Returns the text of a stored document, as the reader in Python gives it. Raises JsonFormatError."""
     text = str(jsonb.read(data, jsonb.printed))
     if len(text.encode()) > jsonb.TEXT_FACTOR * len(data) + jsonb.TEXT_SPARE:
-        raise jsonb.JsonFormatError("its parts overlap")
+        raise jsonb.JsonFormatError("parts of the document overlap")
     return text
 
 

@@ -78,7 +78,7 @@ def test_every_type_has_its_name_in_spark(given: Column, spark: str) -> None:
         (column(TypeCode.BLOB, 4, charset="utf8mb4", mysql_type="xmltype"), "c is xmltype"),
         (Column(name="c", type_code=99), "type code 99"),
         (column(TypeCode.VARCHAR, 40, charset="klingon"), "charset klingon"),
-        (column(TypeCode.ENUM, 1), "labels are not known"),
+        (column(TypeCode.ENUM, 1), "labels are unknown"),
     ],
 )
 def test_a_type_that_is_not_decoded_is_refused_by_its_name(given: Column, named: str) -> None:
@@ -127,11 +127,11 @@ def test_latin1_is_what_mysql_calls_so() -> None:
 @pytest.mark.parametrize(
     ("given", "item", "reason"),
     [
-        (column(TypeCode.ENUM, 1, labels=("a", "b")), b"\x03", "above the 2 labels"),
-        (column(TypeCode.SET, 1, labels=("a", "b")), b"\x04", "bits above the 2 labels"),
+        (column(TypeCode.ENUM, 1, labels=("a", "b")), b"\x03", "above the 2 known labels"),
+        (column(TypeCode.SET, 1, labels=("a", "b")), b"\x04", "bits for labels above the 2 known labels"),
         (column(TypeCode.VARCHAR, 40, charset="ascii"), b"a\x80", "not ascii|does not define"),
-        (column(TypeCode.VARCHAR, 40, charset="utf8mb4"), b"\xed\xa0\x80", "is not utf8"),
-        (column(TypeCode.VARCHAR, 40, charset="gbk"), b"\x81", "is not gbk"),
+        (column(TypeCode.VARCHAR, 40, charset="utf8mb4"), b"\xed\xa0\x80", "is not text in utf8"),
+        (column(TypeCode.VARCHAR, 40, charset="gbk"), b"\x81", "is not text in gbk"),
         (column(TypeCode.VARCHAR, 40, charset="hebrew"), b"\xfb", "hebrew does not define"),
         (column(TypeCode.STRING, 2), b"abc", "longer than the 2 bytes"),
         (column(TypeCode.JSON, 4), b"\x00\x01", "not a JSON document"),

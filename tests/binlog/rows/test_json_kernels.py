@@ -130,7 +130,7 @@ def test_a_document_of_the_greatest_depth_is_printed_and_no_deeper_one() -> None
     for _ in range(jsonb.DEPTH_MAX):
         deep = [deep]
     assert printed(document(deep)) == [render(document(deep))]
-    with pytest.raises(ValueRefusedError, match="its parts overlap"):
+    with pytest.raises(ValueRefusedError, match="parts of the document overlap"):
         printed(document([deep]))
 
 
@@ -142,7 +142,7 @@ def test_text_longer_than_its_documents_finds_room() -> None:
 def test_a_damaged_document_is_refused_by_its_row() -> None:
     whole = document({"a": 1})
     for damaged, words in (
-        (whole[:-3], "larger than the size that it states"),
+        (whole[:-3], "larger than its stated size"),
         (b"\x0c\x02\xff\xfe", "not UTF-8"),
         (b"\x63", "unknown type"),
     ):

@@ -30,7 +30,7 @@ def test_no_bytes_are_the_null() -> None:
 
 def test_entries_that_share_a_child_do_not_take_for_ever() -> None:
     assert render(nested(1)) == "[[], []]"
-    with pytest.raises(JsonFormatError, match="its parts overlap"):
+    with pytest.raises(JsonFormatError, match="parts of the document overlap"):
         render(nested(60))
 
 

@@ -102,9 +102,9 @@ def test_a_column_that_is_not_captured_is_stepped_over() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "state", "words"),
     [
-        (before(), b"\x07", "TYPE_UNSUPPORTED", "column a .* needs"),
+        (before(), b"\x07", "TYPE_UNSUPPORTED", "column a .* ends too early"),
         (before(), difference(REPLACE, "$.none", 1), "TYPE_UNSUPPORTED", "column a .* does not have"),
-        ({**before(), "a": None}, CHANGE, "TYPE_UNSUPPORTED", "column a .* the before image has NULL"),
+        ({**before(), "a": None}, CHANGE, "TYPE_UNSUPPORTED", "column a .* the column is NULL in the before image"),
         ({**before(), "a": b"\x7f"}, CHANGE, "TYPE_UNSUPPORTED", "column a .* unknown type 127"),
         ({"id": 1, "b": document(1)}, CHANGE, "IMAGE_NOT_FULL", "document in column a .* binlog_row_image=FULL"),
     ],

@@ -108,7 +108,7 @@ def test_a_large_packet_moves_once_not_with_every_read() -> None:
 @pytest.mark.parametrize("length", [20, PACKET_MAX - 2, (1 << 30) + 1, 0xFFFFFFFF])
 def test_a_lying_length_in_a_large_packet_is_an_error_not_an_allocation(length: int) -> None:
     event = bytes(9) + length.to_bytes(4, "little") + bytes(6) + bytes(1000)
-    with pytest.raises(BinlogFormatError, match="does not fit its packets"):
+    with pytest.raises(BinlogFormatError, match="does not have the length of its packets"):
         pour(b"\xff\xff\xff\x01\x00" + event, [5000], 1 << 16)
 
 
@@ -118,7 +118,7 @@ def test_a_large_event_whose_packets_do_not_add_up_is_an_error(change: int) -> N
     data = bytearray(packets([make.rows(5, content=bytes(PACKET_MAX + 1000))]))
     second = PACKET_HEADER_BYTES + PACKET_MAX
     data[second : second + 3] = (int.from_bytes(data[second : second + 3], "little") + change).to_bytes(3, "little")
-    with pytest.raises(BinlogFormatError, match="differs from that of its packets"):
+    with pytest.raises(BinlogFormatError, match="differs from the length of its packets"):
         pour(bytes(data) + b"x", [1 << 20], 4 << 20)
 
 

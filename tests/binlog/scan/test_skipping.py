@@ -76,7 +76,9 @@ def test_a_place_where_no_event_begins_is_lost(shift: int) -> None:
 
 def test_a_file_that_ends_before_the_place_is_lost() -> None:
     follows = EventFactory().rotate("binlog.000008")
-    with pytest.raises(PositionLostError, match=r"the file ends before that offset, and binlog\.000008 follows"):
+    with pytest.raises(
+        PositionLostError, match=r"the binlog file ends before this offset, and the next file is binlog\.000008"
+    ):
         poured(packets([*EVENTS, follows]), ENDS[-1] + 1, [100])
 
 

@@ -192,10 +192,12 @@ def test_avro_registry_is_asked_again_and_another_number_stops_the_broker() -> N
     assert subjects.ids("orders", own) == first
     kept, now[0] = registry.versions, 2 * CHECK_SECONDS
     registry.versions = {}
-    with pytest.raises(PublishError, match="now does not have it"):
+    with pytest.raises(PublishError, match="now does not have this schema"):
         subjects.ids("orders", own)
     registry.versions, registry.ids = kept, {text: number + 1 for text, number in registry.ids.items()}
-    with pytest.raises(PublishError, match=r"id 1, and now gives it the id 2.*restart the engine"):
+    with pytest.raises(
+        PublishError, match=r"id 1, and the registry now gives this schema the id 2.*restart the engine"
+    ):
         subjects.ids("orders", own)
 
 

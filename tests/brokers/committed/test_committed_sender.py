@@ -98,7 +98,7 @@ def test_broker_commits_no_position_for_a_consumer_that_was_forgotten_meanwhile(
     service = service_at(0)
     batch_id, _ = service.get(100)
     service.close()
-    with pytest.raises(NotSubscribedError, match="was forgotten"):
+    with pytest.raises(NotSubscribedError, match="was removed"):
         service.end_text(batch_id)
 
 

@@ -172,7 +172,7 @@ def test_protobuf_fields_that_somebody_added_keep_their_numbers() -> None:
 def test_protobuf_schema_in_which_null_would_be_read_as_a_default_is_not_used() -> None:
     registry, own = MemoryRegistry(PROTOBUF.schema_type), schemas("id", "name")
     registry.register("orders-value", own.value.replace("optional int64 name", "int64 name"))
-    with pytest.raises(PublishError, match="register it, or set `auto_register: true`"):
+    with pytest.raises(PublishError, match="register the schema, or set `auto_register: true`"):
         Subjects(registry, PROTOBUF, registers=False).ids("orders", own)
     assert Subjects(registry, PROTOBUF).ids("orders", own).value_text == own.value
 

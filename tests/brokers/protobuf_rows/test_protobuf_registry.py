@@ -68,7 +68,7 @@ class TestApicurioForProtobuf(RegistryContract):
         _ = Subjects(registry_of(RegistryConfig(url=apicurio26.url))).ids("mixed", schemas_of("int"))
         said = refused(Subjects(place.registry(), PROTOBUF), "mixed", messages_of("int64"))
         assert "subject mixed-value" in said
-        assert "schemas of type AVRO, and the broker's are PROTOBUF" in said
+        assert "schemas of type AVRO, and the format of the broker needs type PROTOBUF" in said
 
 
 @pytest.mark.seeds

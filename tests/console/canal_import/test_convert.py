@@ -77,9 +77,9 @@ canal.instance.filter.field = shop.orders:id/status
     ("line", "said"),
     [
         ("canal.instance.standby.address = other:3306", "both servers need GTIDs"),
-        ("canal.instance.standby.address = other:3306", "`sluice source switch` switches"),
+        ("canal.instance.standby.address = other:3306", "you switch with `sluice source switch`"),
         ("canal.instance.standby.journal.name = bin.000001", "set canal.instance.standby.address"),
-        ("canal.serverMode = natsMQ", "Sluice itself has no such broker: install or write a plug-in"),
+        ("canal.serverMode = natsMQ", "Sluice has no built-in broker of this kind: install or write a plug-in"),
         ("canal.instance.memory.batch.mode = ITEMSIZE", "`fetch_unit`, what a client's fetch size counts"),
         ("canal.auto.reset.latest.pos.mode = true", "POSITION_LOST"),
         ("canal.admin.manager = 127.0.0.1:8089", "not in this folder"),
@@ -103,7 +103,7 @@ def test_canals_cursors_in_its_file_are_taken_over_the_oldest_first(tmp_path: Pa
     assert [(each.client_id, each.filter, each.cursor) for each in consumers] == [
         (1001, r".*\..*", BEGIN), (1002, r".*\..*", BEGIN)
     ]  # fmt: skip
-    assert "clients 1001, 1002: they continue" in "\n".join(found.sentences())
+    assert "clients 1001, 1002 continue" in "\n".join(found.sentences())
 
 
 def test_no_cursor_of_canal_is_said_with_where_was_looked(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_the_consumers_that_canal_left_are_a_file_that_is_named_and_a_ledger_win
     found = imported(folder, tmp_path)
     there = tmp_path / "data" / "engine" / "example"
     assert f"written: {there / FILE_NAME}" in found.sentences()
-    assert any("move it too" in each for each in found.findings["example"].taken)
+    assert any("move this file too" in each for each in found.findings["example"].taken)
     for file in found.files:
         file.unlink()
     (there / LEDGER_FILE).write_text("{}")
@@ -238,7 +238,7 @@ def test_a_damaged_cursor_of_canal_is_no_begin_elsewhere(tmp_path: Path) -> None
 def test_an_import_from_canal_overwrites_nothing(tmp_path: Path) -> None:
     folder = canal_folder(tmp_path)
     imported(folder, tmp_path)
-    with pytest.raises(ConfigurationError, match="nothing is overwritten"):
+    with pytest.raises(ConfigurationError, match="the import overwrites no files"):
         imported(folder, tmp_path)
     with pytest.raises(ConfigurationError, match=r"no canal\.properties"):
         import_canal(tmp_path / "conf", tmp_path / "other")

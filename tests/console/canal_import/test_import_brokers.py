@@ -65,7 +65,7 @@ def test_broker_of_canal_is_one_of_sluice(tmp_path: Path) -> None:
     assert any(file.name == FILE_NAME for file in found.files)
     said = "\n".join(found.sentences())
     assert "set the environment variable EXAMPLE_KAFKA_PASSWORD" in said
-    assert "NOT carried over: kafka.acks 1: it is always all" in said
+    assert "NOT carried over: kafka.acks 1: acks is always `all`" in said
     assert "NOT carried over: kafka.interceptor.classes" in said
     assert "not known" not in said
     assert "open-sesame" not in said + "".join(file.read_text() for file in found.files)
@@ -119,8 +119,8 @@ def test_broker_rabbitmq_of_a_uri_and_an_older_name(tmp_path: Path) -> None:
     assert (rabbit.servers, rabbit.user, rabbit.virtual_host) == ("rabbit2", "bob", "/v")
     assert rabbit.tls is not None
     said = "\n".join(found.sentences())
-    assert "Sluice verifies it: set tls.ca_file" in said
-    assert "without the others Canal binds nothing" in said
+    assert "Sluice verifies the certificate: set tls.ca_file" in said
+    assert "without the other settings, neither Canal nor Sluice binds a queue" in said
     assert "sesame" not in said + "".join(file.read_text() for file in found.files)
 
 
@@ -180,8 +180,8 @@ def test_a_pulsar_of_canal_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     lines = "canal.serverMode = pulsarMQ\npulsarmq.serverUrl = other\npulsarmq.topicTenantPrefix = a/b/c/d"
     found = import_canal(canal_folder(tmp_path, lines, ""), tmp_path / "conf")
     said = "\n".join(found.sentences())
-    assert "NOT carried over: pulsarmq.serverUrl: it is no pulsar:// URL: set `servers`" in said
-    assert "NOT carried over: pulsarmq.topicTenantPrefix: it is no tenant/namespace" in said
+    assert "NOT carried over: pulsarmq.serverUrl is not a pulsar:// URL: set `servers`" in said
+    assert "NOT carried over: pulsarmq.topicTenantPrefix is not of the form tenant/namespace" in said
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,10 @@ def test_broker_in_conf_that_is_wrong_is_said_without_its_secret(tmp_path: Path,
             "kind: rabbitmq, servers: rabbit, routing_key: all",
             "set all of queue, exchange, routing_key and exchange_type",
         ),
-        ("kind: rabbitmq, servers: rabbit, password: {}", "set env, the name of an environment variable"),
+        (
+            "kind: rabbitmq, servers: rabbit, password: {}",
+            "set exactly one of env",
+        ),
         ("kind: rabbitmq, servers: rabbit, partitions_num: 3", "partitions_num"),
         ("kind: rocketmq, servers: names, access_key: alice", "set both access_key and secret_key"),
         ("kind: rocketmq, servers: ''", "servers"),
@@ -238,5 +241,5 @@ def test_brokers_of_one_number_are_refused(tmp_path: Path) -> None:
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     broker = "- {kind: kafka, servers: 'kafka:9092', topic: all}\n"
     (tmp_path / "conf" / "destinations" / "shop.yaml").write_text(f"source: {{user: root}}\nbrokers:\n{broker}{broker}")
-    with pytest.raises(ConfigurationError, match="two of the brokers have the same client_id"):
+    with pytest.raises(ConfigurationError, match="two brokers have the same client_id"):
         load_config(tmp_path / "conf")

@@ -84,7 +84,7 @@ def test_no_secret_is_in_the_report_of_an_invalid_conf(planted: Place) -> None:
         assert answer.exit_code == 0, answer.output
         assert not found_in(answer.output)
     record = json.loads(RUNNER.invoke(app, ["doctor", "--json"]).output)
-    assert record["conf"]["destinations/broken.yaml"].startswith("it is not YAML")
+    assert record["conf"]["destinations/broken.yaml"].startswith("the file is not YAML")
     assert record["conf"]["destinations/shop.yaml"]["source"]["password_env"] == "SLUICE_TEST_PASSWORD"  # noqa: S105
     assert record["conf"]["destinations/shop.yaml"]["other"]["password_command"] == ["vault", HIDDEN]
     assert "conf_problem" in record

@@ -56,6 +56,6 @@ def test_another_ledger_takes_over_what_is_beside_a_mirror_too_history(beside: B
 
 def test_what_is_no_table_beside_a_mirror_is_left_alone_history(beside: Beside, tmp_path: Path) -> None:
     deltalake.DeltaTable(beside.target.history).alter.set_table_name("somebody's")
-    with pytest.raises(SetupError, match="move it away"):
+    with pytest.raises(SetupError, match="move this table away"):
         own(config(tmp_path), "ba9876543210")
     assert deltalake.DeltaTable(beside.target.history).metadata().name == "somebody's"

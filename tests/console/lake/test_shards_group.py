@@ -95,7 +95,7 @@ def test_check_names_the_shards_and_what_they_cannot_have_in_a_group(config: Slu
     given = (ShardsConfig(**{**RULE, "column": "ID"}), ShardsConfig(**{**RULE, "tables": r"shop(\d)\.orders"}))
     wrong = config.model_copy(update={"destinations": {"a": a.model_copy(update={"shards": given})}})
     assert len(shards_problems(wrong)) == 2
-    assert "shop_1.orders of a has a column ID, where conf/ has the name of its shard" in shards_problems(wrong)[0]
+    assert "shop_1.orders of a has a column ID, which conf/ uses for the name of the shard" in shards_problems(wrong)[0]
     (warning,) = shards_warnings(wrong)
     assert r"'shop(\\d)\\.orders'" in warning
 

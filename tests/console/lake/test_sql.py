@@ -120,7 +120,7 @@ def test_only_a_name_that_is_not_found_lists_the_tables(config: SluiceConfig, qu
 
 
 def test_an_empty_lake_and_one_elsewhere_are_said(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=r"no table .* yet"):
+    with pytest.raises(SetupError, match="has no table yet"):
         lake_sql.ask(SluiceConfig(data_dir=tmp_path, lake=str(tmp_path)), "SELECT 1")
     with pytest.raises(SetupError, match=r"hdfs://bucket, but .* docs/readers.md"):
         lake_sql.ask(SluiceConfig(data_dir=tmp_path, lake="hdfs://bucket"), "SELECT 1")

@@ -63,7 +63,7 @@ def test_the_packages_file_needs_nothing(tmp_path: Path) -> None:
         ({"concurrency": {}}, "sluice/destination"),
         ({"run_retries": {"enabled": True}}, "run_retries.enabled"),
         ({"sensors": {}}, "sensors.use_threads"),
-        (with_limit("sluice/repair"), "limits sluice/repair, which no run has: the tag is sluice/rows now"),
+        (with_limit("sluice/repair"), "limits sluice/repair, which no run has any more: write the new tag sluice/rows"),
         ({"python_logs": {"managed_python_loggers": ["orchestration"]}}, "managed_python_loggers"),
     ],
 )
@@ -153,7 +153,7 @@ def test_a_postgres_that_does_not_answer_is_said_without_its_password() -> None:
         "scheme": SCHEME,
     }
     why = storage_problem({"storage": {"postgres": {"postgres_db": wanted}}})
-    assert "refuses or does not answer" in why
+    assert "refuses the connection or does not answer" in why
     assert "geheim" not in why
     odd = storage_problem({"storage": {"postgres": {"postgres_url": "geheim"}}})
     assert "cannot be used" in odd
@@ -163,7 +163,7 @@ def test_a_postgres_that_does_not_answer_is_said_without_its_password() -> None:
 @pytest.mark.servers
 def test_a_postgres_that_answers_is_no_problem(postgres16: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGSTER_TEST_URL", postgres16.url)
-    assert "begin it with postgresql+psycopg2://" in storage_problem({**SHIPPED, **POSTGRES})
+    assert "begin the address with postgresql+psycopg2://" in storage_problem({**SHIPPED, **POSTGRES})
     monkeypatch.setenv("DAGSTER_TEST_URL", postgres16.url.replace("postgresql", SCHEME, 1))
     assert storage_problem({**SHIPPED, **POSTGRES}) == ""
     own = {

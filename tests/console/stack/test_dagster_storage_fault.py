@@ -50,9 +50,9 @@ def test_a_daemon_that_runs_is_not_reported_as_away(home: Path) -> None:
     assert "no heartbeat" in daemon_sentence(home, now)
     with dg.DagsterInstance.from_config(str(home)) as instance:
         instance.add_daemon_heartbeat(DaemonHeartbeat(now - 20, "SENSOR", "1", []))
-    assert daemon_sentence(home, now).startswith("Dagster's daemon runs, its last heartbeat was 20 s ago")
+    assert daemon_sentence(home, now).startswith("Dagster's daemon runs (its last heartbeat was 20 s ago)")
     assert daemon_sentence(home, now + 600).startswith(
-        "Dagster's daemon does not run or hangs, its last heartbeat was 620 s"
+        "Dagster's daemon does not run or hangs (its last heartbeat was 620 s"
     )
 
 

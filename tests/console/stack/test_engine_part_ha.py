@@ -46,7 +46,7 @@ def test_without_dagster_the_engine_and_spark_are_started(tmp_path: Path) -> Non
     names = {part.name for part in stack._parts()}
     assert {ENGINE, PARTS[-1]} <= names
     assert not names.intersection(DAGSTER_PARTS)
-    assert "yours calls the engines" in stack.shown_at
+    assert "because your own Dagster calls the engines" in stack.shown_at
 
 
 def test_without_dagster_an_engine_in_its_code_server_is_refused(tmp_path: Path) -> None:

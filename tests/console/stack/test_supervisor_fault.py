@@ -266,7 +266,7 @@ def test_fault_what_ran_already_must_answer_and_is_begun_again_when_it_dies(part
     made = Supervisor([found, warm], print, UP, running=("code",))
     made.tick()
     assert not made.is_ready()
-    found.how = "how it ended is unknown"
+    found.how = "the exit code of the process is unknown"
     made.until_ready()
     assert made.begun == ["code", "warm-up"]
 
@@ -304,7 +304,7 @@ def test_fault_up_goes_on_after_several_kills_of_spark(part: Callable[..., FakeP
     assert spark.begun == 6
     failed = [line for line in said if "signal 9" in line]
     assert len(failed) == 5
-    assert all("another program killed it, or the kernel did for lack of memory" in line for line in failed)
+    assert all("another program killed the process, or the kernel did so for lack of memory" in line for line in failed)
     assert all("not the reason" in line for line in failed)
 
 

@@ -102,7 +102,7 @@ def test_fault_up_hears_a_signal_in_each_phase_and_leaves_nothing(up: Up, phase:
     if phase == DAEMON:
         up.wait_until_said("starting the warm-up of Spark")
     assert up.send(number) != 0
-    assert "interrupted; ending what was started" in up.said.read_text()
+    assert "interrupted; ending the processes that were started" in up.said.read_text()
     assert up.left() == []
     assert up.file.load() == []
 
@@ -172,7 +172,7 @@ def test_up_finds_what_runs_and_starts_only_what_has_died(up: Up) -> None:
 def test_fault_foreground_keeps_each_alive_and_ends_all_in_order(up: Up, number: signal.Signals) -> None:
     up.answer(*PROCESSES, "warm")
     up.start("foreground")
-    up.wait_until_said("everything answers")
+    up.wait_until_said("all parts answer")
     for name in PROCESSES:
         first = up.wait_for_process(name)
         os.kill(first, signal.SIGKILL)
@@ -186,7 +186,7 @@ def test_fault_foreground_keeps_each_alive_and_ends_all_in_order(up: Up, number:
 def test_fault_foreground_killed_leaves_nothing(up: Up) -> None:
     up.answer(*PROCESSES, "warm")
     up.start("foreground")
-    up.wait_until_said("everything answers")
+    up.wait_until_said("all parts answer")
     up.send(signal.SIGKILL)
     wait_for("the watchers have killed their children", lambda: not up.left())
     up.start("foreground")
@@ -196,15 +196,18 @@ def test_fault_foreground_killed_leaves_nothing(up: Up) -> None:
 def test_foreground_is_alone_and_known_to_others(up: Up) -> None:
     up.answer(*PROCESSES, "warm")
     up.start("foreground")
-    up.wait_until_said("everything answers")
+    up.wait_until_said("all parts answer")
     first, said = up.program, up.said.read_text()
     up.start("foreground")
     assert up.program
     assert up.program.wait(20) != 0
-    assert f"Already running: {SUPERVISOR}" in up.said.read_text() or "Already running: " in up.said.read_text()
+    assert (
+        f"Sluice is already running {SUPERVISOR}" in up.said.read_text()
+        or "Sluice is already running " in up.said.read_text()
+    )
     up.start()
     assert up.program.wait(20) == 0
-    assert "keeps everything alive already" in up.said.read_text().removeprefix(said)
+    assert "runs already and restarts processes that die" in up.said.read_text().removeprefix(said)
     up.program = first
 
 

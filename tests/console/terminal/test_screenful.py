@@ -70,12 +70,12 @@ def test_the_status_of_many_tables_fits_the_screen(size: tuple[int, int], stops:
 def test_what_is_wrong_comes_first_and_what_does_not_fit_is_counted() -> None:
     lines = shown([destination(each) for each in range(9)] + [destination(9, stops=300)], warnings=5)
     assert lines[0] == "300 problem(s), 300 stopped table(s), 5 warning(s)"
-    assert lines[1].startswith("✗ destination_009: the table shop.orders_0 stopped: DDL_UNSUPPORTED")
+    assert lines[1].startswith("✗ destination_009: the table shop.orders_0 stopped in the state DDL_UNSUPPORTED")
     assert [line for line in lines if line.startswith("✗ … and ")]
     assert [line for line in lines if line.startswith("! … and ")]
     table = next(number for number, line in enumerate(lines) if line.startswith("destination  "))
     assert lines[table + 1].split()[0] == "destination_009"
-    assert lines[table + 7].startswith("… and 4 more destinations; the largest lag of these is 8.0 s")
+    assert lines[table + 7].startswith("… and 4 more destinations; the largest lag of these destinations is 8.0 s")
 
 
 def test_few_problems_are_shown_as_a_whole() -> None:

@@ -341,7 +341,7 @@ def test_a_cascade_over_too_many_rows_stops_its_table_and_the_tables_below(
     assert {error.table for error in refused.value.errors} == {f"{DATABASE}.c", f"{DATABASE}.e"}
     assert {error.state for error in refused.value.errors} == {"CASCADE_UNSEEN"}
     (reason,) = (error.reason for error in refused.value.errors if error.table == f"{DATABASE}.c")
-    assert "more than 2 of its rows" in reason
+    assert "more than 2 rows of the table" in reason
     assert "re-snapshot the table with `sluice snapshot start`" in reason
     assert lake_rows(lake.folder / "p", "p") == selected(mysql80, "p")
 
@@ -411,7 +411,7 @@ def _require_a_stop_where_the_files_of_a_batch_are_lost(lake: Lake, monkeypatch:
     assert {error.table for error in refused.value.errors} == {f"{DATABASE}.e", f"{DATABASE}.l"}, "all that is below"
     for error in refused.value.errors:
         assert (error.state, error.for_good) == ("CASCADE_UNSEEN", True)
-        assert "the files with the changes of that table were removed" in error.reason
+        assert "which are merged already and whose files were removed" in error.reason
     for name in ("p", "c"):
         assert lake_rows(lake.folder / name, name) == selected(source, name), name
 

@@ -281,7 +281,7 @@ CORNERS = {
         image="MINIMAL",
         tables=NULLED[:2],
         changes=(*ROWS, "UPDATE c SET id = 50 WHERE id = 10", "DELETE FROM p WHERE id = 1"),
-        stops={"c": "got other keys"},
+        stops={"c": "changed keys"},
     ),
     "images without the unique key that is referred to": Corner(
         image="MINIMAL",
@@ -347,7 +347,7 @@ CORNERS |= {
             child("id int PRIMARY KEY, k enum('b', 'a')", "(k) REFERENCES p (k) ON DELETE SET NULL"),
         ),
         changes=("INSERT INTO p VALUES ('a')", "INSERT INTO c VALUES (1, 'b')", "DELETE FROM p"),
-        stops={"c": "compares their numbers"},
+        stops={"c": "compares the numbers"},
     ),
     "dates that are text in a child of other columns": Corner(
         tables=TREE[:2], changes=(*ROWS, "DELETE FROM p WHERE id = 1"), policies={"c": TEXT}
@@ -380,7 +380,7 @@ CORNERS |= {
             child("id int PRIMARY KEY, k char(9) CHARACTER SET latin1", "(k) REFERENCES p (k) ON UPDATE CASCADE"),
         ),
         changes=("INSERT INTO p VALUES ('a')", "INSERT INTO c VALUES (1, 'a')", "UPDATE p SET k = 'b  '"),
-        stops={"c": "trailing blanks differ"},
+        stops={"c": "treat trailing blanks differently"},
     ),
     "a char into a varchar": Corner(
         tables=(
@@ -388,7 +388,7 @@ CORNERS |= {
             child("id int PRIMARY KEY, k varchar(12) CHARACTER SET latin1", "(k) REFERENCES p (k) ON UPDATE CASCADE"),
         ),
         changes=("INSERT INTO p VALUES ('a')", "INSERT INTO c VALUES (1, 'a')", "UPDATE p SET k = 'b'"),
-        stops={"c": "trailing blanks differ"},
+        stops={"c": "treat trailing blanks differently"},
     ),
     "a char into a longer one": Corner(
         tables=(

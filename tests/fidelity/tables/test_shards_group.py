@@ -171,4 +171,4 @@ def test_a_shard_that_gets_another_name_stops_in_a_group(merged: Merged) -> None
         ("old", "DDL_UNSUPPORTED"),
         ("orders_3", "DDL_UNSUPPORTED"),
     ]
-    assert "rows are among those of others" in stopped[0].reason
+    assert "its Delta table has rows of other shards" in stopped[0].reason

@@ -210,7 +210,12 @@ def _refused(captured: Recorded, archive: Path, names: list[str], over_network: 
     cut = middle.read_bytes()[:-5]
     spoilt(middle, lambda: middle.write_bytes(cut), "ends within an event", Exception)
     other = b"\xfebin" + struct.pack("<IBIIIH", 1, 15, 999, 119, 123, 0) + bytes(100)
-    spoilt(middle, lambda: middle.write_bytes(other), "the server id 999, this server has", PositionLostError)
+    spoilt(
+        middle,
+        lambda: middle.write_bytes(other),
+        "the server id 999, and the source has the server id",
+        PositionLostError,
+    )
     short = newest.read_bytes()
     cursor = read_ledger(captured.directory).cursor
     assert cursor is not None
@@ -219,7 +224,8 @@ def _refused(captured: Recorded, archive: Path, names: list[str], over_network: 
     # The file ends within an event, like a copy of a file that is being written.
     newest.write_bytes(short[: cursor.offset - 7])
     with pytest.raises(
-        ActRefusedError, match=f"the archive {archive} ends at {newest.name}:.* put the later binlog files there"
+        ActRefusedError,
+        match=f"the archive {archive} ends at {newest.name}:.* put the later binlog files into the archive",
     ):
         captured.rows(str(archive))
     shown = captured.plan(archive=str(archive), past=True)
@@ -254,7 +260,10 @@ def _older_dump(captured: Recorded, archive: Path, dump: Path) -> None:
     shop = captured.config.destinations["shop"]
     found = make_plan(shop, captured.directory, wanted, time.time_ns() // 1000)
     (problem,) = found.problems
-    assert f"{captured.database}.prices: its columns in {older} are not those that it has where the lake is" in problem
+    assert (
+        f"{captured.database}.prices: the columns of the table in {older} differ from its columns at the lake's position"
+        in problem
+    )
     with folder_of(captured.directory) as folder:
         reading = BackfillReading(shop, captured.directory, wanted, folder, now_us=time.time_ns() // 1000)
         reading.read()
@@ -269,7 +278,7 @@ def _proven_by_gtids(captured: Recorded, archive: Path) -> None:
     assert cursor is not None
     own = dataclasses.replace(cursor, file_created=0)
     assert archive_alone(Archive(str(archive)), own).facts.file == cursor.file
-    for gtid_set, why in ((f"{uuid.uuid4()}:1-5", "do not fit the lake's position"), ("", "nothing shows whether")):
+    for gtid_set, why in ((f"{uuid.uuid4()}:1-5", "contradict the lake's position"), ("", "Sluice cannot verify that")):
         with pytest.raises(PositionLostError, match=why):
             archive_alone(Archive(str(archive)), dataclasses.replace(own, gtid_set=gtid_set))
 

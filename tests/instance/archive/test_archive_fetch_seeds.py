@@ -96,14 +96,14 @@ def test_a_file_that_is_refused_is_not_kept(tmp_path: Path) -> None:
     def refuse(_stream: IO[bytes]) -> None:
         raise PositionLostError("it is another server's")
 
-    with pytest.raises(SourceConnectionError, match="got is refused: it is another server's"):
+    with pytest.raises(SourceConnectionError, match="wrote is refused: it is another server's"):
         archive(tmp_path, *python(WRITE, "{file}", "{path}")).fetch(FILE, refuse, never)
     assert names_in(tmp_path) == [FETCH_LOCK]
 
 
 @pytest.mark.parametrize("name", ["--output=x.000001", "../binlog.000001", "binlog", "a b.000001"])
 def test_no_command_gets_a_name_that_it_may_misread(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SourceConnectionError, match="no command may get a file of that name"):
+    with pytest.raises(SourceConnectionError, match="`archive_fetch` cannot get a file of this name"):
         archive(tmp_path, *python(WRITE, "{file}", "{path}")).fetch(name, accepted, never)
 
 

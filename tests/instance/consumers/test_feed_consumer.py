@@ -90,4 +90,4 @@ def test_a_column_that_conf_hides_is_not_shown_under_the_name_that_a_pending_cha
         dataclasses.replace(each, name={"note": "memo"}.get(each.name, each.name)) for each in ROWS_TABLE.columns
     )
     why = readable.why_not(dataclasses.replace(ROWS_TABLE, columns=renamed, stopped=True))
-    assert "note, which the table lacks since the lake stopped it" in why
+    assert "note, which the table no longer has since it stopped for the lake" in why

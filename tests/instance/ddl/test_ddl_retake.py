@@ -173,7 +173,7 @@ def test_fault_ddl_a_crash_between_the_steps_leaves_a_stopped_table_and_the_next
 def test_ddl_a_table_that_stops_while_its_rows_are_read_is_read_anew(tmp_path: Path) -> None:
     steps, stop = Steps(tmp_path, stopped()), stopped()
     resnapshot(stop, T, CURSOR, steps.dependencies())
-    steps.records.update("shop.t", lambda now: now.failed("the table stopped meanwhile"))
+    steps.records.update("shop.t", lambda now: now.failed("the table stopped during the snapshot"))
     steps.meta.update(lambda ledger: ledger.stop_table(stop))
     resnapshot(stop, T, CURSOR, steps.dependencies())
     assert (steps.record().state, steps.record().generation) == (SnapshotState.WANTED, 2)

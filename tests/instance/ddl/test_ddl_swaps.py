@@ -71,6 +71,9 @@ def test_ddl_swaps_of_copies_that_are_not_followed_re_snapshot_the_table(
         wait_for("its rows are to be read again", is_wanted)
         record = records.get(name)
         assert record is not None
-        assert f"swapped for the copy {captured.database}.{TOOLS[tool][0]}" in record.reason
+        assert (
+            f"replaced the table, and Sluice did not follow every row of the copy {captured.database}.{TOOLS[tool][0]}"
+            in record.reason
+        )
     finally:
         engine.stop()

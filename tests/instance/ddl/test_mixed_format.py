@@ -257,5 +257,5 @@ def test_mixed_without_the_grants_is_refused(fresh_mysql80: ServerFactory, tmp_p
     captured = Captured(tmp_path, fresh_mysql80({"binlog_format": "MIXED"}))
     captured.run("CREATE USER mixed", f"GRANT {GRANTS} ON *.* TO mixed")
     captured.describe(source=f"{{user: mixed, port: {captured.server.port}}}")
-    with pytest.raises(SourceCheckError, match=r"MIXED.*GRANT SHOW VIEW, TRIGGER ON \*\.\* TO it"):
+    with pytest.raises(SourceCheckError, match=r"MIXED.*GRANT SHOW VIEW, TRIGGER ON \*\.\* TO this user"):
         Engine(captured.config, "shop").start()

@@ -51,13 +51,15 @@ def test_failover_by_time_reads_a_minute_again_and_stops_what_has_no_key(pair: P
     pair.write(first)
     pair.settle()
     first.kill()
-    wait_for("it is not allowed", lambda: "without GTIDs on both, positions" in " ".join(pair.troubles()))
+    wait_for("it is not allowed", lambda: "Without GTIDs on both servers" in " ".join(pair.troubles()))
     pair.end_engine()
     pair.describe("snapshot: never", "failover: by_time")
     first.restart()
     wait_for("the master is read", lambda: (engine := pair.engine()) is not None and engine.status().state == "RUNNING")
     first.kill()
-    wait_for("the standby lacks something", lambda: "lacks what was read" in " ".join(pair.troubles()))
+    wait_for(
+        "the standby lacks something", lambda: "lacks changes that the engine has read" in " ".join(pair.troubles())
+    )
     assert address_in_use(pair.directory) == ""
     first.restart()
     run(second, "START SLAVE")
@@ -93,7 +95,12 @@ def test_failover_by_time_is_for_who_allows_it_and_names_what_is_lacking() -> No
     )
     lost = behind(source.address, READ, facts)
     assert lost.not_yet
-    for words in ("two:3306 lacks what was read", "mysql-bin.000002:500", "2023-11-14T22:13:20", "Safe options"):
+    for words in (
+        "two:3306 lacks changes that the engine has read",
+        "mysql-bin.000002:500",
+        "2023-11-14T22:13:20",
+        "Safe options",
+    ):
         assert words in str(lost)
     start = started(StartChoice(file="mysql-bin.000001", offset=90), READ, facts, 5, 90)
     assert (start.position.server_uuid, start.position.file_created, start.read_twice_seconds) == ("two", 5, 90)
@@ -101,7 +108,7 @@ def test_failover_by_time_is_for_who_allows_it_and_names_what_is_lacking() -> No
         TableVersion(database="shop", table=name, columns=(), key=key) for name, key in (("a", ("n",)), ("b", ()))
     ]
     (stop,) = stops_of(tables, start)
-    assert "reads the last 90 s once more" in stop.reason
+    assert "reads the last 90 s again" in stop.reason
     assert (stop.name, stop.position) == ("shop.b", start.position)
     exact = DumpStart(position=READ, by_gtid=True, executed_known=True)
     assert stops_of(tables, exact) == ()

@@ -47,9 +47,9 @@ def refused(position: Position | None = READ, facts: ServerFacts | None = STANDB
     [
         ({}, ""),
         ({"executed": f"{A}:1-80,{B}:1-3"}, ""),
-        ({"executed": f"{A}:1-59"}, f"has not executed {A}:60"),
-        ({"executed": f"{A}:1-90", "purged": f"{A}:1-70"}, f"purged the binlog with {A}:61-70"),
-        ({"gtid_enabled": False}, "without GTIDs"),
+        ({"executed": f"{A}:1-59"}, f"has not executed the transactions {A}:60"),
+        ({"executed": f"{A}:1-90", "purged": f"{A}:1-70"}, f"purged the binlog with the transactions {A}:61-70"),
+        ({"gtid_enabled": False}, "Without GTIDs"),
     ],
     ids=["all", "more", "behind", "purged", "no-gtids"],
 )
@@ -113,7 +113,7 @@ def test_failover_everybody_who_reads_conf_reads_the_source_that_was_chosen(conf
     use(directory(config), "gone:1", "by command")
     assert config.with_sources_in_use().destinations["shop"].source.address == ONE
     (directory(config) / SOURCE_FILE).write_text("{")
-    with pytest.raises(ConfigurationError, match="remove it to read the first"):
+    with pytest.raises(ConfigurationError, match="remove this file to read the first"):
         config.with_sources_in_use()
 
 
@@ -197,7 +197,7 @@ def test_failover_after_missed_heartbeats_names_who_cannot_take_over_and_takes_t
     assert not watch.beat()
     assert watch.trouble() == ""
     assert not watch.beat()
-    assert f"{TWO} cannot take over: the server has not executed {A}:60" in watch.trouble()
+    assert f"{TWO} cannot take over: the server has not executed the transactions {A}:60" in watch.trouble()
     assert f"{THREE} cannot take over: three is away" in watch.trouble()
     assert address_in_use(directory(config)) == ""
     answers["three"] = STANDBY

@@ -143,7 +143,7 @@ def _set_to_the_archive(captured: Archived, begin: Position, begun_us: int) -> N
         wanted = request(location, "", latest=False, moment=moment)
         return move_to(captured.config, "shop", wanted, confirm=lambda _: True, say=lambda _: None)
 
-    with pytest.raises(PositionLostError, match="lies after the end of the archived file"):
+    with pytest.raises(PositionLostError, match="is after the end of the archived file"):
         move(f"{begin.file}:{10**9}")
     assert move(begin.file).file == begin.file
     moment = dt.datetime.fromtimestamp(begun_us / 1e6, dt.UTC).isoformat()
@@ -182,7 +182,7 @@ def _backfilled_from_the_archive(captured: Archived, names: list[str], from_us: 
     first.unlink()
     other = b"\xfebin" + struct.pack("<IBIIIH", 1, 15, 999, 19, 23, 0)
     (captured.conf.parent / "archive" / file).write_bytes(other)
-    with pytest.raises(PositionLostError, match="the server id 999, this server has"):
+    with pytest.raises(PositionLostError, match="the server id 999, and the source has the server id"):
         make_plan(config, directory, RequestedInterval(from_us=earliest_us), now_us)
 
 
@@ -191,9 +191,9 @@ def _backfilled_from_the_archive(captured: Archived, names: list[str], from_us: 
     [
         (("binlog.000003", "binlog.000004"), ""),
         (("binlog.000003", "binlog.000004", "binlog.000005", "other.000001"), ""),
-        (("binlog.000003",), "lacks number 4 of binlog"),
-        (("binlog.000004",), "lacks number 3 of binlog"),
-        ((), "lacks number 3 of binlog"),
+        (("binlog.000003",), "lacks the file with number 4 of binlog"),
+        (("binlog.000004",), "lacks the file with number 3 of binlog"),
+        ((), "lacks the file with number 3 of binlog"),
     ],
     ids=["all", "more", "gap-after", "gap-before", "none"],
 )
@@ -228,9 +228,11 @@ def test_failover_a_foreign_file_is_refused_by_name() -> None:
     header = Header(description=b"", created=1000, server_id=7)
     assert foreign(header, "binlog.000003", 1000, FACTS) == ""
     assert foreign(header, "binlog.000003", 0, FACTS) == ""
-    assert "created at 1000, the one that was read at 900" in foreign(header, "binlog.000003", 900, FACTS)
+    assert "created at 1000, and the file that the engine read was created at 900" in foreign(
+        header, "binlog.000003", 900, FACTS
+    )
     other = Header(description=b"", created=1000, server_id=8)
-    assert "the server id 8, this server has 7" in foreign(other, "binlog.000003", 1000, FACTS)
+    assert "the server id 8, and the source has the server id 7" in foreign(other, "binlog.000003", 1000, FACTS)
 
 
 @pytest.mark.parametrize("checksum", [True, False], ids=["crc32", "none"])

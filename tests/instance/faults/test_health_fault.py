@@ -37,7 +37,7 @@ def test_fault_all_is_well(vitals: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("vitals", "words"),
     [
-        ({"tick_seconds": 95.0}, ["shop_engine", "95 s since the last one", "daemon", "`sluice up`"]),
+        ({"tick_seconds": 95.0}, ["shop_engine", "95 s since the last successful tick", "daemon", "`sluice up`"]),
         (
             {"tick_seconds": 95.0, "tick_failed": "OSError: database is locked", "tick_failed_seconds": 20.0},
             ["ticks of the sensor shop_engine fail", "daemon runs", "20 s ago with OSError: database is locked"],
@@ -45,13 +45,16 @@ def test_fault_all_is_well(vitals: dict[str, object]) -> None:
         ({"tick_seconds": 900.0, "tick_failed": "OSError: x", "tick_failed_seconds": 600.0}, ["no tick of the sensor"]),
         ({"tick_seconds": 700.0, "ever_ticked": False}, ["12 min since the engine started"]),
         ({"starting_seconds": 200.0}, ["starting for 3 min"]),
-        ({"batch": "#4", "batch_seconds": 400.0}, ["batch #4 has been out for 7 min", "Dagster has no run of it"]),
-        ({"batch": "#4", "batch_seconds": 400.0, "run": "QUEUED"}, ["its run is QUEUED", "queue"]),
+        (
+            {"batch": "#4", "batch_seconds": 400.0},
+            ["batch #4 was handed out and has no ack for 7 min", "Dagster has no run of the batch"],
+        ),
+        ({"batch": "#4", "batch_seconds": 400.0, "run": "QUEUED"}, ["the run of the batch is QUEUED", "queue"]),
         ({"batch": "#4", "batch_seconds": 9000.0, "run": "STARTED"}, ["2.5 h", "still works"]),
         ({"batch": "#4", "batch_seconds": 700.0, "run": "STARTED"}, ["12 min", "whether Spark answers"]),
         (
             {"failing": "3 runs in a row failed, the newest with: a type"},
-            ["3 runs in a row failed", "a type", "error to fix"],
+            ["3 runs in a row failed", "a type", "error to correct"],
         ),
         ({"unmoved_seconds": 700.0}, ["changes have waited for 12 min", "`sluice up`"]),
         ({"retention": "the source may purge what a restart would read in 4.0 h"}, ["may purge", "4.0 h"]),

@@ -55,7 +55,7 @@ def test_a_lost_lease_is_a_state_and_the_engine_takes_over_when_the_holder_dies(
             assert "is not held by this process" in first.status().reason
             with pytest.raises(SluiceError):
                 first.ack(before)
-            assert f"shop is read by process {holder.pid}" in wait_for("the engine waits", refusal)
+            assert f"process {holder.pid} on" in wait_for("the engine waits", refusal)
             with pytest.raises(SluiceError, match="is not started"):
                 first.status()
             captured.insert([4])

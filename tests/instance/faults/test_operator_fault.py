@@ -41,7 +41,7 @@ def test_fault_a_table_that_conf_newly_includes_is_not_half_there_silently(shop:
         with running(shop) as engine:
             (stopped,) = engine.status().stopped_tables
             assert (stopped.table, stopped.state) == ("late", "NEWLY_INCLUDED")
-            assert "re-snapshot it" in stopped.reason
+            assert "re-snapshot the table" in stopped.reason
             shop.run(f"CREATE TABLE IF NOT EXISTS {shop.database}.born_later (n INT PRIMARY KEY)")
             shop.run(f"INSERT INTO {shop.database}.late VALUES ({2 + again})")
             shop.insert([10 + again])

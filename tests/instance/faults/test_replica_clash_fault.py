@@ -69,11 +69,14 @@ def test_the_one_whose_dump_was_ended_waits_says_the_remedy_and_goes_on_by_itsel
         wait_for("it runs", lambda: is_running(one))
         copy_of_it = copied(production, tmp_path / "copy")
         with running(copy_of_it) as two:
-            wait_for("the first waits", lambda: "is dumped from" in one.status().reason)
+            wait_for("the first waits", lambda: "The clients that dump the server's binlog" in one.status().reason)
             status = one.status()
             assert status.state == "REPLICA_CLASH"
             assert "set `server_id` in `source` of shop" in status.reason
-            assert "127.0.0.1:" in status.reason.split("is dumped from")[1] or "localhost:" in status.reason
+            assert (
+                "127.0.0.1:" in status.reason.split("The clients that dump the server's binlog")[1]
+                or "localhost:" in status.reason
+            )
             production.insert([1])
             assert copy_of_it.take(two, 1) == [1]
             assert two.status().stream.connections == 1, "the one that waits ends nobody's dump"

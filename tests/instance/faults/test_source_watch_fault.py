@@ -104,7 +104,7 @@ def test_fault_a_source_that_may_no_longer_say_its_end_is_one_that_cannot_be_ask
     silent = ServerFacts(version="8.0.31", mariadb=False, server_uuid="u", gtid_enabled=gtid_enabled)
     watch = SourceWatch(parser, lambda *_: silent, 60.0, lambda: now[0])
     now[0] = 60.0 * UNASKED_LOOKS_MAX + 1
-    with pytest.raises(SourceConnectionError, match="does not say where its binlog ends"):
+    with pytest.raises(SourceConnectionError, match="did not report the end of its binlog"):
         watch.look()
     assert "REPLICATION CLIENT" in watch.trouble()
     assert parser.reconnected == []
@@ -159,7 +159,7 @@ def test_failover_the_watch_tells_how_long_the_saved_position_is_kept() -> None:
     assert "may purge" in strict.retention_trouble()
     saved.append(Position(epoch=1, file="binlog.000002", offset=900, server_uuid="u"))
     assert watch.retention_left_hours() == 0, "the alarm stays when what it warned of has come"
-    assert "a restart would be POSITION_LOST" in watch.retention_trouble()
+    assert "after a restart the engine would stop as POSITION_LOST" in watch.retention_trouble()
     saved.append(Position(epoch=1, file="binlog.000003", offset=900, server_uuid="another server's"))
     assert watch.retention_left_hours() is None
 

@@ -97,7 +97,7 @@ def test_what_was_counted_in_a_part_is_expected_of_the_whole_backfill(
 
 
 def test_a_time_that_is_gone_and_a_destination_that_has_not_begun_are_refused_backfill(captured: Captured) -> None:
-    with pytest.raises(ActRefusedError, match="has not begun"):
+    with pytest.raises(ActRefusedError, match="has no position yet"):
         plan(captured, RequestedInterval(from_us=SECOND_US))
     with running(captured) as engine:
         captured.insert([0])

@@ -24,14 +24,14 @@ def position(file: int, offset: int, server: str = "one") -> Position:
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ({"stop": "DDL_HELD"}, ("DDL_HELD", "resume it first")),
-        ({"snapshot": "READING"}, ("a snapshot of it is READING", "wait for its end")),
-        ({"known": False}, ("columns are not known",)),
+        ({"stop": "DDL_HELD"}, ("DDL_HELD", "resume the table first")),
+        ({"snapshot": "READING"}, ("a snapshot of the table is READING", "wait until the snapshot ends")),
+        ({"known": False}, ("are unknown, because the engine has read no change",)),
         ({"current_state": False}, ("no current-state table", "snapshot start")),
         ({"key": ()}, ("no key", "snapshot start")),
         ({"follows": True}, ("foreign keys", "snapshot start")),
         ({"statements": ("ALTER a", "TRUNCATE b", "c", "d")}, ("ALTER a; TRUNCATE b; c …", "later --from")),
-        ({"unlike": "old.sql"}, ("columns in old.sql", "a newer file in --schemas")),
+        ({"unlike": "old.sql"}, ("columns of the table in old.sql", "a newer file in --schemas")),
         ({"unread": "column 1 (id): differs"}, ("column 1 (id): differs", "later --from")),
         ({"partial": True}, ("binlog_row_image",)),
         ({"quarantined": True}, ("cannot be decoded",)),
@@ -75,13 +75,13 @@ def test_an_interval_holds_something_and_began_backfill() -> None:
 def test_the_tables_are_those_that_were_asked_for_or_all_backfill() -> None:
     assert rules.chosen(RequestedInterval(from_us=0), ("a.b", "a.c")) == ("a.b", "a.c")
     assert rules.chosen(RequestedInterval(from_us=0, tables=("a.c",)), ("a.b", "a.c")) == ("a.c",)
-    with pytest.raises(ConfigurationError, match=r"a\.d: not captured; captured are a\.b"):
+    with pytest.raises(ConfigurationError, match=r"the tables a\.d are not captured; captured tables: a\.b"):
         rules.chosen(RequestedInterval(from_us=0, tables=("a.d",)), ("a.b",))
 
 
 def test_the_binlog_is_the_one_that_the_cursor_is_of_backfill() -> None:
     assert rules.check_source("shop", position(1, 4), "one") == position(1, 4)
-    with pytest.raises(ActRefusedError, match="has not begun"):
+    with pytest.raises(ActRefusedError, match="has no position yet"):
         rules.check_source("shop", None, "one")
     with pytest.raises(ActRefusedError, match="reached the new server"):
         rules.check_source("shop", position(1, 4), "two")

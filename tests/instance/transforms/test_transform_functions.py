@@ -83,7 +83,7 @@ def test_a_file_that_changes_while_it_is_imported_has_no_identity(module: Path) 
     edits = "with open(__file__, 'a') as file:\n    file.write('# edited')"
     module.write_text(EDITION + edits)
     with pytest.raises(
-        ConfigurationError, match="the file of the module shop_notes changed while it was imported: start again"
+        ConfigurationError, match="the file of the module shop_notes changed during its import: start Sluice again"
     ):
         made("orders")
     module.write_text(EDITION)
@@ -99,7 +99,7 @@ def test_a_late_call_for_one_table_does_not_fail_the_others_with_the_same_functi
     try:
         with pytest.raises(TransformFailedError, match="did not return within"):
             hung.call(ROWS)
-        with pytest.raises(TransformFailedError, match="an earlier call has not returned yet"):
+        with pytest.raises(TransformFailedError, match="an earlier call of the function has not returned yet"):
             made("orders", seconds_max=0.1).call(nothing)
         assert made("orders", table="shop.lines").call(nothing) == nothing
         assert made("orders", destination="west").call(nothing) == nothing

@@ -124,7 +124,7 @@ def test_a_function_that_raises_stops_its_table_and_nothing_is_lost_or_doubled(t
     result = staged(tmp_path / "1", destination(version="1"), POISONED)
     (stop,) = result.stopped
     assert (stop.name, stop.state, stop.position) == ("shop.orders", TableState.TRANSFORM_FAILED, POISONED.start)
-    assert "its transform shop_rows:orders failed: it raised ValueError at shop_rows.py:7" in stop.reason
+    assert "the transform shop_rows:orders failed: the function raised ValueError at shop_rows.py:7" in stop.reason
     assert "cannot read" not in stop.reason, "the text of an error may have values"
     assert (rows_of(result), rows_of(result, "parents")) == ([], [(1, 7, "p")])
     write(modules, UPPER)
@@ -141,10 +141,10 @@ def test_a_function_that_hangs_stops_its_table_and_is_not_called_again_meanwhile
     try:
         (stop,) = first.stopped
         assert (stop.name, stop.state) == ("shop.orders", TableState.TRANSFORM_FAILED)
-        assert "it did not return within 0.2 s (`seconds_max`)" in stop.reason
+        assert "the function did not return within 0.2 s (`seconds_max`)" in stop.reason
         assert rows_of(first, "parents") == [(1, 7, "p")]
         (stop,) = staged(tmp_path / "2", config, POISONED, delivery=2).stopped
-        assert "an earlier call has not returned yet" in stop.reason
+        assert "an earlier call of the function has not returned yet" in stop.reason
     finally:
         module.done.set()
     (function,) = transform_functions._FUNCTIONS.values()
@@ -156,7 +156,7 @@ def test_a_function_that_hangs_stops_its_table_and_is_not_called_again_meanwhile
 def test_a_function_that_ends_the_thread_is_a_failure_and_no_end_of_the_engine(tmp_path: Path, modules: Path) -> None:
     write(modules, "\ndef orders(rows):\n    raise SystemExit(1)\n")
     (stop,) = staged(tmp_path, destination(), POISONED).stopped
-    assert "it raised SystemExit at shop_rows.py:6" in stop.reason
+    assert "the function raised SystemExit at shop_rows.py:6" in stop.reason
 
 
 def test_a_batch_of_which_the_function_drops_every_row_has_no_segment(tmp_path: Path, modules: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_statement_that_alters_a_column_of_the_function_stops_the_table(
     altered = change(TableChangeKind.SCHEMA, 50, schema=ORDERS, alterations=(alteration,), fills=fills)
     result = staged(tmp_path, destination(), batch(altered))
     assert [stop.state for stop in result.stopped] == ([TableState.DDL_UNSUPPORTED] if why else [])
-    assert all(f"altered its column {why}, which the transform" in stop.reason for stop in result.stopped)
+    assert all(f"altered the column {why}, which the transform" in stop.reason for stop in result.stopped)
 
 
 def test_a_table_that_gets_the_name_of_one_with_another_transform_stops(tmp_path: Path) -> None:
@@ -247,7 +247,9 @@ def test_rows_are_not_read_by_a_function_that_the_engine_does_not_have(tmp_path:
     write_tables(folder / TABLES_FILE, [ORDERS])
     before = SourceTables(config, "shop").table("shop.orders")
     write(modules, UPPER + "\n# another\n")
-    with pytest.raises(ActRefusedError, match=r"shop\.orders: the module of its transform was changed.*restart shop"):
+    with pytest.raises(
+        ActRefusedError, match=r"shop\.orders: the module of the table's transform changed.*restart shop"
+    ):
         SourceTables(config, "shop").reader(ORDERS, "")
     now = SourceTables(config, "shop").table("shop.orders")
     assert before is not None
@@ -269,8 +271,16 @@ def test_rows_are_not_read_by_a_function_that_the_engine_does_not_have(tmp_path:
             "the module shop_rows cannot be imported: RuntimeError: no license",
         ),
         ("shop_rows:Orders.rows", UPPER, "the module shop_rows has no function Orders.rows"),
-        ("upper", UPPER, "upper is not installed: installed are none (entry points of the group sluice.transforms)"),
-        ("sys:exit", UPPER, "sys:exit is in no file, so Sluice cannot detect a change of it: set `version`"),
+        (
+            "upper",
+            UPPER,
+            "upper is not installed; installed transforms: none (entry points of the group sluice.transforms)",
+        ),
+        (
+            "sys:exit",
+            UPPER,
+            "sys:exit has no source file, so Sluice cannot notice a change of the function: set `version`",
+        ),
     ],
 )
 def test_check_says_why_a_function_cannot_be_imported(
@@ -336,7 +346,7 @@ def test_check_calls_the_function_of_a_known_table(tmp_path: Path) -> None:
     assert warning.startswith("clients and brokers of shop stop at the first row of shop.orders")
     conf.write_text(conf.read_text().replace('"note", "size"', '"note", "id"'))
     (problem,) = transform_problems(load_config(tmp_path / "conf"))
-    assert problem.startswith("shop.orders of shop: its transform shop_rows:orders writes its key column id")
+    assert problem.startswith("shop.orders of shop: the transform shop_rows:orders writes the key column id")
 
 
 @pytest.mark.parametrize(
@@ -344,12 +354,15 @@ def test_check_calls_the_function_of_a_known_table(tmp_path: Path) -> None:
     [
         ({"transform": {**SETTINGS, "function": "a b"}}, "function"),
         ({"transform": {**SETTINGS, "reads": []}}, "reads"),
-        ({"transform": {**SETTINGS, "writes": []}}, "a transform without effect"),
+        ({"transform": {**SETTINGS, "writes": []}}, "the transform has no effect"),
         ({"transform": {**SETTINGS, "writes": ["a", "A"]}}, r"transform\.writes has a column twice"),
-        ({"transform": {**SETTINGS, "writes": ["_sluice_x"]}}, "Sluice's own"),
+        ({"transform": {**SETTINGS, "writes": ["_sluice_x"]}}, "reserved for Sluice"),
         ({"transform": {**SETTINGS, "seconds_max": 0}}, "seconds_max"),
         ({"transform": SETTINGS, "masks": {"Note": "null"}}, "the transform writes Note, which is masked"),
-        ({"transform": {**SETTINGS, "writes": ["Valid_From"]}, "history": True}, "a column of the table's history"),
+        (
+            {"transform": {**SETTINGS, "writes": ["Valid_From"]}, "history": True},
+            "which the table's history uses for a column of its own",
+        ),
         ({"transform": SETTINGS, "undecodable": "quarantine"}, "transform require undecodable: stop"),
     ],
 )
@@ -362,7 +375,7 @@ def test_an_equality_check_leaves_written_columns_out_and_refuses_dropped_rows()
     lake = {"id": "int", "amount": "int", "note": "bigint", "size": "int", "_sluice_order_key": "bigint"}
     found = plan(ORDERS, range(3), destination(), lake)
     assert ([column.name for column in found.columns], found.left_out) == (["id", "amount"], ("note", "size"))
-    with pytest.raises(RefusedError, match="its transform shop_rows:orders drops rows"):
+    with pytest.raises(RefusedError, match="the transform shop_rows:orders drops rows"):
         plan(ORDERS, range(3), destination(drops=True), lake)
 
 
@@ -389,7 +402,9 @@ def test_an_engine_transforms_rows_of_a_real_source_and_notices_an_edited_functi
         assert engine.status().stopped_tables == ()
         read(shop, tmp_path / "before")
         write(modules, UPPER.replace("note", "filler") + "\n# edited\n")
-        with pytest.raises(ActRefusedError, match="the module of its transform was changed since the engine started"):
+        with pytest.raises(
+            ActRefusedError, match="the module of the table's transform changed after the engine started"
+        ):
             read(shop, tmp_path / "after")
     write(modules, RAISES_AT_POISON.replace("note", "filler"))
     with running(shop) as engine:

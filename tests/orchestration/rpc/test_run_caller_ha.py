@@ -200,7 +200,7 @@ def test_ha_a_request_whose_answer_is_late_leaves_one_batch_whatever_comes_first
     assert (house.engine.head.end == batch.end) is rolled_back_first
 
 
-@pytest.mark.parametrize("error", [MetaError("the ledger did not answer"), LeaseLostError("process 7 holds it")])
+@pytest.mark.parametrize("error", [MetaError("the ledger did not answer"), LeaseLostError("process 7 holds the lease")])
 def test_ha_a_request_whose_outcome_the_engine_does_not_know_is_an_error(house: House, error: SluiceError) -> None:
     _, reference = appendable(house)
 

@@ -288,12 +288,12 @@ def test_a_decision_about_what_was_seen_before_is_refused_by_name(directory: Pat
     result, told, _ = launched(tmp_path, **APPROVE)
     assert not result.success
     assert (
-        f"another statement of shop.orders waits now: `{HELD.statement}` at {again.position}, not the one at {HELD.position}"
+        f"now waits for approval: `{HELD.statement}` at {again.position} instead of the statement at {HELD.position}"
         in told
     )
     result, told, _ = launched(tmp_path, **RESUME)
     assert not result.success
-    assert f"at {later} in DDL_UNSUPPORTED instead of at {PLACE}: it cannot be read" in told
+    assert f"at {later} in the state DDL_UNSUPPORTED (it cannot be read" in told
     _nothing_is_decided(directory)
     assert ReviewFiles(directory).approved("shop", "orders", again.order_key) == ""
 
@@ -304,8 +304,8 @@ def test_the_second_of_two_operators_does_not_replace_the_first_ones_plan(direct
     assert launched(tmp_path, **APPROVE)[0].success
     result, told, _ = launched(tmp_path, **{**APPROVE, "plan": "new_column"})
     assert not result.success
-    assert "is approved as apply already" in told
-    assert "`sluice schema approve shop shop.orders --plan new_column` replaces that" in told
+    assert "is already approved as apply, and" in told
+    assert "`sluice schema approve shop shop.orders --plan new_column` replaces the approval" in told
     assert ReviewFiles(directory).approved("shop", "orders", HELD.order_key) == "apply"
     assert launched(tmp_path, **APPROVE)[0].success, "the same decision again"
     _, told, _ = launched(tmp_path)

@@ -29,7 +29,7 @@ from tests.orchestration.fix_location import make_config, make_fake_ports, write
 MADE = Maintained(
     name="shop.orders",
     act=MaintenanceAct.COMPACT,
-    reason="21 of its files are small",
+    reason="21 files of the table are small",
     before=FileFacts(files=21, bytes=900, deleted=3),
     after=FileFacts(files=1, bytes=800, rows=12, deleted=2),
     version=9,
@@ -77,7 +77,7 @@ def test_what_was_done_is_in_the_metadata(tmp_path: Path, wishes: list[MaintainR
     )
     assert (found["marked_rows_before"], found["delta_version"]) == (3, 9)
     assert (found["dagster/row_count"], found["dagster/size_bytes"]) == (10, 800), "as the table's page shows it"
-    assert found["maintenance"] == "compact: 21 of its files are small"
+    assert found["maintenance"] == "compact: 21 files of the table are small"
 
 
 def test_a_table_that_cannot_be_looked_after_fails_the_run_by_name(

@@ -123,7 +123,7 @@ def test_a_backfill_is_of_the_only_destination_or_of_the_one_that_is_named(tmp_p
     assert isinstance(hour, BackfillRequest)
     assert hour.from_us == NOW_US - 3_600_000_000
     for operation in OperationKind:
-        with pytest.raises(ConfigurationError, match="no destination 'shoe'"):
+        with pytest.raises(ConfigurationError, match="the destination 'shoe' does not exist"):
             request_of(config, RowsConfig(operation=operation, destination="shoe"), NOW_US)
 
 
@@ -244,5 +244,7 @@ def test_a_job_without_a_destination_says_which_ones_there_are() -> None:
     assert one_destination("stock", {"shop", "stock"}) == "stock"
     with pytest.raises(ConfigurationError, match="`destination` is empty: write one of shop, stock"):
         one_destination("", {"shop", "stock"})
-    with pytest.raises(ConfigurationError, match="no destination 'shoe'; configured: shop"):
+    with pytest.raises(
+        ConfigurationError, match="the destination 'shoe' does not exist; configured destinations: shop"
+    ):
         one_destination("shoe", {"shop"})

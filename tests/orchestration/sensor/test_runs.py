@@ -212,7 +212,7 @@ def test_a_run_that_names_no_batch_merges_none(shop: Shop, config: dict[str, str
     )
     assert not result.success
     (failed,) = [event for event in result.all_events if event.is_step_failure]
-    told = "a batch is named by" if config else "begun"
+    told = "a batch is named by" if config else "has no position yet"
     assert told in str(failed.step_failure_data.user_failure_data)
     assert not materialized(result)
 

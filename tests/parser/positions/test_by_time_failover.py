@@ -71,7 +71,7 @@ def test_failover_by_time_names_what_nothing_takes_twice() -> None:
     plain = SearchedInterval(reached=True, statements=[statement("GRANT")])
     assert not_repeatable(plain, changed) == ""
     plain.statements.append(statement("ALTER TABLE orders"))
-    assert "a statement changed shop.orders" in not_repeatable(plain, changed)
+    assert "changed shop.orders" in not_repeatable(plain, changed)
     assert "XA transaction x was committed" in not_repeatable(SearchedInterval(reached=True, commits=["x"]), changed)
 
 
@@ -97,7 +97,7 @@ def test_failover_by_time_is_not_for_rows_that_are_not_told_whole(image: str) ->
     assert isinstance(lost, Lost)
     assert not lost.not_yet
     for words in (
-        f"binlog_row_image is {image.upper()}",
+        f"is {image.upper()}",
         "Safe options: restore the server",
         "re-snapshot the tables",
     ):

@@ -123,7 +123,7 @@ def test_one_half_of_an_xa_transaction_is_refused_and_both_halves_are_found_back
         (committed, prepared, ("XA COMMIT", "XA PREPARE")),
     ):
         first, second = statements
-        said = rf"names {named.gtid}, the {first} of the XA transaction .*, and not its {second} \({other.gtid}\)"
+        said = rf"names {named.gtid}, the {first} of the XA transaction .*, but not the GTID of its {second} \({other.gtid}\)"
         with pytest.raises(ConfigurationError, match=said):
             written.find(named.gtid, between.gtid, last.gtid)
     with pytest.raises(ConfigurationError, match=rf"names {prepared.gtid}.* XA COMMIT \(later\): .* Name both GTIDs"):
@@ -173,7 +173,11 @@ MYSQL = ServerFacts(server_uuid=UUID, mariadb=False, version="8.0", gtid_enabled
     ("facts", "text", "said"),
     [
         (dataclasses.replace(MYSQL, gtid_enabled=False), f"{UUID}:1", "the source has no GTIDs"),
-        (MYSQL, "0-1-5", "is not an entry of a GTID set; the source is a MySQL, whose form is UUID:5-7:9"),
+        (
+            MYSQL,
+            "0-1-5",
+            "is not an entry of a GTID set; the source is a MySQL server, whose GTID sets have the form UUID:5-7:9",
+        ),
         (dataclasses.replace(MYSQL, mariadb=True), f"{UUID}:1", "is not a MariaDB GTID; the source is a MariaDB"),
         (MYSQL, " , ", "names no transaction"),
     ],

@@ -58,7 +58,12 @@ SECONDS = "binlog_expire_logs_seconds"
         ({}, {SECONDS: "7200"}, 7200, "2.0 h only"),
         ({}, {SECONDS: "0", "expire_logs_days": "2"}, 2 * DAY, ""),
         ({}, {SECONDS: "0"}, math.inf, ""),
-        ({**RDS, "rds_retention": "NULL"}, {SECONDS: "2592000"}, 0, "only until it does not need the file itself"),
+        (
+            {**RDS, "rds_retention": "NULL"},
+            {SECONDS: "2592000"},
+            0,
+            "only as long as the service needs the file itself",
+        ),
         ({**RDS, "rds_retention": "6"}, {SECONDS: "2592000"}, 6 * 3600, "6 h only"),
         ({**RDS, "rds_retention": "168"}, {SECONDS: "3600"}, 7 * DAY, ""),
         (RDS, {SECONDS: "2592000"}, 0, "GRANT SELECT ON mysql.rds_configuration"),
@@ -66,7 +71,7 @@ SECONDS = "binlog_expire_logs_seconds"
         ({"version": "8.0.31-google"}, {SECONDS: "86400"}, DAY, ""),
         ({"version": "8.0.31-google"}, {SECONDS: "2592000"}, DAY, ""),
         ({"version": "8.0.31-google"}, {SECONDS: "604800"}, 7 * DAY, ""),
-        ({"version": "8.0.42-azure"}, {SECONDS: "0"}, 0, "as soon as nothing reads it"),
+        ({"version": "8.0.42-azure"}, {SECONDS: "0"}, 0, "as soon as no replica reads it"),
         ({"version": "8.0.42-azure"}, {SECONDS: "604800"}, 7 * DAY, ""),
     ],
 )

@@ -88,7 +88,7 @@ def test_rows_come_back_from_an_archive_in_a_folder_and_in_a_store(
     cursor = destination_files.read_ledger(pipeline.captured.directory).cursor
     assert cursor is not None
     (folder / cursor.file).write_bytes(files[cursor.file][: cursor.offset - 7])
-    with pytest.raises(ActRefusedError, match="put the later binlog files there, or build a past state"):
+    with pytest.raises(ActRefusedError, match="put the later binlog files into the archive, or build a past state"):
         backfill(request("binlogs"))
     earlier = backfill(request("binlogs", end=1045, into="past.earlier")).rebuilt
     assert earlier is not None

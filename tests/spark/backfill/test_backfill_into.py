@@ -59,7 +59,7 @@ def past(lake: Beside, version: int, images: Path | None, up_to: int) -> list[tu
     rows = build(given, BY_HAND)
     found = lake.rows(path, "id, note", "id")
     assert rows == len(found)
-    with pytest.raises(TableError, match="there is a Delta table"):
+    with pytest.raises(TableError, match="a Delta table exists"):
         build(given, BY_HAND)
     return found
 
@@ -130,7 +130,7 @@ def test_a_quiet_table_is_read_from_the_cursor_where_its_newest_version_ends_in_
     ("tables", "into", "sentence"),
     [
         ((), "past.orders", "--tables"),
-        (("shop.orders",), "orders", "not of the form DATABASE.TABLE"),
+        (("shop.orders",), "orders", "is not of the form DATABASE.TABLE"),
         (("shop.orders",), "shop.orders", "captured table"),
         (("shop.orders",), "shop.orders__history", "change log or history"),
     ],
@@ -183,7 +183,7 @@ def test_a_past_state_is_built_from_the_binlog_beside_the_live_table_backfill(
         assert pipeline.rows(newest.path) == pipeline.rows()
         assert deltalake.DeltaTable(pipeline.path).version() == live
         swapped_with(pipeline, engine, newest.table, done.rebuilt.table)
-        with pytest.raises(MergeFailedError, match="there is a Delta table"):
+        with pytest.raises(MergeFailedError, match="a Delta table exists"):
             into(900, 1045)
         with pytest.raises(ConfigurationError, match="use a later --from"):
             into(-5, 45)
@@ -235,7 +235,7 @@ def swapped_with(pipeline: Pipeline, engine: Engine, newest: str, older: str) ->
     asked = {name: SwapRequest(destination="shop", table=pipeline.name, rebuilt=name) for name in (newest, older)}
     rows = pipeline.rows()
     deltalake.DeltaTable(pipeline.path).delete("n IN (0, 4)")
-    assert "changes that are newer than the past state" in plan_swap(pipeline.config, asked[older]).refused
+    assert "changes were merged into the table after the time" in plan_swap(pipeline.config, asked[older]).refused
     run_swap(ports, pipeline.config, asked[newest], lambda _: None)
     assert pipeline.rows() == rows
     pipeline.change(

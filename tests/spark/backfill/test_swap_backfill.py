@@ -120,7 +120,8 @@ def test_a_swap_that_lacks_what_came_since_is_refused_backfill(shop: Shop) -> No
     shop.merge(shop.stage(changes([insert(9, PLACE.order_key + 16, "new")])))
     version, rows = deltalake.DeltaTable(shop.target.path).version(), shop.live()
     with pytest.raises(
-        MergeFailedError, match=r"1 batches with 1 changes that are newer than the past state.*up to now"
+        MergeFailedError,
+        match=r"1 batches with 1 changes were merged into the table after the time of the past state.*up to the present time",
     ):
         shop.swap()
     assert (deltalake.DeltaTable(shop.target.path).version(), shop.live()) == (version, rows)
@@ -166,7 +167,7 @@ def test_a_swap_after_a_conversion_that_was_killed_before_its_record_is_not_take
     made = deltalake.DeltaTable(shop.target.path)
     assert made.metadata().id != before.metadata().id
     if not by_us:
-        with pytest.raises(MergeFailedError, match="is not the one that the last run left"):
+        with pytest.raises(MergeFailedError, match="is not the table that the last run left"):
             shop.swap()
         return
     shop.swap()
@@ -205,7 +206,7 @@ def test_the_command_plans_refuses_and_swaps_backfill(shop: Shop, monkeypatch: p
 
     assert said("--plan", code=0)["refused"] == ""
     words[5] = "past.none"
-    assert "no past state of shop.orders" in said("--yes", code=1)["refused"]
+    assert "not a past state of shop.orders" in said("--yes", code=1)["refused"]
     words[5] = PAST
     assert said("--yes", code=0)["version_after"] == deltalake.DeltaTable(shop.target.path).version()
     assert shop.live() == [(1, "a"), (2, "b"), (3, "c")]
@@ -230,13 +231,13 @@ TOLD = (interval(3, 90), interval(4, 100), interval(5, 200, kind="maintenance"),
     ("changed", "more", "sentence"),
     [
         ({}, (), ""),
-        ({"of": "shop.items"}, (), "no past state"),
+        ({"of": "shop.items"}, (), "not a past state"),
         ({"ledger": "another"}, (), "ledger another"),
-        ({"version": 2}, (), "was changed after"),
-        ({"columns": COLUMNS[:1]}, (), "other columns than the table (note)"),
+        ({"version": 2}, (), "another program changed"),
+        ({"columns": COLUMNS[:1]}, (), "have different columns (note)"),
         ({}, (interval(7, 101),), "1 batches with 1 changes"),
         ({}, (interval(7, 101, ledger="another"),), ""),
-        ({}, (interval(7, 50, kind="repair", backfill="0123"),), "version 7 of the table is a repair"),
+        ({}, (interval(7, 50, kind="repair", backfill="0123"),), "version 7 of the table was written by a repair"),
         ({"base": 7}, (interval(7, 50, kind="backfill", backfill="0123"),), ""),
         ({"base": 1}, (), "no longer has the commits"),
     ],

@@ -205,7 +205,7 @@ def test_a_catalog_that_does_not_answer_fails_no_run_and_is_shown(tmp_path: Path
     )
     (told,) = catalog_troubles(directory)
     assert "no Spark Connect server answers" in told
-    assert "`sluice lake register` does at once" in told
+    assert "`sluice lake register` does so at once" in told
     many = Registered(failed={("main", "shop", f"t{number}"): "refused" for number in range(8)})
     (directory / RECORD).write_text(many.to_text())
     assert len(catalog_troubles(directory)) == 6

@@ -157,7 +157,7 @@ def test_a_table_of_another_owner_keeps_its_name_and_the_advice_ends_in_a_regist
     sparks.act(f"CREATE SCHEMA {schema}", f"CREATE TABLE {schema}.orders USING DELTA AS SELECT 7 AS theirs")
     record = register_tables(config, "east")
     assert sparks.ask(f"SELECT * FROM {schema}.orders") == [(7,)]
-    assert "remove it there" in record.failed["spark_catalog", schema, "orders"]
+    assert "remove that table from the catalog" in record.failed["spark_catalog", schema, "orders"]
     assert "valid name" in record.failed["spark_catalog", schema, "no name"]
     sparks.act(f"DROP TABLE {schema}.orders")
     again = lake_register(config, "east")
@@ -169,7 +169,7 @@ def test_register_repairs_what_others_removed_and_makes_no_table_where_none_is(t
     config, schema = lake_of(tmp_path, sparks, "shop.orders"), f"{tmp_path.name}_shop".lower()
     LakeTables(config.destination_dir("east")).keep({"shop.lost": ("id", 0)})
     record = register_tables(config, "east")
-    assert "there is no Delta table" in record.failed["spark_catalog", schema, "lost"]
+    assert "no Delta table exists" in record.failed["spark_catalog", schema, "lost"]
     assert not Path(config.table_path("east", "shop", "lost")).exists()
     sparks.act(f"DROP TABLE {schema}.orders")
     register_tables(config, "east")

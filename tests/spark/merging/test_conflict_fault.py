@@ -84,7 +84,7 @@ def test_fault_a_merge_that_a_user_s_optimize_came_before_is_done_again(conflict
 
 def test_fault_a_user_who_never_ends_tidying_stops_no_table() -> None:
     merge, session = merging(*itertools.repeat("OPTIMIZE", 99))
-    with pytest.raises(TableError, match="other writers commit to the Delta table") as refused:
+    with pytest.raises(TableError, match="other writers committed to the Delta table") as refused:
         merge._commit("MERGE", 7)
     assert not refused.value.own
     assert len(session.versions) == TRIES_MAX

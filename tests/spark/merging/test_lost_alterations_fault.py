@@ -56,7 +56,9 @@ def test_fault_alterations_that_are_there_afterwards_are_done_once() -> None:
 @pytest.mark.parametrize("lost", [0, 1])
 def test_fault_an_alteration_whose_commit_was_replaced_is_no_success(lost: int) -> None:
     table: Any = Table(2, frozenset({lost}))
-    with pytest.raises(LostCommitError, match="does not have what this run committed") as raised:
+    with pytest.raises(
+        LostCommitError, match="has a commit of another writer instead of the commit of this run"
+    ) as raised:
         alter(table, table, table.due)
     assert not raised.value.own
     alter(table, table, table.due)

@@ -130,7 +130,7 @@ def test_tables_whose_paths_clash_stop_and_vacuum_leaves_them_out(
         assert shop.snapshot("inner_read").state is SnapshotState.FAILED
         for reason in (stopped["inner_one"][1], shop.snapshot("inner_read").reason):
             assert f"is inside {shop.config.lake}/{base}/outer_one" in reason
-            assert "set `path`" in reason
+            assert "set another `path`" in reason
         assert "sluice snapshot resume" in shop.snapshot("inner_read").reason
         shop.require_equal(*inside)
         kept, gone = shop.stray("outer_one", "inner_one/part.parquet"), shop.stray("calm", "part.parquet")

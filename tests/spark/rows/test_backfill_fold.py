@@ -78,5 +78,5 @@ def test_files_of_different_columns_are_refused_backfill(tmp_path: Path) -> None
     other = Schema({"id": "int", "code": "string"}, key=("id", "code"))
     there = segments(tmp_path, [image(INSERT, 10, 1)])
     there += segments(tmp_path / "o", [Image(INSERT, 20, {"id": 1, "code": "a"})], schema=other)
-    with pytest.raises(TableError, match="columns changed"):
+    with pytest.raises(TableError, match="columns of the table changed"):
         folded("shop.items", there, tmp_path / "out.parquet", 30, changed_in=((-1, 30),))

@@ -123,7 +123,7 @@ def test_tables_that_cannot_be_read_anew_are_refused_by_name_backfill(
         assert [each.name for each in done.outcomes] == [pipeline.name]
         cursor = destination_files.read_ledger(pipeline.captured.directory).cursor
         SnapshotRecords(pipeline.captured.directory).begin(wanted(pipeline.name, cursor, time.time()))
-        with pytest.raises(ActRefusedError, match="a snapshot of it is"):
+        with pytest.raises(ActRefusedError, match="a snapshot of the table is"):
             pipeline.backfill(-5, tables=(pipeline.name,))
 
 

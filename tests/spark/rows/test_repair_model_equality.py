@@ -182,7 +182,7 @@ def test_rows_beyond_the_place_of_the_lake_are_left_alone_repair(tmp_path: Path)
 
 def test_a_row_that_was_there_and_is_not_found_by_its_key_is_not_removed_repair(tmp_path: Path) -> None:
     given_ = read(tmp_path, [], [1], [True], [False])
-    with pytest.raises(TableError, match="not found by their keys"):
+    with pytest.raises(TableError, match="the source did not find 1 rows by their keys"):
         repaired(given_, [], tmp_path / "made.parquet", 5)
     deleted = staged(tmp_path, [Image(DELETE, 1, 4)])
     made = repaired(given_, deleted, tmp_path / "made.parquet", 5).segment

@@ -276,10 +276,10 @@ def test_a_wider_column_takes_shards_that_are_narrower_yet_in_a_group(by_spark: 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "rename": (
         {"kind": "rename", "column": "name", "new_name": "title", "plan": "apply"},
-        "would rename its column name",
+        "would rename the column name",
     ),
-    "convert": ({"kind": "convert", "column": "name", "plan": "apply"}, "would convert its column name"),
-    "drop": ({"kind": "drop", "column": "name", "plan": "apply"}, "would drop its column name"),
+    "convert": ({"kind": "convert", "column": "name", "plan": "apply"}, "would convert the column name"),
+    "drop": ({"kind": "drop", "column": "name", "plan": "apply"}, "would drop the column name"),
 }
 
 
@@ -298,7 +298,7 @@ def test_changes_without_the_name_of_their_shard_are_refused_in_a_group(by_eithe
     plain = Schema({"id": "bigint", "name": "string"}, key=("id",))
     bare = Changes(plain, [Image(UPDATE_AFTER, 94, {"id": 3, "name": "whose?"})])
     before = by_either.rows()
-    with pytest.raises(MergeError, match="roll the batch back to have them staged again"):
+    with pytest.raises(MergeError, match="roll the batch back to have it staged again"):
         by_either.merge(by_either.lake.stage({TWO: [bare]}), [TWO])
     assert by_either.rows() == before
 
@@ -313,10 +313,10 @@ def test_other_words_of_conf_are_refused_before_anything_is_written(by_spark: Sh
             directory,
             ONE,
             Shard(column="shard", name="renamed"),
-            "under the shard '1', and conf/ calls it 'renamed' now",
+            "under the shard '1', and conf/ now calls this shard 'renamed'. Restore the name '1'",
         ),
         (directory, ONE, Shard(column="place", name="1"), "has the names of shards in shard, and conf/ has place"),
-        (directory, ONE, None, "has rows of 2 shards, and this table is none of them"),
+        (directory, ONE, None, "has rows of 2 shards, and this table is not one of these shards"),
         (other, "shop_3.orders", Shard(column="shard", name="1"), "belongs to the destination shop"),
     ):
         with pytest.raises(MergeError, match=sentence) as caught:

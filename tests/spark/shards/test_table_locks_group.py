@@ -164,7 +164,7 @@ def test_a_spark_that_this_host_does_not_reach_is_waited_for_in_a_group(
     with house.held(dataclasses.replace(THEIRS, host="b")):
         pass
     for _ in range(2):
-        with pytest.raises(TableError, match="run 1 of east ended while it wrote the Delta table") as caught:
+        with pytest.raises(TableError, match="run 1 of east ended during a commit to the Delta table") as caught:
             take(house)
         assert not caught.value.own
     assert not house.ended

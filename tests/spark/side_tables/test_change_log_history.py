@@ -140,5 +140,5 @@ def test_what_foreign_keys_changed_is_in_the_log_by_name_history(beside: Beside)
 
 def test_a_log_of_another_one_is_not_written_to_history(beside: Beside) -> None:
     beside.write(beside.stage(changes([insert(1, 16)])))
-    with pytest.raises(TableError, match="move it away"):
+    with pytest.raises(TableError, match="move that table away"):
         beside.write(beside.stage(changes([insert(1, 32)])), change_log=beside.target.history, history="")

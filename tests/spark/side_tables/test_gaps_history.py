@@ -183,7 +183,9 @@ def test_a_mirror_that_deltalake_cannot_read_is_refused_without_spark_history(
     )
     monkeypatch.setattr(history, "FEATURES", frozenset())
     given, current_state = taking(beside)
-    with pytest.raises(TableError, match="its current-state table has deletionVectors, which deltalake cannot read"):
+    with pytest.raises(
+        TableError, match="the current-state table, which has the features deletionVectors that deltalake cannot read"
+    ):
         given.take(current_state, current_state.snapshot.version, ["id"], (16, TIME_US), "{}")
 
 

@@ -126,11 +126,11 @@ def test_rows_that_were_read_open_versions_and_close_what_is_gone_history(beside
 @pytest.mark.parametrize(
     ("segment", "sentence"),
     [
-        (Changes(Schema(ORDERS.columns), [insert(1, 16)]), "it has no key"),
+        (Changes(Schema(ORDERS.columns), [insert(1, 16)]), "the table has no key"),
         (Changes(ORDERS, [Image(3, 16, {"id": 1})], partial=True), "binlog_row_image=FULL"),
         (
             Changes(Schema({"id": "bigint", "valid_to": "string"}, ("id",)), [Image(1, 16, {"id": 1})]),
-            "another column named valid_to",
+            "a column of its own with the name valid_to",
         ),
         (Changes(Schema({"id": "bigint", "a b": "string"}, ("id",)), [Image(1, 16, {"id": 1})]), "'a b'"),
     ],

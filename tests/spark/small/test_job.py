@@ -101,9 +101,7 @@ def test_small_tables_of_executors_that_lack_a_package_are_merged_in_the_run_and
     assert (report.way, lake.log("shop.a").history(1)[0]["operation"]) == ("small", "MERGE"), report.reason
     assert lake.rows("shop.a", "id", "name") == MERGED
     told = why_not_on_executors(lake.spark)
-    wanted = (
-        f"install Python {small_job.PYTHON} with deltalake {deltalake.__version__} and pyarrow {pa.__version__} there"
-    )
+    wanted = f"install Python {small_job.PYTHON} with deltalake {deltalake.__version__} and pyarrow {pa.__version__} on the executors"
     assert told.startswith(
         "the executors lack the Python package no_such_package: runs merge small tables in their own process"
     )

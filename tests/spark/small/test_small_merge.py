@@ -168,7 +168,7 @@ def test_fault_a_writer_that_is_always_faster_leaves_the_table_to_spark(
     conflicts = CommitConflicts()
     result = merge_small(job, conflicts)
     assert isinstance(result, Declined)
-    assert "committed to it first" in result.reason
+    assert "committed to the Delta table first" in result.reason
     assert conflicts.total == small_merge.TRIES_MAX
 
 

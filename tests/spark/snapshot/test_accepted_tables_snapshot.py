@@ -105,7 +105,7 @@ class Restored(Shop):
         def said() -> list[str]:
             self.merge_next(engine)
             problems = find_problems([], read_status(self.config).destinations)
-            return [each for each in problems if f"the table {name} stopped: " in each]
+            return [each for each in problems if f"the table {name} stopped in the state " in each]
 
         (sentence,) = wait_for(f"status says that {name} stopped", said, 120)
         return re.findall(r"`(sluice [^`]+)`", sentence)
@@ -155,7 +155,7 @@ def test_the_advice_for_a_restored_table_leads_to_an_equal_lake(shop: Restored) 
             assert commands[-1] == f"sluice schema resume shop {base}.{each}"
             assert set(commands[:-1]) == {f"sluice lake accept shop {base}.{each}"}
             refused = shop.command(commands[-1])
-            assert "is not resumed: its Delta table is still" in refused
+            assert "is not resumed: the Delta table is still" in refused
             assert "TABLE_RESTORED" in refused
             assert commands[0] in refused
         assert {*advice} == {each.table for each in read_ledger(shop.captured.directory).stopped_tables}
@@ -164,9 +164,9 @@ def test_the_advice_for_a_restored_table_leads_to_an_equal_lake(shop: Restored) 
             assert "is a RESTORE by another writer" in said
             assert "2 commits of runs are missing (4 inserts, 4 updates, 2 deletes), from binlog." in said
             assert "will be re-snapshotted" in said
-            assert ("It has no key: " in said) is (each == "loose")
+            assert ("The table has no key: " in said) is (each == "loose")
             assert ("marked as deleted" in said) is (each == "soft")
-            assert ("Its change log" in said) is (each in {"logged", "alone"})
+            assert ("The change log" in said) is (each in {"logged", "alone"})
         shop.command(advice["keyed"][-1])  # The advice of earlier versions ended with this command.
         assert shop.settled(engine) == shop.all_equal()
 
@@ -192,9 +192,9 @@ def test_a_restored_table_is_put_right_or_accepted_before_it_stops_or_as_it_is(s
         said = shop.command(kept[0], "--as-it-is")
         assert "1 commit of runs is missing (2 inserts, 2 updates, 1 deletes), from binlog." in said
         assert "the lake differs from the source until the missing rows are read" in said
-        assert "continues from its stop" in shop.command(kept[-1])
+        assert "continues from the position of its stop" in shop.command(kept[-1])
         shop.restore(whole)
-        assert "continues from its stop" in shop.command(back[-1])
+        assert "continues from the position of its stop" in shop.command(back[-1])
         assert shop.settled(engine) == {**shop.all_equal(), "kept": Verdict.DIFFERENT}
         (missing,) = re.findall(r"`(sluice snapshot start [^`]+)`", said)
         shop.command(missing)
@@ -219,7 +219,7 @@ def test_the_advice_for_a_missing_table_leads_to_an_equal_lake(shop: Restored) -
             assert "TABLE_MISSING" in refused
             assert commands[0] in refused
         shutil.move(f"{shop.location('back')}.away", shop.location("back"))
-        assert "continues from its stop" in shop.command(advice.pop("back")[-1])
+        assert "continues from the position of its stop" in shop.command(advice.pop("back")[-1])
         for each, commands in advice.items():
             assert commands[0] == f"sluice lake accept shop {shop.captured.database}.{each}"
             said = shop.command(commands[0])

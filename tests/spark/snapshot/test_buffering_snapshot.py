@@ -203,7 +203,7 @@ def test_a_table_whose_changes_cannot_be_buffered_delays_those_that_foreign_keys
     with monkeypatch.context() as patch:
         patch.setattr(table_buffering, "buffer_changes", refuses)
         buffering = made.take(batch)
-    assert "its changes could not be buffered" in str(buffering.errors[NAME])
+    assert "changes of the table could not be buffered" in str(buffering.errors[NAME])
     assert not (batch.directory / "derived" / "derived.json").exists(), "a repeated run would find no changes"
     assert not made.take(batch).errors
     assert (made.values(), made.images()) == ([3], 1)
@@ -237,7 +237,7 @@ def test_more_changes_than_a_publication_can_play_have_the_rows_read_again(
     made.take(made.batch(1, 2))
     made.take(made.batch(3, 4))
     why, through = made.holds.lost[NAME]
-    assert "more than 1 changes of values that its foreign keys refer to" in why
+    assert "more than 1 changes of values to which foreign keys of the table refer" in why
     assert not through
     assert (made.holds.open[NAME].after, made.values(), made.images()) == (4, [], 0)
     made.take(made.batch(5, 6))

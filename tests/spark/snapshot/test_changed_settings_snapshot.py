@@ -84,7 +84,7 @@ class Shop(Pipeline):
         shown = io.StringIO()
         Console(file=shown, width=400).print(render(StatusReport([], [told], [])))
         assert "all is well" not in shown.getvalue()
-        assert f"{len(tables)} of the tables are older in the lake" in shown.getvalue()
+        assert f"{len(tables)} tables in the lake are older" in shown.getvalue()
         results = self.compared()
         assert {name for name, each in results.items() if "older than the cursor" in each.reason} == tables
         assert {each.name for each in read_cut(self.config.lake, "shop").tables.values() if each.stopped} == names

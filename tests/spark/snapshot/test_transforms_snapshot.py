@@ -59,7 +59,7 @@ class Transformed(Shop, Broken):
         return (
             record is not None
             and record.is_open
-            and "DDL_UNSUPPORTED: a statement altered its column kind" in record.reason
+            and "DDL_UNSUPPORTED: a statement altered the column kind" in record.reason
         )
 
     def numbers(self, columns: str = "n, filler, size") -> set[tuple[object, ...]]:
@@ -124,7 +124,7 @@ def test_rows_of_a_snapshot_the_stream_a_repair_and_a_backfill_are_transformed_s
         shop.merge(engine)
         found = shop.compared()
         assert (found["numbers"].verdict, found["numbers"].left_out) == (Verdict.EQUAL, ("filler", "size"))
-        assert "its transform shop_rows:people drops rows" in found["people"].reason
+        assert "the transform shop_rows:people drops rows" in found["people"].reason
         shop.by_another_hand(f"DELETE FROM delta.`{shop.location('numbers')}` WHERE n = 2")
         with shop.streaming(engine):
             assert shop.repair(numbers).all_right

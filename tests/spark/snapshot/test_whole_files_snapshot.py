@@ -248,12 +248,12 @@ def test_identity_what_lies_where_the_table_of_a_snapshot_goes_is_left_to_spark(
     ("changed", "options", "told"),
     [
         ({"key": ()}, {}, "no key"),
-        ({"key": ("ID",)}, {}, "spells the key column ID otherwise"),
+        ({"key": ("ID",)}, {}, "spells the key column ID differently"),
         ({}, {"deletes": "soft"}, "marked"),
-        ({}, {"merge": "spark"}, "conf/ says so"),
-        ({}, {"layout": Layout(cluster_by=("value",))}, "defines its layout"),
+        ({}, {"merge": "spark"}, "conf/ sets `merge` so"),
+        ({}, {"layout": Layout(cluster_by=("value",))}, "defines the layout"),
         ({}, {"path": "hdfs://lake/orders"}, "neither in a folder of this machine nor in S3"),
-        ({"columns": (LakeColumn(name="a b", type="int"),)}, {}, "more than letters"),
+        ({"columns": (LakeColumn(name="a b", type="int"),)}, {}, "characters other than letters"),
         ({"since": SINCE + 1}, {}, "without a position"),
         ({"read_at_us": 0}, {}, "without a position"),
     ],
@@ -272,7 +272,7 @@ def test_a_snapshot_leaves_many_held_changes_to_spark(reading: Reading, monkeypa
     given = reading.publication(100, SINCE)
     assert not whole_files.why_not(given, NO_TABLE, ())
     monkeypatch.setattr(whole_files, "BUFFERED_ROWS_MAX", 1)
-    assert "2 changes of it were buffered" in whole_files.why_not(given, NO_TABLE, ())
+    assert "2 changes of the table were buffered" in whole_files.why_not(given, NO_TABLE, ())
     nullable = dataclasses.replace(given, columns=(LakeColumn(name="id", type="int"), given.columns[1]))
     assert "may be NULL" in whole_files.why_not(nullable, NO_TABLE, ())
 
@@ -420,4 +420,4 @@ def test_a_snapshot_leaves_large_buffered_changes_to_spark(reading: Reading, mon
     given = reading.publication(100, SINCE)
     assert not whole_files.why_not(given, NO_TABLE, ())
     monkeypatch.setattr(whole_files, "BUFFERED_BYTES_MAX", 100)
-    assert "1 changes of it were buffered" in whole_files.why_not(given, NO_TABLE, ())
+    assert "1 changes of the table were buffered" in whole_files.why_not(given, NO_TABLE, ())

@@ -197,7 +197,7 @@ def test_ddl_identity_rows_of_a_table_that_is_not_as_it_was_left_are_not_taken(l
     away.rename(away.with_name("away"))
     swap: dict[str, list[Segment]] = {"s.b": [named(20, "s.a", A)]}
     context = BatchContext(records=records, target_of=lake.target)
-    with pytest.raises(MergeError, match=r"s\.a before.*is missing") as told:
+    with pytest.raises(MergeError, match=r"renamed from s\.a.*is missing") as told:
         merge_batch(lake.stage(swap), {"s.b": targets["s.b"]}, lake.spark, context)
     assert [(each.table, each.state, each.for_good) for each in told.value.errors] == [("s.b", TABLE_MISSING, True)]
     away.with_name("away").rename(away)
@@ -239,5 +239,5 @@ def test_ddl_identity_a_quarantined_value_of_the_table_that_had_the_name_is_not_
 def test_ddl_a_batch_with_rows_beside_a_rename_is_refused(tmp_path: Path) -> None:
     lake = Lake(tmp_path, None)  # type: ignore[arg-type]  # nothing is merged
     directory = lake.stage({"s.a": [named(20, "s.b", B)], "s.c": [rows(LOG, 21, INSERT, ("x",))]})
-    with pytest.raises(StagedBatchError, match="has rows of before or after it"):
+    with pytest.raises(StagedBatchError, match="has rows from before or after the rename"):
         read_staged_batch(directory)

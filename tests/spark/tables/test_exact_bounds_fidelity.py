@@ -235,7 +235,7 @@ def test_maintenance_rewrites_files_with_rounded_bounds(
     done = optimize(lake.spark, table)
     assert done is not None
     assert (done.before.rounded_files, done.after.rounded_files) == (1, 0)
-    assert "rounded bounds" in done.reason
+    assert "are rounded" in done.reason
     assert by_every_reader(session, path, BIG) == [1, 1, 1]
     later = looked_at(table)
     assert later is not None

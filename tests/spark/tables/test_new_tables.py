@@ -76,7 +76,7 @@ def test_spark_makes_the_tables_where_it_has_been_told_more_about_them(lake: Lak
     )
     report = lake.merge({"shop.log": [Changes(KEYLESS, [Image(INSERT, 1, {"a": "x"})])]})["shop.log"]
     assert (report.way, report.rows_inserted) == ("spark", 1)
-    assert "settings of its own for new tables" in report.reason
+    assert "default properties for new tables" in report.reason
     assert lake.log("shop.log").metadata().configuration["delta.enableChangeDataFeed"] == "true"
 
 

@@ -24,5 +24,5 @@ def test_a_merge_tells_what_it_changed_and_what_it_wrote_anew_history(tmp_path: 
 def test_files_of_a_table_that_is_not_seen_are_asked_for_in_vain_and_say_so(tmp_path: Path) -> None:
     table = DeltaTable("shop.orders", str(tmp_path / "orders"), "app", {})
     table.refresh()
-    with pytest.raises(TableError, match=r"shop\.orders: there is no Delta table at .*orders"):
+    with pytest.raises(TableError, match=r"shop\.orders: no Delta table exists at .*orders"):
         table.scanned("id", 1, 2)

@@ -86,7 +86,7 @@ def test_ddl_the_copy_of_a_tool_brings_its_rows_or_the_table_is_read_again(
         assert [column.name for column in change.schema.columns] == ["id", "added", "v"]
     else:
         assert (change.kind, change.table, change.state) == (TableChangeKind.STOPPED, name, "DDL_UNSUPPORTED")
-        assert f"swapped for the copy shop.{copy}" in change.reason
+        assert f"the copy shop.{copy}" in change.reason
         assert isinstance(state, Stopped)
         assert state.schema is not None
         assert [column.name for column in state.schema.columns] == ["id", "added", "v"]
@@ -113,7 +113,7 @@ def test_ddl_a_copy_that_was_there_before_the_stream_brings_no_rows(tmp_path: Pa
         history.apply("RENAME TABLE orders TO _orders_del", "shop", at(250))
     (change,) = history.apply(swap, "shop", at(300))
     assert (change.table, change.kind, change.renamed_from) == ("orders", TableChangeKind.STOPPED, "shop._orders_gho")
-    assert "not every row was followed" in change.reason
+    assert "did not follow every row of the copy" in change.reason
 
 
 @pytest.mark.found
@@ -199,7 +199,7 @@ def test_ddl_a_table_that_has_stopped_takes_its_stop_along(tmp_path: Path) -> No
     assert onto_stopped.schema is not None, "consumers go on with its rows, and look at the rules of both names"
     assert (change.table, change.kind, change.renamed_from) == ("b", TableChangeKind.STOPPED, "shop.a")
     assert "which had stopped (ROWS_ELSEWHERE)" in change.reason
-    assert "resume shop.a, and this table continues with it" in change.reason
+    assert "resume shop.a, and this table continues too" in change.reason
     (later,) = history.apply("RENAME TABLE b TO c", "shop", at(400))
     assert (later.table, later.kind) == ("c", TableChangeKind.STOPPED)
 
@@ -210,7 +210,7 @@ def test_ddl_a_captured_table_that_leaves_the_filter_is_no_longer_fed(tmp_path: 
     assert history.apply("RENAME TABLE a TO outside", "shop", at(200)) == ()
     (change,) = history.apply("RENAME TABLE outside TO a", "shop", at(300))
     assert (change.kind, change.renamed_from) == (TableChangeKind.STOPPED, "")
-    assert "its rows are not in the lake under this name" in change.reason
+    assert "the lake does not have its rows under the new name" in change.reason
 
 
 def test_ddl_vitess_swaps_over_a_name_of_its_own(history: TableHistory) -> None:

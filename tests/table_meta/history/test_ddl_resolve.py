@@ -148,7 +148,7 @@ def test_ddl_a_table_map_that_fits_nothing_known_is_answered_too(tmp_path: Path)
         ("CREATE TABLE orders (a SPINOR(3))", "cannot be read"),
         ("ALTER TABLE orders ADD a int", "one CREATE TABLE statement"),
         ("CREATE TABLE orders LIKE items", "one CREATE TABLE statement"),
-        ("CREATE TABLE items (a int)", "the statement creates items"),
+        ("CREATE TABLE items (a int)", "the statement creates items instead of the table"),
         ("CREATE TABLE orders (a text)", "DEFAULT CHARSET"),
     ],
 )
@@ -191,7 +191,9 @@ def test_resume_says_that_a_snapshot_is_still_being_canceled(tmp_path: Path) -> 
     meta = FileLedger(directory)
     records = SnapshotRecords(directory)
     records.begin(wanted("shop.orders", at(150), 0.0))
-    with pytest.raises(ActRefusedError, match=r"its snapshot is WANTED\. If it was canceled, the engine ends it"):
+    with pytest.raises(
+        ActRefusedError, match=r"its snapshot is WANTED\. If the snapshot was canceled, the engine ends the snapshot"
+    ):
         resume(directory, "shop.orders")
     records.update("shop.orders", lambda now: now.canceled())
     stop = StoppedTable(

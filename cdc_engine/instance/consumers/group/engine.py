@@ -92,7 +92,7 @@ class GroupEngine:
     def consumers(self) -> GroupConsumers:
         """The consumers. Raises NotStartedError if they are not served here, LeaseLostError if another process has them."""
         if self._consumers is None:
-            raise NotStartedError(f"destination:{self.name} should start first: {self._reason or 'it begins'}")
+            raise NotStartedError(f"destination:{self.name} should start first: {self._reason or 'it is starting'}")
         self._lease.check()
         return self._consumers
 
@@ -244,9 +244,9 @@ class GroupEngine:
 
 
 def _waits(missing: dict[str, str]) -> str:
-    return "; ".join(f"it waits for its member {name}: {why}" for name, why in sorted(missing.items()))
+    return "; ".join(f"the group waits for its member {name}: {why}" for name, why in sorted(missing.items()))
 
 
 def _held_by(holder: Holder | None, name: str) -> str:
     who = f"process {holder.pid} on {holder.host}" if holder is not None else "another process"
-    return f"{name} is served by {who}; this one takes over when that ends"
+    return f"{who} serves the group {name}; this process takes over when {who} ends"

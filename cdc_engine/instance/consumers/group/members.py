@@ -85,7 +85,7 @@ class Members:
 
 def _clock_of(name: str, consumers: Consumers) -> MemberClock:
     if consumers.source is None:
-        raise NotStartedError(f"{name} has no source whose clock can be compared")
+        raise NotStartedError(f"the clock of the source of {name} cannot be compared")
     return MemberClock(name, SourceAsker(consumers.source))
 
 
@@ -159,7 +159,7 @@ class MemberStream:
     def chosen(self, pieces: Sequence[WindowPiece], state: State) -> tuple[tuple[Chosen, ...], State]:
         """Selects from pieces of the last look. Raises ConsumerStoppedError as `Selection` does."""
         if self._read is None:
-            raise NotStartedError(f"the engine of {self.name} does not run here; `sluice status` says why")
+            raise NotStartedError(f"the engine of {self.name} does not run in this process; `sluice status` shows why")
         return self._read[1].selection.chosen(pieces, state)
 
     def readable(self, pieces: Sequence[WindowPiece]) -> int | None:

@@ -140,7 +140,9 @@ class SchemaRepository:
         if not lines:
             return []
         if lines[0] != _HEADER:
-            raise MetaError(f"{self._path} is not a schema history of format {FORMAT}; move it away: {WITHOUT_IT}")
+            raise MetaError(
+                f"{self._path} is not a schema history of format {FORMAT}; move this file away: {WITHOUT_IT}"
+            )
         return holding(self._record(line, number) for number, line in enumerate(lines[1:], start=2))
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
@@ -155,7 +157,8 @@ class SchemaRepository:
                 sync(self._path.parent)
         except OSError as error:
             raise MetaError(
-                f"the schema history {self._path} cannot be written ({error.strerror}): free space or give permission there"
+                f"the schema history {self._path} cannot be written ({error.strerror}): free space on its "
+                "disk, or permit writing to its folder"
             ) from error
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
@@ -164,7 +167,8 @@ class SchemaRepository:
             replace_file(self._path, _HEADER + b"".join(record.to_line() for record in records))
         except OSError as error:
             raise MetaError(
-                f"the schema history {self._path} cannot be written ({error.strerror}): free space or give permission there"
+                f"the schema history {self._path} cannot be written ({error.strerror}): free space on its "
+                "disk, or permit writing to its folder"
             ) from error
 
     def __str__(self) -> str:
@@ -175,7 +179,8 @@ class SchemaRepository:
             return HistoryRecord.from_line(line)
         except (ValueError, KeyError, TypeError) as error:
             raise MetaError(
-                f"line {number} of the schema history {self._path} is damaged; restore the file, or move it away: {WITHOUT_IT}"
+                f"line {number} of the schema history {self._path} is damaged; restore the file, or move the "
+                f"file away: {WITHOUT_IT}"
             ) from error
 
     def _truncate(self, size_bytes: int) -> None:

@@ -68,9 +68,10 @@ class SharedRepository:
                 return holding(self._records(head, there))
             if self._head() == head:
                 raise MetaError(
-                    f"{self} lacks {len(chunks) - len(there)} of its chunks; restore them, or remove all of its records: {WITHOUT_IT}"
+                    f"{self} lacks {len(chunks) - len(there)} of its chunks; restore these chunks, or remove "
+                    f"all records of the schema history: {WITHOUT_IT}"
                 )
-        raise MetaError(f"{self} was replaced each time while it was read; try again")
+        raise MetaError(f"{self} was replaced during each attempt to read it; try again")
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
         chunks = list(_chunks(records))
@@ -103,8 +104,8 @@ class SharedRepository:
             yield
         except StaleWriteError as error:
             raise LeaseLostError(
-                f"{self} was written by another process, so the write of lease {self._token} is refused: this engine writes no more; "
-                "it takes the destination again when the lease is free"
+                f"{self} was written by another process, so the write of lease {self._token} is refused: this "
+                "engine writes no more, and continues when it gets the lease again"
             ) from error
 
     def _settled(self) -> RepositoryHead:
@@ -136,12 +137,14 @@ class SharedRepository:
         try:
             record = json.loads(kept.text)
             if record["format"] != FORMAT:
-                raise ValueError(f"it has format {record['format']}, this version of Sluice reads format {FORMAT}")
+                raise ValueError(
+                    f"the record has format {record['format']}, and this version of Sluice reads format {FORMAT}"
+                )
             return RepositoryHead(int(record["generation"]), int(record["texts"]), kept.version)
         except (ValueError, KeyError, TypeError) as error:
             raise MetaError(
-                f"{self} cannot be read ({error}): run the version of Sluice that wrote it, restore {HEAD}, "
-                f"or remove all of its records: {WITHOUT_IT}"
+                f"{self} cannot be read ({error}): run the version of Sluice that wrote the schema history, "
+                f"restore {HEAD}, or remove all records of the schema history: {WITHOUT_IT}"
             ) from error
 
     def _records(self, head: RepositoryHead, chunks: list[StoredRecord]) -> Iterator[HistoryRecord]:
@@ -151,7 +154,8 @@ class SharedRepository:
                     yield HistoryRecord.from_line(line.encode())
                 except (ValueError, KeyError, TypeError) as error:
                     raise MetaError(
-                        f"{head.name(number)} of {self} is damaged; restore it, or remove all records of the schema history: {WITHOUT_IT}"
+                        f"{head.name(number)} of {self} is damaged; restore this record, or remove all "
+                        f"records of the schema history: {WITHOUT_IT}"
                     ) from error
 
 

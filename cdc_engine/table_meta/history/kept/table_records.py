@@ -45,7 +45,7 @@ def snapshot_records(snapshot: SchemaSnapshot, position: Position) -> Iterator[H
             else:
                 yield table_record(RecordKind.SNAPSHOT, position, schema)
         except Exception as error:  # A defect of Sluice stops only this table.
-            why = f"its columns cannot be followed: {defect_text(error)}"
+            why = f"Sluice cannot follow the columns of the table: {defect_text(error)}"
             yield stopped_record(position, name, Stopped(state=SCHEMA_UNKNOWN, reason=why))
     for database, table in snapshot.unknown_tables:
         yield HistoryRecord(kind=RecordKind.UNKNOWN, position=position, database=database, table=table)

@@ -144,7 +144,7 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
         except UnreadableError as error:
             unreadable.append((*name, f"information_schema shows a column of a type that cannot be read: {error}"))
         except Exception as error:  # A defect of Sluice stops only this table.
-            unreadable.append((*name, f"its columns cannot be followed: {defect_text(error)}"))
+            unreadable.append((*name, f"Sluice cannot follow the columns of the table: {defect_text(error)}"))
     whole = []
     with connection.cursor(Cursor) as cursor:
         for table in tables:
@@ -153,7 +153,7 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
             except MySQLError:
                 raise
             except Exception as error:  # A defect of Sluice stops only this table.
-                reason = f"the defaults of its columns cannot be followed: {defect_text(error)}"
+                reason = f"Sluice cannot follow the defaults of the columns of the table: {defect_text(error)}"
                 unreadable.append((table.database, table.table, reason))
         elsewhere = tuple(_elsewhere(cursor, engines, server.flavour))
     return SchemaSnapshot(server, databases, tuple(whole), tuple(unreadable), elsewhere)
@@ -186,7 +186,8 @@ def stable_snapshot(
             return after, position
         before = after
     raise SourceConnectionError(
-        f"the schema of the source changed during each of {ATTEMPTS_MAX} snapshots; start again when it is at rest"
+        f"the schema of the source changed during each of {ATTEMPTS_MAX} snapshots; start again when no "
+        "statement changes the schema"
     )
 
 
@@ -223,7 +224,7 @@ def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> d
                 on_update=on_update if on_update in {CASCADE, SET_NULL} else "",
                 doubt=""
                 if (database, table, constraint) in actions
-                else "the account may not see what it does to rows; grant it SELECT on both tables",
+                else "the user may not see the foreign key's actions; grant SELECT on both tables to the user",
             )
         )
     return found
@@ -236,13 +237,16 @@ def _elsewhere(cursor: Cursor, engines: dict[tuple[str, str], str], flavour: str
     for name, engine in sorted(engines.items()):
         if not rows_elsewhere(engine):
             continue
-        yield (*name, f"the rows of a table of ENGINE={engine} are not in its row events")
+        yield (*name, f"row events do not contain the rows of a table of ENGINE={engine}")
         statement: Statement | None = None
         if engine == "MRG_MYISAM":
             with contextlib.suppress(MySQLError):
                 statement = _shown_table(cursor, name, flavour)
         for member in statement.union if isinstance(statement, CreateTable) else ():
-            over = f"the MERGE table {'.'.join(name)} is over it: rows can change without row events of their own"
+            over = (
+                f"the MERGE table {'.'.join(name)} contains the table, so rows can change without row events of "
+                "the table"
+            )
             yield (member.database or name[0], member.table, over)
 
 
@@ -366,7 +370,7 @@ def _shown_default(shown: str | None, extra: str, notation: _Notation, declared:
         return None
     default = read_default(TokenCursor(tokens(shown))) if notation is _Notation.EXPRESSION else Default(shown)
     if _is_cut(shown, default, notation, declared):
-        raise ValueError("information_schema does not show all of it")
+        raise ValueError("information_schema does not show the whole default")
     if notation is _Notation.EXPRESSION:
         return default
     if "DEFAULT_GENERATED" in extra:

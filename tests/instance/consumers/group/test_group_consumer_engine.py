@@ -76,7 +76,7 @@ def test_group_is_served_where_all_members_run_and_follows_them_to_another_host_
     try:
         told = here.status()
         assert told["state"] == "STARTING"
-        assert "it waits for its member" in told["reason"]
+        assert "the group waits for its member" in told["reason"]
         assert not here.held()
         here.members["west"] = there.members.pop("west")
         wait_for("it is served", is_in(here.group, "RUNNING"))
@@ -85,7 +85,10 @@ def test_group_is_served_where_all_members_run_and_follows_them_to_another_host_
         assert here.group.consumers.statuses() == ()
         del here.members["west"]
         (trouble,) = here.group.status().troubles
-        assert trouble == "west does not run here: process 1 on elsewhere reads west; the group waits"
+        assert (
+            trouble
+            == "the member west does not run in this process: process 1 on elsewhere reads west; the group waits"
+        )
         there.members = {name: Fake(name).consumers for name in ("east", "west")}
         here.members.clear()
         wait_for("it is served there", is_in(there.group, "RUNNING"))
@@ -127,7 +130,9 @@ def test_group_is_kept_by_the_launcher_and_names_the_engines_of_consumers_that_i
         (directory := host.config.destination_dir("west")).mkdir(parents=True)
         other_host = FileLease(directory)
         assert other_host.try_acquire()
-        wait_for("it says who reads west", lambda: "`sluice instance release west` there" in host.status()["reason"])
+        wait_for(
+            "it says who reads west", lambda: "`sluice instance release west` on that host" in host.status()["reason"]
+        )
         launcher.give_up("all")
         assert sorted(launcher.kept()) == ["all"], "it goes where its members go"
     finally:
@@ -138,14 +143,14 @@ def test_group_is_kept_by_the_launcher_and_names_the_engines_of_consumers_that_i
 def test_group_says_how_far_the_clocks_of_its_sources_differ_consumer() -> None:
     members = (
         MemberFigures(name="east", ahead_seconds=-1.5),
-        MemberFigures(name="north", trouble="its engine is POSITION_LOST: gone"),
+        MemberFigures(name="north", trouble="the engine of the destination is POSITION_LOST: gone"),
         MemberFigures(name="west", ahead_seconds=0.5),
     )
     figures = GroupFigures(members=members)
     assert figures.clocks_differ_seconds == 2.0
     silent, clocks = figures.troubles(30.0)
     assert (
-        silent
-        == "north sends nothing: its engine is POSITION_LOST: gone; the group waits 30 s and continues without it"
+        silent == "the member north sends nothing: the engine of the destination is POSITION_LOST: gone; "
+        "the group waits 30 s and continues without it"
     )
     assert "differ by 2.0 s" in clocks

@@ -137,5 +137,5 @@ def test_the_table_list_is_read_as_it_was_written(tmp_path: Path) -> None:
 )
 def test_a_table_list_of_another_shape_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "tables.json").write_text(content)
-    with pytest.raises(MetaError, match="delete it"):
+    with pytest.raises(MetaError, match="delete this file"):
         read_tables(tmp_path / "tables.json")

@@ -117,7 +117,8 @@ def test_ha_a_history_that_is_not_understood_is_refused() -> None:
     newer = json.dumps({**json.loads(kept.text), "format": 2, "more": "fields"})
     documents.write(HEAD, newer, version=kept.version, token=1)
     with pytest.raises(
-        MetaError, match=r"it has format 2, this version of Sluice reads format 1.*run the version of Sluice that"
+        MetaError,
+        match=r"the record has format 2, and this version of Sluice reads format 1.*run the version of Sluice that",
     ):
         writer.append([record(2)])
     documents.remove(HEAD)
