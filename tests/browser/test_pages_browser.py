@@ -118,7 +118,7 @@ def test_the_page_of_a_table_says_where_its_rows_come_from(page: Page, shop: Sho
 
 @pytest.mark.found
 def test_a_comment_that_changes_is_shown(page: Page, shop: ShopStack) -> None:
-    """Number 30: the comments of the source were on no page."""
+    """Defect 30: no page of Dagster showed the comments of the source."""
     shop.change_comment("orders", "what customers bought")
 
     def described() -> bool:
@@ -146,7 +146,7 @@ def test_a_comment_is_shown_as_it_is_in_the_source(page: Page, shop: ShopStack) 
 
 @pytest.mark.found
 def test_the_graph_shows_that_checks_passed_and_the_engine_observed(page: Page, shop: ShopStack) -> None:
-    """Number 30: "0 / 2 Passed" beside a green tick on a table that had just been merged, and an engine that was "Never materialized"."""
+    """Defect 30: a table that had just been merged had "0 / 2 Passed" next to a green tick, and an engine was "Never materialized"."""
     page.goto("/assets/shop/orders?view=overview")
     expect(said(page, "Latest check results").locator("xpath=..").get_by_text("1", exact=True)).to_be_visible()
     page.goto("/assets/shop/engine?view=overview")
@@ -189,7 +189,7 @@ def test_a_backfill_from_the_launchpad_ends_with_every_check_green(page: Page, s
 
 @pytest.mark.found
 def test_lag_and_throughput_are_drawn(page: Page, shop: ShopStack, pictures: Keep) -> None:
-    """Number 30: the page of the engine showed lag and throughput as rows of block characters."""
+    """Defect 30: the page of the engine showed lag and throughput as rows of block characters."""
     page.goto("/assets/shop/engine?view=overview")
     button(page, "Plots$").click()
     for number in ("lag_seconds", "rows_per_second", "ring_bytes"):
@@ -237,7 +237,7 @@ def test_materialize_on_a_table_reads_its_rows_anew(page: Page, shop: ShopStack)
 
 @pytest.mark.found
 def test_the_plan_is_shown_before_the_change_is_approved(page: Page, shop: ShopStack, pictures: Keep) -> None:
-    """Number 30: what an operator approves on the command line had no counterpart with the plan in Dagster's pages."""
+    """Defect 30: Dagster's pages had no plan for what an operator approves on the command line."""
     shop.rename_column("customers", "tier", "level")
     page.goto(f"{LOCATION}/jobs/decide/playground")
     expect(said(page, "No errors")).to_be_visible()

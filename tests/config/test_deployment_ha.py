@@ -72,7 +72,7 @@ def test_ha_a_meta_that_cannot_work_is_refused(tmp_path: Path, meta: str, said: 
 @pytest.mark.found
 @pytest.mark.parametrize("text", [each for each in CONFS if "lake:" in each])
 def test_ha_each_conf_of_the_page_has_one_spark(tmp_path: Path, text: str) -> None:
-    """Number 22: the page had a Spark of each host, which can write over a commit of the other one's in S3."""
+    """Defect 22: the page described one Spark for each host. In S3, such a Spark can overwrite a commit of the other host's Spark."""
     assert several_sparks(load_config(write(tmp_path, text))) == ""
 
 
@@ -86,7 +86,7 @@ def test_ha_each_conf_of_the_page_has_one_spark(tmp_path: Path, text: str) -> No
 def test_ha_several_hosts_with_a_spark_each_on_one_lake_in_s3_are_refused(
     tmp_path: Path, kind: str, spark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 22: `check` passed, and a host that was suspended during a commit replaced a commit on which others had built."""
+    """Defect 22: `check` passed. A host that was suspended during a commit then replaced a commit on which others had built."""
     page = next(each for each in CONFS if f"kind: {kind}" in each)
     shared = page.replace("spark:\n  remote: sc://spark:15002\n", f"{spark}\n")
     assert shared != page

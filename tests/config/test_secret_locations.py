@@ -254,7 +254,7 @@ def test_boto3_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
     "value", ["*open-sesame-41", "!open-sesame-41 x", "'open-sesame-41", "a: open-sesame-41: b", "%open-sesame-41"]
 )
 def test_an_error_of_yaml_names_the_line_and_shows_no_part_of_the_file(value: str) -> None:
-    """Number 29: the parser's error quoted the lines around it, or the value, which may be a password."""
+    """Defect 29: the parser's error quoted the value, which may be a password, or the lines around it."""
     problems: list[str] = []
     assert not mapping_of("sluice.yaml", f"lake: data\npassword: {value}\n", problems)
     (problem,) = problems
@@ -279,7 +279,7 @@ def test_an_error_of_yaml_names_the_line_and_shows_no_part_of_the_file(value: st
     ],
 )
 def test_a_remote_of_spark_that_cannot_be_read_is_refused_without_a_part_of_it(tmp_path: Path, remote: str) -> None:
-    """Number 29: `check` showed a password in the address of Spark, or "Port could not be cast to integer value as 'open'"."""
+    """Defect 29: `check` showed a password in the address of Spark, or "Port could not be cast to integer value as 'open'"."""
     (tmp_path / "destinations").mkdir()
     (tmp_path / "sluice.yaml").write_text(yaml.safe_dump({"spark": {"remote": remote}}))
     with pytest.raises(ConfigurationError) as raised:

@@ -38,7 +38,7 @@ ENCODED = {
 
 @pytest.mark.found
 def test_identity_a_name_is_one_folder_and_ordinary_names_stay_as_they_are() -> None:
-    """Number 6: table names are used as paths."""
+    """Defect 6: table names were used as paths."""
     assert [path_segment(name) for name in UNCHANGED] == UNCHANGED
     assert {name: path_segment(name) for name in ENCODED} == ENCODED
     names = [*UNCHANGED, *ENCODED, *ENCODED.values()]
@@ -47,7 +47,7 @@ def test_identity_a_name_is_one_folder_and_ordinary_names_stay_as_they_are() -> 
 
 @pytest.mark.found
 def test_identity_a_name_of_escaped_characters_alone_fits_a_file_system() -> None:
-    """Number 6: the folder name for a name of 64 slashes needs more bytes than a file system allows."""
+    """Defect 6: the folder name for a name of 64 slashes needed more bytes than a file system allows."""
     names = ["/" * 64, "/" * 63 + "\\", "漢" * 64]
     found = [path_segment(name) for name in names]
     assert max(len(each.encode()) for each in found) <= SEGMENT_BYTES_MAX
@@ -61,7 +61,7 @@ def config_of(root: Path, **destinations: str) -> SluiceConfig:
 
 @pytest.mark.found
 def test_identity_no_table_is_outside_the_lake_or_inside_another_one(tmp_path: Path) -> None:
-    """Number 6: a table name with `..` leaves the lake, takes another table's path, or one of Sluice's own."""
+    """Defect 6: a table name with `..` was outside the lake, at another table's path, or at one of Sluice's own paths."""
     config = config_of(tmp_path, shop="")
     lake = Path(config.lake)
     for name in ("../../../outside", "../billing/inv", "../_sluice_cuts/shop", "orders/2024", "..", "."):
@@ -76,7 +76,7 @@ def test_identity_no_table_is_outside_the_lake_or_inside_another_one(tmp_path: P
 
 @pytest.mark.found
 def test_identity_a_shard_s_path_has_its_names_as_folders(tmp_path: Path) -> None:
-    """Number 6: the groups of a shard's pattern are used as paths."""
+    """Defect 6: the groups of a shard's pattern were used as paths."""
     rule = "shards: [{tables: 'shop_([0-9]+)\\.(.*)', into: 'shop/{2}'}]"
     config = config_of(tmp_path, shop=rule)
     assert config.table_path("shop", "shop_1", "../../x") == f"{config.lake}/shop/@002e.@002f..@002fx"
@@ -86,7 +86,7 @@ def test_identity_a_shard_s_path_has_its_names_as_folders(tmp_path: Path) -> Non
 @pytest.mark.found
 @pytest.mark.parametrize("path", ["lake/shop/orders/2024", "lake/shop/items/../orders/2024", "lake/shop/./orders/x/y"])
 def test_identity_a_path_inside_another_table_s_is_a_clash(tmp_path: Path, path: str) -> None:
-    """Number 6: a table inside another one's folder loses its files to VACUUM."""
+    """Defect 6: a table inside another table's folder lost its files to VACUUM."""
     config = config_of(tmp_path, shop=f"tables: {{crm.old: {{path: {path}}}}}")
     (clash,) = path_clashes(config, {"shop": ["shop.orders", "shop.others"]})
     assert "crm.old of shop" in clash
@@ -98,7 +98,7 @@ def test_identity_a_path_inside_another_table_s_is_a_clash(tmp_path: Path, path:
 
 @pytest.mark.found
 def test_identity_paths_in_a_store_are_compared_as_the_store_reads_them(tmp_path: Path) -> None:
-    """Number 6: `s3a://` and a doubled slash mean the same location in a store."""
+    """Test for defect 6: `s3a://` and a doubled slash mean the same location in a store."""
     other = "tables: {crm.old: {path: 's3a://bucket/lake//shop/orders'}}"
     folder = conf(tmp_path, shop=other)
     (folder / "sluice.yaml").write_text("data_dir: data\nlake: s3://bucket/lake\n")
@@ -109,7 +109,7 @@ def test_identity_paths_in_a_store_are_compared_as_the_store_reads_them(tmp_path
 @pytest.mark.found
 @pytest.mark.parametrize("path", ["lake/_sluice_cuts/shop", "lake/_sluice_quarantine", "lake"])
 def test_identity_a_path_among_sluice_s_own_is_a_clash(tmp_path: Path, path: str) -> None:
-    """Number 6: `path` names a folder that Sluice keeps for itself, or the lake as a whole."""
+    """Defect 6: `path` could name a folder that Sluice reserves for itself, or the lake as a whole."""
     with pytest.raises(ConfigurationError, match=r"crm\.old of shop"):
         config_of(tmp_path, shop=f"tables: {{crm.old: {{path: {path}}}}}")
 
@@ -118,7 +118,7 @@ def test_identity_a_path_among_sluice_s_own_is_a_clash(tmp_path: Path, path: str
 def test_identity_names_that_differ_by_case_clash_where_the_store_does_not_tell_them_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 6: `Shop` and `shop` are one folder on a file system that folds case."""
+    """Defect 6: `Shop` and `shop` were one folder on a file system that ignores case."""
     config = config_of(tmp_path, shop="")
     tables = {"shop": ["Shop.orders", "shop.orders", "shop.items"]}
     assert path_clashes(config, tables) == []
@@ -130,7 +130,7 @@ def test_identity_names_that_differ_by_case_clash_where_the_store_does_not_tell_
 
 @pytest.mark.found
 def test_identity_a_new_table_is_told_its_clash_and_one_that_is_there_keeps_its_path(tmp_path: Path) -> None:
-    """Number 6: a run names the tables that may not be made, and merges the others."""
+    """Test for defect 6: a run names the tables that may not be made, and merges the others."""
     config = config_of(tmp_path, shop="tables: {crm.old: {path: lake/shop/orders/x, history: true}}")
     directory = config.destination_dir("shop")
     names = [("shop", "orders"), ("shop", "items"), ("crm", "old")]

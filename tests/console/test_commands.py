@@ -87,7 +87,7 @@ def test_check_of_a_good_source_passes_and_shows_no_secret(place: Place, source:
 
 @pytest.mark.found
 def test_check_counts_details_and_shows_problems_first() -> None:
-    """Number 28: `check` shows problems first, and the details of a finding with `--verbose` alone."""
+    """Test for defect 28: `check` shows problems first, and shows the details of a finding only with `--verbose`."""
     found = [
         Finding("a long line", brief="short", warnings=("1", "2", "3", "4")),
         Finding("good"),

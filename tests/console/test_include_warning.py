@@ -34,7 +34,7 @@ def included(place: Place, port: int, include: str, **more: Any) -> Path:
 
 @pytest.mark.found
 def test_status_warns_of_an_include_that_matches_nothing(place: Place) -> None:
-    """Number 12: an `include` that matches nothing was green in status."""
+    """Defect 12: `status` was green with an `include` that matches nothing."""
     directory = included(place, 1, r"shpo\..*")
     everything_runs(place)
     running_engine(directory)
@@ -55,7 +55,7 @@ def test_status_warns_of_an_include_that_matches_nothing(place: Place) -> None:
 @pytest.mark.found
 @pytest.mark.servers
 def test_check_warns_of_an_include_that_matches_nothing_on_the_server(place: Place, mysql80: DatabaseServer) -> None:
-    """Number 12: an `include` that matches nothing was green in check."""
+    """Defect 12: `check` was green with an `include` that matches nothing."""
     with mysql80.connect() as connection, connection.cursor() as cursor:
         for statement in (
             "CREATE DATABASE IF NOT EXISTS include_12",
@@ -114,7 +114,9 @@ ORDERS = TableVersion(
 def test_settings_of_a_table_or_column_that_is_not_captured_are_a_warning(
     place: Place, settings: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    """Number 12, of its kind: a mistyped table or column in `tables` or a column filter was green, and its values came to the lake."""
+    """A defect like 12: `check` was green with a mistyped table or column in `tables` or in a column filter, and values that it should hide
+    came to the lake.
+    """
     included(place, 1, **{"include": r"shop\..*", **settings})
     found = unmatched_warnings(load_config(place.conf).destinations["shop"], [ORDERS])
     assert len(found) == len(words)
@@ -126,7 +128,7 @@ def test_settings_of_a_table_or_column_that_is_not_captured_are_a_warning(
 
 @pytest.mark.found
 def test_what_could_not_be_checked_has_no_green_mark(place: Place) -> None:
-    """Number 29: "the source could not be asked" was shown as passed."""
+    """Defect 29: a check that could not read the source was shown as passed."""
     included(place, 1, r"shop\..*")
     destination = load_config(place.conf).destinations["shop"]
     schema = SourceSchema(destination)

@@ -74,7 +74,7 @@ def url(server: DatabaseServer) -> str:
 @pytest.mark.found
 @pytest.mark.parametrize("password", ["secret/word", "12/secret", "secret[word"])
 def test_no_part_of_a_password_is_in_an_error(password: str) -> None:
-    """Number 29: a URL with a password printed a part of it, "Port could not be cast to integer value as 'w'"."""
+    """Defect 29: the error about a URL with a password printed a part of it: "Port could not be cast to integer value as 'w'"."""
     text = f"mysql://root:{password}@db:3306/shop"
     amqp = Settings(({"canal.mq.servers": text.replace("mysql", "amqp")},), {})
     readers: dict[str, Callable[[], object]] = {
@@ -125,7 +125,9 @@ def test_the_grant_that_is_missing_is_printed_and_is_enough(poor: DatabaseServer
 def test_a_table_without_a_key_is_read_with_the_grant_that_is_printed(
     poor: DatabaseServer, conf: Path, tmp_path: Path
 ) -> None:
-    """Number 24: `init` names tables without a key, and prints the GRANT with which their rows can be read; it is enough."""
+    """Test for defect 24: `init` names tables without a key, and prints the GRANT with which their rows can be read.
+    This GRANT is enough.
+    """
     with poor.connect() as connection, connection.cursor() as cursor:
         cursor.execute("INSERT INTO init_shop.log VALUES (1), (2)")
         connection.commit()
@@ -168,7 +170,7 @@ def test_a_table_without_a_key_is_read_with_the_grant_that_is_printed(
 @pytest.mark.servers
 @pytest.mark.found
 def test_a_database_that_does_not_exist_is_refused(mysql80: DatabaseServer, conf: Path) -> None:
-    """Number 28: `init` refuses a database that the server does not have, and writes nothing."""
+    """Test for defect 28: `init` refuses a database that the server does not have, and writes nothing."""
     monkey = f"mysql://root@127.0.0.1:{mysql80.port}/no_such_shop"
     answer = RUNNER.invoke(app, ["init", monkey, "--password-env", "SLUICE_INIT_EMPTY"], env={"SLUICE_INIT_EMPTY": ""})
     assert isinstance(answer.exception, ConfigurationError), answer.output
@@ -181,7 +183,7 @@ def test_a_database_that_does_not_exist_is_refused(mysql80: DatabaseServer, conf
 def test_the_commands_of_the_readme_work_in_a_clean_clone(
     mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 23: README's `init mysql://…/shop` writes shop.yaml beside the conf/ that a clone has, and `check` reads it."""
+    """Test for defect 23: README's `init mysql://…/shop` writes shop.yaml next to the conf/ that a clone has, and `check` reads it."""
     listed = subprocess.run(["git", "ls-files", "conf"], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True)
     for name in listed.stdout.split():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -274,7 +276,7 @@ def test_parts_of_a_url() -> None:
     ],
 )
 def test_tables_of_online_schema_tools_are_excluded(name: str, captured: bool) -> None:
-    """Number 26: the `include` that init writes captures ghost tables."""
+    """Defect 26: the `include` that `init` writes captured ghost tables."""
     for url_of, database in (("mysql://u@h/my-shop", "my-shop"), ("mysql://u@h", "any")):
         wanted = parse_url(url_of)
         assert TableFilter(wanted.include, wanted.exclude).keeps(database, name) is captured

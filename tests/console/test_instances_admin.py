@@ -137,7 +137,7 @@ def test_admin_a_new_file_is_an_engine_and_a_sensor_without_a_restart(house: Hou
 
 @pytest.mark.found
 def test_a_password_variable_that_is_not_set_is_the_reason(house: House) -> None:
-    """Number 29: status said "no engine has run yet; `sluice up` starts it" after `up` ran without the password variable."""
+    """Defect 29: after `up` ran without the password variable, `status` showed "no engine has run yet; `sluice up` starts it"."""
     house.put("lost", house.source.replace("user: root", "user: root, password: $SLUICE_TEST_UNSET"))
     try:
         wait_for(

@@ -253,7 +253,7 @@ def test_fault_status_is_not_well_while_something_is_not(place: Place) -> None:
 
 @pytest.mark.found
 def test_status_looks_for_the_daemon_when_no_tick_comes(place: Place) -> None:
-    """Number 29: "Dagster's daemon does not run" was reported where it runs."""
+    """Defect 29: "Dagster's daemon does not run" was reported although it ran."""
     everything_runs(place)
     (place.data / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}")
     file = ProcessFile(place.data / "processes.json")
@@ -267,7 +267,7 @@ def test_status_looks_for_the_daemon_when_no_tick_comes(place: Place) -> None:
 
 @pytest.mark.found
 def test_an_engine_that_has_not_started_is_not_told_to_be_started_again(place: Place) -> None:
-    """Number 29: "no engine has run yet; `sluice up` starts it" was shown after `sluice up`."""
+    """Defect 29: "no engine has run yet; `sluice up` starts it" was shown after `sluice up`."""
     place.destination(1)
     everything_runs(place)
     (shop,) = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)["destinations"]
@@ -306,7 +306,9 @@ def test_ha_status_says_that_nobody_answers_who_keeps_the_ledger(tmp_path: Path)
 
 @pytest.mark.found
 def test_status_counts_and_shows_problems_first(place: Place) -> None:
-    """Number 28: `status` shows problems first and counts of tables and foreign keys. `--verbose` names them, and JSON has all of them."""
+    """Test for defect 28: `status` shows problems first, and only the numbers of tables and foreign keys. `--verbose` names the tables and
+    foreign keys, and JSON has all of them.
+    """
     directory = place.destination(1)
     running_engine(directory)
     tables = [TableVersion(database="shop", table=f"log{number}", columns=()) for number in range(9)]

@@ -192,7 +192,7 @@ def test_fault_values_in_quarantine_that_an_earlier_try_committed_stay_too(
 def test_fault_values_in_quarantine_that_another_commit_replaced_are_appended_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 22: the commit of the quarantine was not read back, so its batch was acked without the values."""
+    """Defect 22: the commit of the quarantine was not read back, so a batch was acked although its values were not in the quarantine."""
     path, append = tmp_path / "lake" / "_sluice_quarantine" / "shop", quarantine._append
     append_quarantine(quarantined(tmp_path / "first", 1), str(path), {}, BY_HAND)
 

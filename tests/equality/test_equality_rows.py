@@ -259,7 +259,7 @@ def ordered(rows: pa.Table, *keys: int) -> pa.Table:
 
 @pytest.mark.found
 def test_equality_a_doubled_row_that_changes_often_is_a_difference(shelf: Shelf) -> None:
-    """Number 7: a doubled row that changes often is reported as a difference."""
+    """Test for defect 7: a doubled row that changes often is reported as a difference."""
     rows = fill(shelf, 10)
 
     def doubled(number: int) -> pa.Table:
@@ -275,7 +275,7 @@ def test_equality_a_doubled_row_that_changes_often_is_a_difference(shelf: Shelf)
 
 @pytest.mark.found
 def test_equality_a_lake_row_that_stands_still_beside_a_source_that_changes_is_a_difference(shelf: Shelf) -> None:
-    """Number 7: if the lake stopped following a row, the row is reported as different, although the source's row changes at each look."""
+    """Test for defect 7: a lake row that no longer follows its source is reported, although the source's row changes at each look."""
     rows = fill(shelf, 10)
     found = shelf.one("t", hot(shelf, lambda _: ordered(rows, 50)))
     assert (found.verdict, found.difference_count, found.moving) == (Verdict.DIFFERENT, 1, 0)
@@ -285,7 +285,7 @@ def test_equality_a_lake_row_that_stands_still_beside_a_source_that_changes_is_a
 def test_equality_a_column_that_is_wrong_at_every_look_is_a_difference_in_a_row_that_changes_often(
     shelf: Shelf,
 ) -> None:
-    """Number 7: a wrong column is reported as a difference, although another column of its row changes at each look."""
+    """Test for defect 7: a wrong column is reported as a difference, although another column of its row changes at each look."""
     rows = fill(shelf, 10)
     shelf.make("ALTER TABLE {db}.t ADD note varchar(9) NOT NULL DEFAULT 'right'")
 
@@ -301,7 +301,7 @@ def test_equality_a_column_that_is_wrong_at_every_look_is_a_difference_in_a_row_
 
 @pytest.mark.found
 def test_equality_says_at_once_that_no_engine_runs(shelf: Shelf) -> None:
-    """Number 14: a comparison ends within seconds, with the reason, where no engine runs."""
+    """Test for defect 14: if no engine runs, a comparison ends within seconds and prints the reason."""
     rows = fill(shelf, 10)
     shelf.lay("t", rows.slice(1))
     said: list[str] = []
@@ -318,7 +318,7 @@ def test_equality_says_at_once_that_no_engine_runs(shelf: Shelf) -> None:
     [("STOPPED", ""), ("POSITION_LOST", "the source purged it"), ("SOURCE_CHECK", "binlog_format is STATEMENT")],
 )
 def test_equality_says_at_once_that_the_engine_has_stopped(shelf: Shelf, state: str, reason: str) -> None:
-    """Number 14: the same where a process holds the lease, and its engine reads nothing any more."""
+    """Test for defect 14: a comparison also ends at once if a process holds the lease but its engine no longer reads."""
     rows = fill(shelf, 10)
     shelf.lay("t", rows.slice(1))
     directory = shelf.config.destination_dir("shelf")
@@ -449,7 +449,7 @@ def test_equality_since_last_compares_the_chunks_that_changed_in_the_lake(shelf:
 def test_equality_a_table_that_cannot_be_compared_is_named_and_the_others_are_compared(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 25: one odd table breaks `equal` for all tables."""
+    """Defect 25: one table that could not be compared made `equal` fail for all tables."""
     fill(shelf, 10)
     shelf.make("CREATE TABLE {db}.`%s` (id int PRIMARY KEY)", "CREATE TABLE {db}.odd (id int PRIMARY KEY)")
     real = destination._compare

@@ -57,7 +57,7 @@ def shelf(mysql80: DatabaseServer, tmp_path: Path) -> Iterator[Shelf]:
 def test_equality_a_commit_that_waits_for_a_replica_is_no_difference(
     fresh_server: ServerFactory, tmp_path: Path
 ) -> None:
-    """Number 4, of its kind: a comparison called a row different whose commit waited for a replica (MariaDB, AFTER_SYNC)."""
+    """A defect like 4: a comparison reported a row as different while its commit waited for a replica (MariaDB, AFTER_SYNC)."""
     shelf = Shelf(fresh_server("mariadb-11.4.5"), tmp_path)
     with waiting_commit(shelf.server, make(shelf)) as (position, go_on):
         for found in compared(shelf, position):
@@ -71,7 +71,7 @@ def test_equality_a_commit_that_waits_for_a_replica_is_no_difference(
 
 @pytest.mark.found
 def test_equality_a_transaction_that_mysql_has_not_executed_is_no_difference(shelf: Shelf) -> None:
-    """Number 4, of its kind: the same on MySQL, which adds a GTID to its executed set after the commit."""
+    """A defect like 4, on MySQL: a row was reported as different, because MySQL adds a GTID to its executed set only after the commit."""
     statement = make(shelf)
     with closing(shelf.server.connect(autocommit=True)) as connection, connection.cursor() as cursor:
         end = binlog_end(connection)

@@ -64,7 +64,7 @@ def columns_of(layout: str) -> dict[str, tuple[str, str, Any]]:
 @pytest.mark.found
 @pytest.mark.parametrize("metadata", ["FULL", "MINIMAL"])
 def test_a_vector_column_moves_no_character_set(mysql9: DatabaseServer, tmp_path: Path, metadata: str) -> None:
-    """Number 31: VECTOR beside a character column stopped the destination, or gave a column another's character set."""
+    """Defect 31: a VECTOR column next to a character column stopped the destination, or gave a column the character set of another one."""
     tables = [
         f"CREATE TABLE t_{layout} (id INT PRIMARY KEY, "
         + ", ".join(f"{name} {declared}" for name, (declared, _, _) in columns_of(layout).items())

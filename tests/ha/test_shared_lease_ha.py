@@ -461,7 +461,9 @@ def take_away(location: LedgerLocation, name: str) -> None:
 def test_ha_the_fence_asks_where_the_lock_is_kept_whatever_the_clock_says(
     shared: LedgerLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 5: a run trusted its own clock about the run lock. The clock of a virtual machine stops while the machine is paused."""
+    """Defect 5: a run trusted its own clock to know whether it has the run lock. The clock of a virtual machine stops while the machine is
+    paused.
+    """
     for room in (beat_lock, zookeeper_lock):
         monkeypatch.setattr(room, "CONFIRM_PART", 1e6)  # No renewal arrives meanwhile.
     monkeypatch.setattr(session, "TRUSTED_PART", 1e6)  # For the run, no time passes.
@@ -480,7 +482,7 @@ def test_ha_the_fence_asks_where_the_lock_is_kept_whatever_the_clock_says(
 
 @pytest.mark.found
 def test_ha_a_fence_that_nobody_answers_refuses(shared: LedgerLocation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Number 5: if the lock cannot be checked, nobody knows whether a run may write."""
+    """Test for defect 5: if the lock cannot be checked, nobody knows whether a run may write."""
     with run_lock(DestinationDir.of(shared)) as fence:
         with monkeypatch.context() as patch:
             for kind in (BeatLock, ZooKeeperLock):

@@ -364,7 +364,7 @@ def test_what_cannot_be_staged_with_it_is_the_next_batch(shop: Open, hindrance: 
 def test_a_request_whose_ledger_write_is_not_confirmed_has_no_answer_and_may_be_repeated(
     shop: Open, monkeypatch: pytest.MonkeyPatch, error: SluiceError
 ) -> None:
-    """Number 3: a write without an answer may be in the ledger, and the run was told that its batch is unchanged."""
+    """Defect 3: a write without an answer may be in the ledger, but the run got the answer that its batch is unchanged."""
     shop.come(1)
 
     def fail(_: object) -> Ledger:
@@ -488,7 +488,7 @@ def test_a_batch_of_several_parts_is_appended_to_while_it_is_little_and_keeps_it
 def test_a_table_that_stops_is_logged_by_its_name_with_the_way_out(
     shop: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Number 29: the log said "table stopped", once for each table, without a name."""
+    """Defect 29: the log had "table stopped" once for each table, without the table's name."""
     stop = StoppedTable(
         database="shop", table="items", state=TableState.DDL_UNSUPPORTED, reason="no plan", position=START
     )

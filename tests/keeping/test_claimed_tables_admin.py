@@ -79,7 +79,7 @@ def stack(mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.servers
 @pytest.mark.found
 def test_admin_a_new_file_that_captures_tables_of_another_destination_is_not_started(stack: Stack) -> None:
-    """Number 9: it was started, for conf/ names no table there, and two destinations wrote one Delta table."""
+    """Defect 9: the new destination was started, because conf/ names no table of it, and two destinations wrote one Delta table."""
     stack.look()
     wait_for("shop runs", lambda: stack.state("shop")[0] == "RUNNING")
     stack.put("aaa")
@@ -103,7 +103,7 @@ def test_admin_a_new_file_that_captures_tables_of_another_destination_is_not_sta
 @pytest.mark.servers
 @pytest.mark.found
 def test_admin_of_two_new_files_for_the_same_tables_one_is_started(stack: Stack) -> None:
-    """Number 9: neither of them has a list of tables yet when they are started at once."""
+    """Test for defect 9: neither of the two has a list of tables yet when both are started at once."""
     (stack.captured.conf / "destinations" / "shop.yaml").unlink()
     stack.look()
     stack.put("one")
@@ -118,7 +118,7 @@ def test_admin_of_two_new_files_for_the_same_tables_one_is_started(stack: Stack)
 @pytest.mark.servers
 @pytest.mark.found
 def test_admin_a_destination_that_runs_is_started_again_whatever_a_new_file_captures(stack: Stack) -> None:
-    """Number 9: the newcomer does not start, also after restarts."""
+    """Test for defect 9: the new destination does not start, also after restarts."""
     stack.look()
     wait_for("shop runs", lambda: stack.state("shop")[0] == "RUNNING")
     stack.put("aaa")
@@ -134,7 +134,7 @@ def test_admin_a_destination_that_runs_is_started_again_whatever_a_new_file_capt
 @pytest.mark.servers
 @pytest.mark.found
 def test_admin_a_new_destination_whose_own_tables_clash_is_started(stack: Stack) -> None:
-    """Number 25: two tables of one new destination with one path keep all of its tables from being read."""
+    """Defect 25: if two tables of one new destination had the same path, none of its tables were read."""
     base, lake = stack.captured.database, stack.watch.in_use.config.lake
     stack.captured.run(f"CREATE TABLE {base}.others (n INT PRIMARY KEY)")
     stack.put("shop", f"tables: {{{base}.numbers: {{path: {lake}/{base}/others/inside}}}}")

@@ -124,7 +124,7 @@ def test_failover_admin_an_engine_that_gave_way_to_another_source_is_followed_by
 
 @pytest.mark.found
 def test_admin_one_that_cannot_start_is_tried_again_after_a_pause_and_when_its_file_changes(house: House) -> None:
-    """Number 18: only Dagster's ticks tried an engine again, so that a host without a daemon stayed without it."""
+    """Defect 18: only Dagster's ticks started an engine again, so a host without Dagster's daemon had no engine."""
     house.engines.failing = {"web"}
     house.conf.put("web")
     assert house.look() == [("start", "web")]
@@ -144,7 +144,7 @@ def test_admin_one_that_cannot_start_is_tried_again_after_a_pause_and_when_its_f
 
 @pytest.mark.found
 def test_admin_ha_a_process_that_stands_by_takes_over_without_a_tick(house: House) -> None:
-    """Number 18: a standby took over with a tick of Dagster's sensor alone, so that clients had no server until somebody restarted it."""
+    """Defect 18: a standby took over only at a tick of Dagster's sensor, so clients had no server until somebody restarted it."""
     house.engines.left = {"shop"}
     house.engines.over = {"shop"}
     house.held.add(house.directory("shop"))
@@ -162,7 +162,7 @@ def test_admin_ha_a_process_that_stands_by_takes_over_without_a_tick(house: Hous
 
 @pytest.mark.found
 def test_admin_ha_an_engine_that_was_released_is_taken_back_once_the_others_had_their_chance(house: House) -> None:
-    """Number 18: nobody else may be there to take it, and no tick may come."""
+    """Test for defect 18: if no other process takes the engine and no tick comes, the process that released the engine takes it back."""
     orders.ask(house.directory("shop"), "release")
     assert house.look() == [("release", "shop")]
     house.now += STANDBY_SECONDS

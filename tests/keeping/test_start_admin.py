@@ -13,7 +13,7 @@ from sluice.cdc_engine.keeping import acts, orders
 
 @pytest.mark.found
 def test_admin_a_start_of_what_nobody_stopped_says_that_it_changes_nothing(tmp_path: Path) -> None:
-    """Number 18: `instance start` waited for 40 s and did not say that there was no stop to remove."""
+    """Defect 18: `instance start` waited for 40 s and did not say that there was no stop to remove."""
     told = acts.start("shop", tmp_path, seconds=0.0)
     assert not told.done
     assert told.message.startswith("nothing was changed: no operator had stopped shop, and no process runs the engine")

@@ -211,7 +211,7 @@ def test_cut_is_found_by_time_and_says_which_tables_stand_still(shop: Shop) -> N
 
 @pytest.mark.found
 def test_cut_names_that_differ_by_case_only_are_numbered(tmp_path: Path) -> None:
-    """Number 25: `Orders` and `orders` are one view, which has the rows of the one that was made last."""
+    """Defect 25: `Orders` and `orders` became one view, which had the rows of the table that was read last."""
     shop = Shop(tmp_path)
     shop.paths = {name: f"{tmp_path}/{number}" for number, name in enumerate(NAMED_ALIKE)}
     for number, name in enumerate(NAMED_ALIKE):
@@ -233,7 +233,7 @@ def test_cut_names_that_differ_by_case_only_are_numbered(tmp_path: Path) -> None
 
 @pytest.mark.found
 def test_cut_a_table_without_a_view_is_named_and_the_others_have_theirs(shop: Shop) -> None:
-    """Number 25: one table that cannot be read leaves no view of any."""
+    """Defect 25: if one table could not be read, no table had a view."""
     cut = read_cut(shop.lake, "shop")
     log = Path(shop.paths["shop.items"]) / "_delta_log"
     for file in log.iterdir():

@@ -108,7 +108,7 @@ def test_the_lineage_of_a_column_that_a_transform_writes_is_what_it_reads(tmp_pa
 
 @pytest.mark.found
 def test_comments_of_the_source_describe_assets_and_columns(tmp_path: Path) -> None:
-    """Number 30: the assets and their columns had no comments of the source."""
+    """Defect 30: the assets and their columns had no comments of the source."""
     config = described(tmp_path)
     path = config.destination_dir("shop") / tables_file.TABLES_FILE
     comments = {ORDERS: {"": "what was sold", "id": "the order's number"}}
@@ -179,7 +179,7 @@ TYPED = (("id", "bigint"), *OWN_COLUMNS)  # The columns of a Delta table that `w
 def test_a_definition_shows_the_columns_of_the_lake_and_a_batch_carries_them_only_if_they_differ(
     tmp_path: Path,
 ) -> None:
-    """Number 27: each batch stored the schema and the lineage of each table again."""
+    """Defect 27: each batch stored the schema and the lineage of each table again."""
     config = described(tmp_path, tables={ITEMS: TableConfig(deletes="soft")})
     graph, defined = graph_of(config), DefinedColumns(config, "shop")
     shown: Any = graph.get(delta_key("shop", ORDERS)).metadata

@@ -99,7 +99,9 @@ def test_a_lake_that_is_too_late_fails_a_check_of_its_own_once(tmp_path: Path) -
 
 @pytest.mark.found
 def test_a_table_that_is_re_read_warns_that_the_lake_is_older(tmp_path: Path) -> None:
-    """Number 32: a table that is re-read counts as acked and not as stopped, and no check says that its lake state is older."""
+    """Defect 32: while a table was re-read, it counted as acked and not as stopped, and no check reported that its rows in the lake were
+    older.
+    """
     records, position = SnapshotRecords(tmp_path), Position(epoch=1, file="mysql-bin.000001", offset=4)
     records.begin(wanted("shop.orders", position, 0.0))
     assert older_tables(tmp_path) == {}, "the lake does not have it yet: nobody can take it for newer"

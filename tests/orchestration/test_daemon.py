@@ -151,7 +151,7 @@ def plain() -> None: ...
 @pytest.mark.scale
 @pytest.mark.found
 def test_no_freshness_is_stored_of_assets_without_a_policy() -> None:
-    """Number 27: the first start stored 6 001 states of 3 000 tables, and each half minute compared them."""
+    """Defect 27: the first start stored 6,001 states for 3,000 tables, and Dagster compared all of them every half minute."""
     nodes = dg.Definitions(assets=[fresh, plain]).resolve_asset_graph().asset_nodes
     with dg.instance_for_test() as instance:
         states = [asyncio.run(_evaluate(instance, each)) for each in nodes]

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.found
 
 
 def test_keys_repeat_no_name_and_no_two_tables_have_one() -> None:
-    """Number 30: the asset of table film in database sakila, of the destination sakila, was sakila/sakila/film."""
+    """Defect 30: the asset of table film in database sakila, of the destination sakila, was sakila/sakila/film."""
     assert delta_key("sakila", "sakila.film").path == ["sakila", "film"]
     assert source_key("sakila", "sakila.film").path == [SOURCE, "sakila", "film"]
     assert delta_key("sakila", "stock.film").path == ["sakila", "stock", "film"]
@@ -45,7 +45,7 @@ def test_keys_repeat_no_name_and_no_two_tables_have_one() -> None:
 
 
 def test_a_group_of_the_sidebar_lists_each_name_once(tmp_path: Path) -> None:
-    """Number 30: the sidebar listed each table twice in one group, that of the source and that of the lake."""
+    """Defect 30: the sidebar listed each table twice in one group: as a table of the source and as a table of the lake."""
     config = make_config(tmp_path)
     write_tables(config.destination_dir("shop"))
     graph = build_definitions(config, make_fake_ports(config).ports()).resolve_asset_graph()
@@ -62,7 +62,7 @@ def counts(instance: dg.DagsterInstance, key: dg.AssetKey, check: str) -> bool:
 
 
 def test_the_check_of_a_table_counts_after_each_of_its_merges(tmp_path: Path) -> None:
-    """Number 30: "0 / 2 Passed" beside a green tick: no result counted for the newest materialization."""
+    """Defect 30: "0 / 2 Passed" was next to a green tick, because no result counted for the newest materialization."""
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         shop = Shop(tmp_path, instance)
         for _ in range(2):
@@ -77,7 +77,7 @@ def test_the_check_of_a_table_counts_after_each_of_its_merges(tmp_path: Path) ->
 
 
 def test_a_run_reports_no_success_of_a_table_that_has_stopped(tmp_path: Path) -> None:
-    """Number 30, its fix: the results that runs report hide no failure that the sensor reported."""
+    """Test for the fix of defect 30: the results that runs report hide no failure that the sensor reported."""
     config = make_config(tmp_path)
     directory = config.destination_dir("shop")
     write_tables(directory)
@@ -95,7 +95,7 @@ def test_a_run_reports_no_success_of_a_table_that_has_stopped(tmp_path: Path) ->
 
 
 def test_the_engine_is_observed_and_not_one_that_was_never_materialized(tmp_path: Path) -> None:
-    """Number 30: the page of an engine said "Never materialized", though it is observed once per minute."""
+    """Defect 30: the page of an engine showed "Never materialized", although the engine is observed once per minute."""
     config = make_config(tmp_path)
     write_tables(config.destination_dir("shop"))
     write_status(config.destination_dir("shop") / STATUS_FILE, EngineStatus(state="RUNNING", lag_seconds=1.5))
@@ -110,7 +110,7 @@ def test_the_engine_is_observed_and_not_one_that_was_never_materialized(tmp_path
 
 
 def test_a_run_has_the_tags_that_somebody_filters_by(tmp_path: Path) -> None:
-    """Number 30: a run had twelve tags, most of them parts of its batch's name."""
+    """Defect 30: a run had twelve tags, and most of them were parts of its batch's name."""
     config = make_config(tmp_path)
     fakes = make_fake_ports(config)
     fakes.engine.capture(5)
@@ -122,7 +122,7 @@ def test_a_run_has_the_tags_that_somebody_filters_by(tmp_path: Path) -> None:
 
 
 def test_each_launchpad_opens_valid_or_names_what_is_missing(tmp_path: Path) -> None:
-    """Number 30: launchpads opened with an error, or accepted an empty destination."""
+    """Defect 30: launchpads opened with an error, or accepted an empty destination."""
     one = make_config(tmp_path)
     web = one.destinations["shop"].model_copy(update={"name": "web"})
     two = one.model_copy(update={"destinations": {**one.destinations, "web": web}})
@@ -154,7 +154,7 @@ def test_each_launchpad_opens_valid_or_names_what_is_missing(tmp_path: Path) -> 
 
 
 def test_each_job_schedule_and_sensor_says_what_it_does(tmp_path: Path) -> None:
-    """Number 30: schedules had no descriptions, and a job was called `instance`."""
+    """Defect 30: schedules had no descriptions, and a job was called `instance`."""
     config = make_config(tmp_path)
     write_tables(config.destination_dir("shop"))
     repository = build_definitions(config, make_fake_ports(config).ports()).get_repository_def()

@@ -119,7 +119,7 @@ def test_a_request_that_is_repeated_after_the_engine_died_has_the_same_answer(sh
 @pytest.mark.found
 @pytest.mark.parametrize("stopped", [True, False])
 def test_a_run_whose_engine_stalls_amid_its_request_ends_before_it_writes(shop: DagsterStack, stopped: bool) -> None:
-    """Number 3: the run stopped waiting and merged the batch as it was, and the engine replaced the batch during the merge."""
+    """Defect 3: the run stopped waiting and merged the batch as it was, and the engine replaced the batch during the merge."""
     before = shop.lake()
     shop.shut("take")
     shop.capture(4)

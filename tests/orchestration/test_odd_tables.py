@@ -69,7 +69,7 @@ def built(root: Path) -> tuple[SluiceConfig, FakePorts]:
 def test_a_table_that_raises_while_assets_are_defined_has_none(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 25: one table that raises while assets are defined leaves the whole code location without definitions."""
+    """Defect 25: if one table raised while assets were defined, the whole code location had no definitions."""
     chance = random.Random(seed)  # noqa: S311  the tables of a test
     odd: dict[str, Exception] = {name: chance.choice(WRONG) for name in chance.sample(NAMES, chance.randint(1, 7))}
     raising(monkeypatch, *STAGES[seed % len(STAGES)], odd)
@@ -90,7 +90,7 @@ def test_a_table_that_raises_while_assets_are_defined_has_none(
 def test_what_concerns_no_single_table_still_keeps_definitions_from_being_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 25: a fault of the code location is not treated as a fault of one of its tables."""
+    """Test for defect 25: a fault of the code location is not treated as a fault of one of its tables."""
 
     def broken(*_: object) -> None:
         raise RuntimeError("no schedules")
@@ -105,7 +105,7 @@ def test_what_concerns_no_single_table_still_keeps_definitions_from_being_built(
 def test_foreign_keys_that_cannot_be_described_keep_no_asset_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 25: a sentence about one foreign key raises, and no table has an asset."""
+    """Defect 25: if the description of one foreign key raised, no table had an asset."""
 
     def broken(*_: object) -> None:
         raise KeyError("fk")

@@ -90,7 +90,7 @@ def test_admin_tables_that_become_known_get_their_assets(conf: Conf, server: Any
 
 @pytest.mark.found
 def test_admin_tables_that_are_included_or_created_later_get_their_assets(conf: Conf, server: Any) -> None:
-    """Number 27: tables included later got no asset until the code server was restarted."""
+    """Defect 27: tables that were included later had no asset until the code server was restarted."""
     watch, now = ConfWatch(conf.directory, "test"), [0.0]
     shop = watch.in_use.config.destination_dir("shop")
     shown = ShownDefinitions(watch.in_use, clock=lambda: now[0])

@@ -58,7 +58,7 @@ def merged(defs: dg.Definitions, fakes: FakePorts, instance: dg.DagsterInstance)
 
 @pytest.mark.found
 def test_a_log_and_a_history_come_from_the_delta_table(tmp_path: Path) -> None:
-    """Number 30: the lineage ended at the Delta table; its history and its change log were no assets."""
+    """Defect 30: the lineage ended at the Delta table. Its history and its change log were no assets."""
     defs, fakes = built(
         tmp_path, TableConfig(change_log=True, history=True, owners=("ann@example.org",), group="sales")
     )
@@ -127,7 +127,7 @@ def written(config: SluiceConfig, *kinds: str) -> None:
 def test_a_snapshot_reports_the_log_and_the_history_that_it_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...]
 ) -> None:
-    """Number 30: a snapshot, a repair and a backfill wrote the change log and the history, whose assets had no event of it."""
+    """Defect 30: a snapshot, a repair and a backfill wrote the change log and the history, but the assets of these had no event."""
     config = described(tmp_path, {ORDERS: TableConfig(change_log=True, history=True)})
     begin = Position(epoch=1, file="b.000001", offset=400)
     record = wanted(ORDERS, None, 0.0).began(begin, version="1", key=("id",), columns=(), rows_expected=7, now=0.0)
@@ -156,7 +156,7 @@ def test_a_snapshot_reports_the_log_and_the_history_that_it_wrote(
 
 @pytest.mark.found
 def test_a_repair_reports_the_history_and_not_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Number 30: see above. A change log has the stream's changes alone."""
+    """Test for defect 30: a repair reports only the history. A change log has only the changes of the stream."""
     config = described(tmp_path, {ORDERS: TableConfig(change_log=True, history=True)})
     written(config, "log", "history")
 

@@ -122,7 +122,7 @@ def test_the_identity_of_a_destination_never_changes() -> None:
 
 @pytest.mark.found
 def test_the_identity_of_a_replica_is_of_its_installation_and_its_server_id() -> None:
-    """Number 11: it was that of the destination's name alone."""
+    """Defect 11: the identity of a replica depended only on the destination's name."""
     made = [
         dataclasses.replace(SOURCE, installation=name, server_id=number)
         for name in ("", "a", "b")
@@ -139,7 +139,7 @@ def test_the_identity_of_a_replica_is_of_its_installation_and_its_server_id() ->
 @pytest.mark.servers
 @pytest.mark.parametrize("version", ["mysql80", "mariadb114"])
 def test_a_host_that_takes_over_ends_the_dump_of_the_host_before(version: str, request: pytest.FixtureRequest) -> None:
-    """Number 11: hosts that share a ledger have one installation, and so one identity."""
+    """Test for defect 11: hosts that share a ledger have one installation, and so one identity."""
     server = request.getfixturevalue(version)
     source = source_of(server, installation="one")
     with capturing(source) as before, capturing(source) as after:

@@ -45,7 +45,7 @@ def published(lake: Path, last: int, *, first: int = 1, fence: Fence = BY_HAND) 
 def test_rows_beyond_the_bound_are_removed_and_a_rewrite_has_few_of_them_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 27: a rewrite read all rows at once, which are two gigabytes for 3 000 tables."""
+    """Defect 27: a rewrite read all rows at once, two gigabytes for 3,000 tables."""
     monkeypatch.setattr(cuts, "CUTS_MAX", LIMIT)
     monkeypatch.setattr(cuts, "CUTS_KEPT", KEPT)
     monkeypatch.setattr(cuts, "ROWS_AT_ONCE", AT_ONCE)

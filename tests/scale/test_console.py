@@ -38,7 +38,7 @@ def shown(root: Path, count: int) -> Counted:
 @pytest.mark.scale
 @pytest.mark.found
 def test_status_reads_each_snapshot_once(tmp_path: Path) -> None:
-    """Number 27: it took the lock of the reading run and read the record again for each of them."""
+    """Defect 27: for each snapshot, `status` took the lock of the reading run and read the record again."""
     found = shown(tmp_path, MANY)
     assert found.named["are_read"] == 1
     records = {f"{digest_of(name)}.json" for name in table_names(MANY)}
@@ -48,7 +48,7 @@ def test_status_reads_each_snapshot_once(tmp_path: Path) -> None:
 @pytest.mark.scale
 @pytest.mark.found
 def test_status_costs_the_same_for_each_snapshot(tmp_path: Path) -> None:
-    """Number 27: whether one waits for others was decided with all others, so that 3 000 took 11 s."""
+    """Defect 27: to decide whether one snapshot waits for others, `status` looked at all others, which took 11 s for 3,000 tables."""
     assert growth(tmp_path, shown) < 2.2
 
 

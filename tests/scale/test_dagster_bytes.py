@@ -89,7 +89,7 @@ class Stored:
 @pytest.mark.scale
 @pytest.mark.found
 def test_a_batch_of_tables_that_share_an_asset_stores_less_than_a_kilobyte_for_each(tmp_path: Path) -> None:
-    """Number 27: each table and batch left 44 kB in Dagster's storage."""
+    """Defect 27: each table and batch left 44 kB in Dagster's storage."""
     stored = Stored(tmp_path, table_assets_max=TABLES - 1)
     stored.merge()
     grown = stored.merge()
@@ -99,7 +99,7 @@ def test_a_batch_of_tables_that_share_an_asset_stores_less_than_a_kilobyte_for_e
 @pytest.mark.scale
 @pytest.mark.found
 def test_a_table_with_an_asset_carries_its_columns_only_if_its_definition_shows_others(tmp_path: Path) -> None:
-    """Number 27: each batch stored schema and lineage of each table again, twice."""
+    """Defect 27: each batch stored the schema and the lineage of each table again, both twice."""
     stored, name = Stored(tmp_path, table_assets_max=TABLES), table_names(TABLES)[7]
     (table,) = (each for each in defined_tables(stored.config, "shop") if each.name == name)
     shown = DefinedColumns(stored.config, "shop").metadata(table)

@@ -29,7 +29,7 @@ def test_the_list_of_tables_is_parsed_once_for_all_definitions(tmp_path: Path) -
 @pytest.mark.scale
 @pytest.mark.found
 def test_definitions_cost_the_same_for_each_table(tmp_path: Path) -> None:
-    """Number 27: each table read the list of all tables, so that 1 000 tables took 105 s."""
+    """Defect 27: each table read the list of all tables, so 1,000 tables took 105 s."""
     assert growth(tmp_path, built) < 2.2
 
 

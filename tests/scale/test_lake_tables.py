@@ -17,7 +17,9 @@ TABLES_MAX = 100_000
 @pytest.mark.scale
 @pytest.mark.found
 def test_a_merged_table_writes_one_small_record(tmp_path: Path) -> None:
-    """Number 27: the record of all tables was written for each table, and came near ZooKeeper's limit with 3 500 of them."""
+    """Defect 27: the record of all tables was written again for each table, and with 3,500 tables its size was close
+    to ZooKeeper's limit.
+    """
     config, _ = make_destination(tmp_path, MANY)
     kept = keep_lake_tables(config, MANY)
     folder = config.destination_dir("shop") / FOLDER

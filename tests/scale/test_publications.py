@@ -48,7 +48,7 @@ class Written:
 def test_the_newest_snapshot_is_written_again_for_many_publications_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 27: each publication wrote a row with all tables, which was 58 % of a run."""
+    """Defect 27: each publication wrote a row with all tables, which took 58 % of a run."""
     config, _ = make_destination(tmp_path, MANY)
     keep_lake_tables(config, MANY)
     written = Written(monkeypatch)
@@ -83,7 +83,7 @@ def test_a_table_that_was_made_anew_before_the_snapshot_was_written_is_left_to_i
 def test_a_table_that_raises_keeps_no_other_table_out_of_the_newest_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 25: an exception in one table's locations left all tables that waited out of the snapshot, and failed their run."""
+    """Defect 25: an exception for one table's location left all waiting tables out of the snapshot, and failed their run."""
     config, _ = make_destination(tmp_path, 3)
     keep_lake_tables(config, 3)
     written = Written(monkeypatch)
@@ -105,7 +105,7 @@ def test_a_table_that_raises_keeps_no_other_table_out_of_the_newest_snapshot(
 @pytest.mark.scale
 @pytest.mark.found
 def test_the_path_of_each_table_is_computed_once_for_the_snapshot_of_a_batch(tmp_path: Path) -> None:
-    """Number 27: each batch evaluated all settings of each table twice, also of those that it did not change."""
+    """Defect 27: each batch evaluated all settings of each table twice, also of tables that the batch did not change."""
     config, _ = make_destination(tmp_path, MANY)
     kept = keep_lake_tables(config, MANY)
     with counted() as found:

@@ -17,7 +17,7 @@ WALKED_CALLS = 60  # The function calls for a table that is only looked at.
 @pytest.mark.scale
 @pytest.mark.found
 def test_a_statement_costs_the_table_that_it_changes(tmp_path: Path) -> None:
-    """Number 27: the version and the text of each table were made anew at each statement, a second each with 3 000 tables."""
+    """Defect 27: each statement computed the version and the text of every table again, which took a second each with 3,000 tables."""
     config, history = make_destination(tmp_path, MANY)
     with counted() as found:
         history.apply("ALTER TABLE t00003 ADD COLUMN more int", "shop", at(100))

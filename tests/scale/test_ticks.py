@@ -29,7 +29,7 @@ LOOKED_CALLS = 100  # The function calls for a snapshot that has not changed.
 @pytest.mark.scale
 @pytest.mark.found
 def test_a_tick_reads_and_parses_only_the_snapshots_that_changed(tmp_path: Path) -> None:
-    """Number 27: each tick parsed the list of tables and all records."""
+    """Defect 27: each tick parsed the list of tables and all records."""
     config, _ = make_destination(tmp_path, MANY)
     records = request_snapshots(config, MANY)
     decisions = SnapshotDecisions(config, "shop")

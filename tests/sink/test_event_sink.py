@@ -61,7 +61,9 @@ def source() -> Source:
 def test_rows_of_a_table_that_stopped_for_the_lake_are_the_other_readers(
     store: RecordingStore, source: Source, *, keeps_stopped: bool
 ) -> None:
-    """Number 17: they were in no stream any more. The store has them only where consumers read it, so they hold up no memory else."""
+    """Defect 17: these rows were no longer in any stream. The store has these rows only if consumers read it, so otherwise they use no
+    memory.
+    """
     source.tables.append(dataclasses.replace(ORDERS, stopped=True))
     others = Window(START, bytes_max=MANY)
     sink = EventSink(store, TableFilter(r"shop\..*", r"shop\.audit"), others, keeps_stopped=keeps_stopped)

@@ -47,7 +47,7 @@ def _reader(server: DatabaseServer) -> RowReader:
 
 @pytest.mark.found
 def test_no_cascade_is_committed_while_the_child_is_locked(server: DatabaseServer) -> None:
-    """Number 15: MySQL 5.7 let foreign keys change a table without a key between its position and its rows."""
+    """Defect 15: on MySQL 5.7, foreign keys could change a table without a key after its position was read and before its rows were."""
     with closing(_reader(server)) as locking, server.connect(autocommit=True) as other, other.cursor() as cursor:
         exact_position._locked(locking, CHILD)
         cursor.execute("SET lock_wait_timeout = 1, innodb_lock_wait_timeout = 1")
@@ -62,7 +62,7 @@ def test_no_cascade_is_committed_while_the_child_is_locked(server: DatabaseServe
 def test_a_child_is_not_read_before_a_cascade_in_it_is_committed(
     server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 15: on MySQL 5.7 a cascade that had reached the binlog was not in the rows that were read after it."""
+    """Defect 15: on MySQL 5.7, rows that were read after a cascade reached the binlog lacked the cascade's changes."""
     monkeypatch.setattr(exact_position, "LOCK_SECONDS_MAX", 1)
     with server.connect(autocommit=False) as other, other.cursor() as cursor:
         cursor.execute(f"DELETE FROM {DATABASE}.parent WHERE id = 1")

@@ -65,7 +65,9 @@ def test_a_snapshot_that_foreign_keys_restart_too_often_fails_by_name_until_it_i
 
 @pytest.mark.found
 def test_restarts_for_another_cause_do_not_make_foreign_keys_fail_the_snapshot() -> None:
-    """Number 15: a table that was altered eight times failed at the first change of a foreign key, which the message blamed for all."""
+    """Defect 15: after a table was altered eight times, the first change of a foreign key failed its snapshot. The message blamed foreign
+    keys for all restarts.
+    """
     record = read()
     for _ in range(RESTARTS_MAX):
         record = again(record.again("the table was altered", buffered_after=KEY))

@@ -30,7 +30,7 @@ TABLE = TableVersion(database="semi", table="orders", columns=(), key=("id",))
 @pytest.mark.servers
 @pytest.mark.found
 def test_a_commit_that_waits_for_a_replica_is_not_shown_yet(fresh_server: ServerFactory) -> None:
-    """Number 4: a snapshot reads a row in its old version while its commit waits for a replica (MariaDB, AFTER_SYNC)."""
+    """Defect 4: a snapshot read a row in its old version while the row's commit waited for a replica (MariaDB, AFTER_SYNC)."""
     server = fresh_server("mariadb-11.4.5")
     connect = lambda: open_reader(Source(destination="semi", host="127.0.0.1", port=server.port, user="root"))  # noqa: E731
     with server.connect(autocommit=True) as admin, admin.cursor() as cursor:
@@ -59,7 +59,7 @@ def test_a_commit_that_waits_for_a_replica_is_not_shown_yet(fresh_server: Server
 @pytest.mark.servers
 @pytest.mark.found
 def test_a_repair_waits_for_a_commit_that_waits_for_a_replica(fresh_server: ServerFactory, tmp_path: Path) -> None:
-    """Number 4: a repair had the same fault, and wrote the old version of the row over its merged change."""
+    """Defect 4: a repair also read the old version of such a row, and wrote it over the merged change."""
     captured = Captured(tmp_path, fresh_server("mariadb-11.4.5"))
     captured.run(f"INSERT INTO {captured.database}.numbers VALUES (1, 'old')")
     discover(captured.config, "shop")
@@ -84,7 +84,7 @@ def test_a_repair_waits_for_a_commit_that_waits_for_a_replica(fresh_server: Serv
 def test_mysql_without_gtids_is_asked_for_a_lock_while_commits_wait(
     mysql57: DatabaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 4: MySQL without GTIDs was believed after two seconds, though a commit waits for a replica."""
+    """Defect 4: on MySQL without GTIDs, a snapshot trusted the position after two seconds, although a commit may wait for a replica."""
     monkeypatch.setattr(table_reader, "waits_for_replicas", lambda _: True)
     monkeypatch.setattr(table_reader, "UNTOLD_SECONDS", 0.0)
     connect = lambda: open_reader(Source(destination="semi", host="127.0.0.1", port=mysql57.port, user="root"))  # noqa: E731

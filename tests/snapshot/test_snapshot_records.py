@@ -26,7 +26,7 @@ def test_a_copy_of_a_record_is_no_second_snapshot_of_its_table(tmp_path: Path) -
 
 @pytest.mark.found
 def test_restarts_of_a_paused_snapshot_leave_no_files_of_earlier_ones(tmp_path: Path) -> None:
-    """Number 15: what was buffered before each restart stayed until the rows were read again, without a bound."""
+    """Defect 15: changes that were buffered before each restart stayed until the rows were read again, without a limit."""
     records = SnapshotRecords(tmp_path)
     record = SnapshotRecord(snapshot_id="0123456789ab", database="shop", table="orders", paused=True)
     records.begin(record)

@@ -394,7 +394,7 @@ def test_one_table_that_cannot_be_read_now_waits_and_does_not_hold_up_others(wor
 def test_a_table_whose_snapshot_raises_fails_by_name_and_the_others_are_published(
     world: World, stage: str, wrong: Exception
 ) -> None:
-    """Number 25: a table that raises is tried for ever, its runs fail with a bare exception, and the others wait between them."""
+    """Defect 25: the snapshot of a table that raises was repeated forever, without a message that names the table. Other tables waited."""
     world.records.begin(wanted("shop.broken", world.position(0), 0.0))
     real = world.dependencies()
 

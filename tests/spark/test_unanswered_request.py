@@ -163,7 +163,7 @@ def shop(
 def test_a_run_whose_request_was_not_answered_writes_nothing(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """Number 3: the engine stalled during the request, the run merged the old batch, the engine replaced it, and cascades were lost.
+    """Defect 3: the engine stalled during the request, the run merged the old batch, the engine replaced the batch, and cascades were lost.
 
     A run that repeats its request gets the answer of the first one, and merges the longer batch.
     """

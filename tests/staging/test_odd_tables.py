@@ -37,7 +37,7 @@ WRONG = [KeyError("_sluice_operation"), ValueError("odd"), AssertionError(), Rec
 def test_a_table_that_raises_in_any_stage_stops_alone(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 25: an exception of one table's staging stops the destination in each tick, without a state."""
+    """Defect 25: an exception in the staging of one table stopped the destination in each tick, and no state reported it."""
     chance = random.Random(seed)  # noqa: S311  the tables of a test
     odd = {name: chance.choice(WRONG) for name in chance.sample(NAMES, chance.randint(1, 7))}
     kind, method = chance.choice(STAGES)
@@ -72,7 +72,7 @@ def _table_of(subject: Any, given: tuple[Any, ...]) -> str:
 
 @pytest.mark.found
 def test_a_full_disk_is_no_table_s_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Number 25: what concerns the whole batch stops no table."""
+    """Test for defect 25: an error that concerns the whole batch stops no table."""
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -85,7 +85,7 @@ def test_a_full_disk_is_no_table_s_fault(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.found
 @pytest.mark.parametrize("name", ["_sluice_operation", "_SLUICE_order_key", "_sluice_row"])
 def test_a_column_with_a_name_of_sluice_s_own_stops_its_table(name: str, tmp_path: Path) -> None:
-    """Number 25: a column named `_sluice_operation` stops the destination with a KeyError in each tick and no state."""
+    """Defect 25: a column named `_sluice_operation` stopped the destination with a KeyError in each tick, and no state reported it."""
     odd = dataclasses.replace(ORDERS, table="odd", columns=(ID, dataclasses.replace(NOTE, name=name)))
     block = rows_block((odd, INSERT, [(1, "x")]), (ORDERS, INSERT, [(1, 1, "x")]))
     staged = stage(batch(whole(block)), "shop", 1, tmp_path)
@@ -117,7 +117,9 @@ def parent_of(name: str) -> TableVersion:
 def test_a_parent_whose_cascades_raise_stops_the_tables_below_it_alone(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 25: an exception while the cascades of one table are recorded stops the destination in each tick, without a state."""
+    """Defect 25: an exception while the cascades of one table were recorded stopped the destination in each tick, and
+    no state reported it.
+    """
     chance = random.Random(seed)  # noqa: S311  the tables of a test
     odd = {f"{name}_parent": chance.choice(WRONG) for name in chance.sample(NAMES, chance.randint(1, 7))}
     name = chance.choice(["_record", "_telling", "finish"])

@@ -191,7 +191,9 @@ def test_a_truncate_and_a_schema_change_stand_between_the_rows_around_them(tmp_p
 
 @pytest.mark.found
 def test_rows_that_are_for_consumers_only_are_not_staged(tmp_path: Path) -> None:
-    """Number 17: rows of a table that stopped for the lake are in the stream. They must not reach the lake, nor cause cascades."""
+    """Test for defect 17: the stream contains the rows of a table that stopped for the lake. These rows must not reach the lake, and must
+    not cause cascades.
+    """
     stopped = dataclasses.replace(ORDERS, stopped=True)
     rows = rows_block(
         (stopped, INSERT, [(1, 1, "a")]), (KEYLESS, INSERT, [(2, 2, "b")]), (stopped, DELETE, [(1, 1, "a")])

@@ -51,7 +51,7 @@ def functions(path: Path) -> list[tuple[str, ast.AST]]:
 
 @pytest.mark.found
 def test_whoever_commits_asks_the_fence() -> None:
-    """Number 5: each function that commits checked its locks only when it began, or never."""
+    """Defect 5: each function that commits checked its locks only when it began, or never."""
     files = [path for room in WRITERS for path in (ROOT / room).rglob("*.py")]
     found = [each for path in files for each in functions(path) if not each[0].startswith(tuple(APART))]
     writers = {name: calls(node) for name, node in found if COMMITS & calls(node)}
@@ -61,7 +61,7 @@ def test_whoever_commits_asks_the_fence() -> None:
 
 @pytest.mark.found
 def test_a_statement_that_commits_does_not_pass_by_the_fence() -> None:
-    """Number 5: so that no committer is written without it."""
+    """Test for defect 5: nobody can write a function that commits without the fence."""
     lane = LakeSession(None)
     for statement in (
         "MERGE INTO t",

@@ -93,7 +93,7 @@ def test_spark_server_names_a_taken_port(taken_port: int, tmp_path: Path) -> Non
 
 @pytest.mark.found
 def test_the_end_of_a_log_is_what_is_wrong_and_not_the_usage_after_it(tmp_path: Path) -> None:
-    """Number 29: where Spark did not start, `up` printed the last lines of spark-submit's usage."""
+    """Defect 29: if Spark did not start, `up` printed the last lines of spark-submit's usage."""
     log = tmp_path / "log"
     usage = "Usage: spark-submit [options] <app jar>\nUsage: spark-submit --kill [id]\n\nOptions:\n  --master MASTER_URL   spark://host\n"
     log.write_text(

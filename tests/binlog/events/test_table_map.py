@@ -147,7 +147,7 @@ LONG = ColumnBytes(TypeCode.LONG)
 )
 @pytest.mark.found
 def test_a_table_map_that_does_not_fit_names_its_table(body: bytes) -> None:
-    """Number 31: a table map that does not fit stopped the whole destination, with no table's name."""
+    """Defect 31: a table map that did not fit stopped the whole destination, and no message named the table."""
     table_map = parse_table_map(body)
     assert (table_map.name, table_map.column_count) == ("d.t", 0)
     assert table_map.unreadable
@@ -185,7 +185,7 @@ LATIN1, BINARY, UTF8MB4 = 8, 63, 255
 def test_mysql_counts_vector_among_the_character_columns(
     columns: list[ColumnBytes], field: tuple[int, list[int]], expected: tuple[int, ...]
 ) -> None:
-    """Number 31: a VECTOR column moved the character sets of the columns beside it."""
+    """Defect 31: a VECTOR column shifted the character sets of the columns next to it."""
     value = b"".join(packed(number) for number in field[1])
     table_map = parse_table_map(table_map_body("d", "t", columns, [(field[0], value)]))
     assert table_map.collations(mariadb=False) == expected
@@ -193,7 +193,9 @@ def test_mysql_counts_vector_among_the_character_columns(
 
 @pytest.mark.found
 def test_a_charset_that_falls_on_a_vector_is_a_format_error() -> None:
-    """Number 31: a server that counts otherwise is noticed, for the character set of VECTOR is always binary."""
+    """Test for defect 31: a server that counts VECTOR columns in another way is noticed, because the character set of VECTOR is always
+    binary.
+    """
     field = (Field.DEFAULT_CHARSET, packed(UTF8MB4))
     with pytest.raises(BinlogFormatError, match="column 1, whose type has no character set"):
         parse_table_map(table_map_body("d", "t", [VECTOR, VARCHAR], [field])).collations(mariadb=False)

@@ -9,7 +9,9 @@ from tests.binlog.scan.event_factory import EventFactory, NoHistory, feed, scann
 
 @pytest.mark.found
 def test_rows_of_a_table_that_cannot_go_on_stay_for_consumers_whatever_follows() -> None:
-    """Number 17: a table that stopped for the lake left the stream, so its consumers lost its rows, or could not go on."""
+    """Defect 17: the rows of a table that stopped for the lake were not in the stream, so consumers lost these rows
+    or could not continue.
+    """
     make, history = EventFactory(), NoHistory()
     history.stopped, history.for_consumers = {"orders"}, True
     scan = scanner(history)

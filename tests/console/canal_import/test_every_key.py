@@ -99,7 +99,7 @@ def reported(found: Imported, key: str) -> set[str]:
 @pytest.mark.found
 @pytest.mark.parametrize("mode", ["tcp", "kafka", "rabbitMQ", "rocketMQ", "pulsarMQ"])
 def test_every_key_of_canals_own_files_is_reported(tmp_path: Path, mode: str) -> None:
-    """Number 20: `import-canal` dropped gtidon, memory.buffer.*, network.*, canal.mq.* in tcp mode and others without a message."""
+    """Defect 20: `import-canal` dropped gtidon, memory.buffer.*, network.*, canal.mq.* in tcp mode and other keys without a message."""
     found = imported(tmp_path, SERVER | {"canal.serverMode": mode}, INSTANCE)
     silent = [key for key in {*SERVER, *INSTANCE, "canal.serverMode"} if not reported(found, key)]
     assert silent == []
@@ -125,14 +125,14 @@ def test_every_key_of_canals_own_files_is_reported(tmp_path: Path, mode: str) ->
 def test_a_key_that_says_what_canal_does_by_itself_has_no_meaning_and_another_value_is_not_carried_over(
     tmp_path: Path, key: str, usual: str, other: str
 ) -> None:
-    """Number 20: whether something is lost depends on the value."""
+    """Test for defect 20: the value of a key decides whether its omission changes anything."""
     assert reported(imported(tmp_path / "usual", {}, {key: usual}), key) == {"no_meaning"}
     assert "left" in reported(imported(tmp_path / "other", {}, {key: other}), key)
 
 
 @pytest.mark.found
 def test_a_canal_that_serves_no_clients_gets_no_server(tmp_path: Path) -> None:
-    """Number 20: `canal.withoutNetty = true` was dropped, and a server was opened that Canal did not have."""
+    """Defect 20: `canal.withoutNetty = true` was dropped, and Sluice opened a server that Canal did not have."""
     found = imported(tmp_path, {"canal.withoutNetty": "true", "canal.port": "11111"}, {"canal.mq.topic": "example"})
     assert not load_config(tmp_path / "conf").destinations["example"].canal_server.port
     assert reported(found, "canal.port") == reported(found, "canal.withoutNetty") == {"taken"}

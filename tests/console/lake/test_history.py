@@ -140,7 +140,7 @@ def test_history_of_a_row_that_was_deleted_and_came_again() -> None:
 
 @pytest.mark.found
 def test_history_of_a_row_that_a_snapshot_read_has_no_commit_time() -> None:
-    """Number 28: `why` does not call the time at which a snapshot read a row the row's commit time."""
+    """Defect 28: `why` showed the time at which a snapshot read a row as the row's commit time."""
     told = dataclasses.replace(commits(5)[0], snapshot="1f", last_commit_time_us=5)
     (step,) = life.life(Rows({0: (5, "a")}), [told])
     assert (step.happened, step.committed_at, step.to_json()["committed_at"]) == ("read by a snapshot", None, "")
@@ -200,7 +200,7 @@ def test_history_the_commands_name_a_table_that_is_not_there(tmp_path: Path, mon
 def test_history_an_unknown_key_is_reported_and_one_of_several_columns_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 28: `why` lacked keys of several columns, and printed an empty table for a key that no row has had."""
+    """Defect 28: `why` did not accept keys of several columns, and printed an empty table for a key that no row has had."""
     lake = tmp_path / "lake" / "shop" / "orders"
     rows = pa.table({"a": [1, 2], "b": ["x", "y,z"], ORDER_KEY: [5, 6], DELETED: [None, None]})
     write_deltalake(str(lake), rows.set_column(3, DELETED, pa.array([False, False])))

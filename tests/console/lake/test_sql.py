@@ -113,7 +113,7 @@ def test_what_duckdb_refuses_is_said_with_the_tables_there_are(
     ("question", "told"), [("DELETE FROM shop.orders", "only reads the lake"), ("SELEC 1", "correct it")]
 )
 def test_only_a_name_that_is_not_found_lists_the_tables(config: SluiceConfig, question: str, told: str) -> None:
-    """Number 29: `sql "DELETE …"` and syntax errors listed every table."""
+    """Defect 29: `sql "DELETE …"` and syntax errors printed a list of all tables."""
     with pytest.raises(SetupError, match=told) as refused:
         lake_sql.ask(config, question)
     assert "The tables are" not in str(refused.value)
@@ -178,7 +178,7 @@ def test_what_duckdb_would_misread_is_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.found
 def test_names_that_differ_by_capitals_are_told_apart(config: SluiceConfig) -> None:
-    """Number 25: `Orders` and `orders` break `sql`."""
+    """Defect 25: `sql` failed if there were tables `Orders` and `orders`."""
     write_table(config, "a", "shop.Orders", "shop.orders", "shop.orders__1", "stock.items")
     names = [table.name for table in lake_sql.lake_tables(config)]
     assert sorted(names) == ['"shop"."Orders__2"', '"shop"."orders__1"', '"shop"."orders__3"', '"stock"."items"']
@@ -194,7 +194,7 @@ def test_names_that_differ_by_capitals_are_told_apart(config: SluiceConfig) -> N
 def test_a_table_whose_view_cannot_be_made_is_named_and_the_others_are_asked(
     config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 25: one table whose view cannot be made stops the questions about all."""
+    """Defect 25: if the view of one table could not be made, no query worked."""
     make = lake_sql._make_view
 
     def broken(connection: duckdb.DuckDBPyConnection, table: lake_sql.SqlTable, options: dict[str, str]) -> None:

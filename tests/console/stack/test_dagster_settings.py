@@ -133,7 +133,7 @@ def test_a_file_of_the_users_is_checked_before_anything_starts(tmp_path: Path, m
 @pytest.mark.found
 @pytest.mark.parametrize("value", ["*geheim-41", "!geheim-41 x", "'geheim-41", "a: geheim-41: b"])
 def test_an_error_of_the_file_shows_no_part_of_it(tmp_path: Path, value: str) -> None:
-    """Number 29: the parser's error quoted a value of dagster.yaml, which may be the password of its storage."""
+    """Defect 29: the parser's error quoted a value of dagster.yaml, which may be the password of its storage."""
     conf = tmp_path / "conf"
     conf.mkdir()
     (conf / "dagster.yaml").write_text(f"storage: {{}}\npassword: {value}\n")

@@ -45,7 +45,7 @@ def test_fault_a_storage_that_was_wiped_is_said_with_what_to_do(home: Path, fold
 
 @pytest.mark.found
 def test_a_daemon_that_runs_is_not_reported_as_away(home: Path) -> None:
-    """Number 29: "Dagster's daemon does not run" was reported where it runs and its ticks do not reach the engine."""
+    """Defect 29: "Dagster's daemon does not run" was reported although the daemon ran. Its ticks did not reach the engine."""
     now = 1_800_000_000.0
     assert "no heartbeat" in daemon_sentence(home, now)
     with dg.DagsterInstance.from_config(str(home)) as instance:

@@ -288,7 +288,7 @@ def test_fault_failures_long_apart_are_no_reason_to_give_up(part: Callable[..., 
 
 @pytest.mark.found
 def test_fault_a_spark_that_never_starts_is_named_as_spark(part: Callable[..., FakePart]) -> None:
-    """Number 29: messages spoke of "the spark"."""
+    """Defect 29: messages spoke of "the spark"."""
     made = Supervisor([part("spark", deaths=["exit code 1"] * 9)], print, UP)
     with pytest.raises(ServerError, match=r"^Spark ended \(exit code 1\)"):
         made.until_ready()
@@ -297,7 +297,7 @@ def test_fault_a_spark_that_never_starts_is_named_as_spark(part: Callable[..., F
 @pytest.mark.found
 @pytest.mark.usefixtures("fast_clock")
 def test_fault_up_goes_on_after_several_kills_of_spark(part: Callable[..., FakePart]) -> None:
-    """Number 16: `up` gave up after three kills of Spark, and gave Spark's warnings as the reason."""
+    """Defect 16: `up` gave up after three kills of Spark, and printed Spark's warnings as the reason."""
     said: list[str] = []
     spark = part("spark", deaths=["signal 9"] * 5)
     Supervisor([spark], said.append, UP).until_ready()
@@ -310,6 +310,6 @@ def test_fault_up_goes_on_after_several_kills_of_spark(part: Callable[..., FakeP
 
 @pytest.mark.found
 def test_fault_a_part_that_ends_by_itself_gives_its_log_as_the_reason(part: Callable[..., FakePart]) -> None:
-    """Number 16: only who is killed from outside has no reason in its log."""
+    """Test for defect 16: only a process that was killed from outside has no reason in its log."""
     with pytest.raises(ServerError, match=r"Spark ended \(exit code 3\); .* ends: first \| OutOfMemoryError"):
         Supervisor([part("spark", deaths=["exit code 3"])], print, UP).until_ready()

@@ -80,7 +80,7 @@ def test_ha_what_this_host_reported_before_another_one_took_over_is_not_shown(
 
 @pytest.mark.found
 def test_ha_a_lag_is_shown_only_if_the_engine_that_reads_reports_it(held_elsewhere: str, apart: Place) -> None:
-    """Number 30: `status` showed a lag of 0.0 s for a destination that another host reads."""
+    """Defect 30: `status` showed a lag of 0.0 s for a destination that another host reads."""
     _, found, shown = status()
     assert found["destinations"][0]["lag_seconds"] is None
     assert "0.0 s" not in shown

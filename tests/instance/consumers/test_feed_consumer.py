@@ -52,7 +52,7 @@ def test_a_consumer_amid_a_transaction_that_does_not_come_again_gets_the_next_on
 
 @pytest.mark.found
 def test_a_consumer_gets_all_whole_transactions_before_rows_that_cannot_be_read() -> None:
-    """Number 17: what preceded a table that cannot be read was not handed out first, where both were in one reading."""
+    """Defect 17: consumers did not get the transactions before a table that cannot be read, if one reading had both."""
     window, source = Window(START, bytes_max=1 << 20), Source()
     source.tables.append(dataclasses.replace(ORDERS, stopped=True, unreadable="TYPE_UNSUPPORTED: told"))
     source.tables.append(dataclasses.replace(ORDERS, stopped=True))
@@ -74,8 +74,8 @@ def test_a_consumer_gets_all_whole_transactions_before_rows_that_cannot_be_read(
 @pytest.mark.found
 @pytest.mark.parametrize("way", ["masks", "masks that may be missing", "columns"])
 def test_a_column_that_conf_hides_is_not_shown_under_the_name_that_a_pending_change_gave_it(way: str) -> None:
-    """Number 17: a table that waits for a decision continues for consumers. This also holds if the change renames columns that they must
-    not see.
+    """Test for defect 17: a table that waits for a decision continues for consumers. This also holds if the schema change renames columns
+    that the consumers must not see.
     """
     masks = {
         "masks": {"note": "null"},

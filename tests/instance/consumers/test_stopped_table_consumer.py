@@ -143,7 +143,7 @@ def captured(mysql80: DatabaseServer, tmp_path: Path) -> Captured:
 def test_consumers_go_on_with_every_row_of_a_table_that_stopped_for_the_lake(
     captured: Captured, monkeypatch: pytest.MonkeyPatch, cause: Cause, store: str
 ) -> None:
-    """Number 17: a decision about the lake stopped every consumer, and one that subscribed later lost the table's rows silently."""
+    """Defect 17: a decision about the lake stopped every consumer. A consumer that subscribed later lost the table's rows silently."""
     everyone = Everyone(captured, cause, store)
     monkeypatch.setattr(kinds.Kafka, "publisher", lambda _: everyone.broker.publisher())
     names = {"early": ("shop", 7), "group": ("all", 7)}

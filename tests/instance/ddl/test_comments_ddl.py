@@ -36,7 +36,7 @@ def history(tmp_path: Path) -> PublishedHistory:
 
 @pytest.mark.found
 def test_comments_are_those_of_the_newest_statement(history: PublishedHistory, tmp_path: Path) -> None:
-    """Number 30: Dagster's pages showed no comment of the source's tables and columns."""
+    """Defect 30: Dagster's pages showed no comment of the source's tables and columns."""
     assert read_comments(tmp_path / TABLES_FILE) == {
         "shop.orders": {"": "orders of the shop", "id": "the order's number"}
     }

@@ -49,7 +49,7 @@ def swap(captured: Captured, tool: str, column: str, rows: Iterator[int]) -> lis
 def test_ddl_swaps_of_copies_that_are_not_followed_re_snapshot_the_table(
     flavour: str, tool: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Number 26: the table went on with the rows that it had, whatever rows the copy had."""
+    """Defect 26: after the swap, the table in the lake continued with its own rows, whatever rows the copy had."""
     server: DatabaseServer = request.getfixturevalue(flavour)
     captured = Captured(tmp_path, server)
     captured.describe(f"exclude: {captured.database}\\._.*")

@@ -68,7 +68,7 @@ def starts(folder: Path, meta: MemoryLedger, config: DestinationConfig) -> list[
     ("model", "known"), [(TableConfig, OF_TABLE), (DestinationConfig, OF_DESTINATION), (ShardsConfig, OF_SHARDS)]
 )
 def test_every_setting_is_classified_as_shaping_rows_or_not(model: Any, known: dict[str, ShapeEffect]) -> None:
-    """Number 2: a new setting that shapes rows was not stored with its table."""
+    """Defect 2: a new setting that shapes rows was not stored with its table."""
     assert set(known) == set(model.model_fields), "say in `row_shape` what a change of the setting means for rows"
 
 
@@ -80,7 +80,7 @@ def test_every_setting_that_shapes_rows_has_an_example() -> None:
 @pytest.mark.found
 @pytest.mark.parametrize("setting", OF_TABLES)
 def test_a_changed_setting_of_a_table_stops_it_by_name(tmp_path: Path, setting: str) -> None:
-    """Number 2: the key, deletes, charsets, zero dates of an existing table change, and its old rows stay as they are."""
+    """Defect 2: if the key, deletes, charsets or zero dates of an existing table changed in conf/, its old rows stayed as they were."""
     meta = MemoryLedger()
     before, after = (table(**words) for words in OF_TABLES[setting])
     assert starts(tmp_path, meta, before) == []
@@ -94,7 +94,7 @@ def test_a_changed_setting_of_a_table_stops_it_by_name(tmp_path: Path, setting: 
 @pytest.mark.found
 @pytest.mark.parametrize("setting", OF_DESTINATIONS)
 def test_a_changed_setting_of_a_destination_stops_the_tables_that_it_shapes(tmp_path: Path, setting: str) -> None:
-    """Number 2: `column_exclude` is removed, and old rows keep NULL in the column."""
+    """Defect 2: if `column_exclude` was removed from conf/, old rows still had NULL in the column."""
     meta = MemoryLedger()
     before, after = (destination(**words) for words in OF_DESTINATIONS[setting])
     assert starts(tmp_path, meta, before) == []
@@ -126,7 +126,7 @@ def test_a_setting_that_leaves_the_rows_as_they_are_stops_nothing(
 
 @pytest.mark.found
 def test_a_table_that_stopped_for_something_else_is_re_snapshotted_when_it_resumes(tmp_path: Path) -> None:
-    """Number 32: a table that stopped in KEY_NULL resumes under `zero_dates: text` with a column that is still a date in the lake."""
+    """Defect 32: a table that stopped in KEY_NULL resumed under `zero_dates: text`, although the column was still a date in the lake."""
     meta, text = MemoryLedger(), table(zero_dates="text")
     assert starts(tmp_path, meta, table()) == []
     stop = StoppedTable(database="shop", table="orders", state=TableState.KEY_NULL, reason="NULL", position=at(7))

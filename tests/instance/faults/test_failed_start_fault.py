@@ -53,7 +53,7 @@ def failure() -> SluiceError | None:
 def test_fault_a_ledger_that_is_lost_is_shown_after_a_restart_until_its_advice_was_followed(
     mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 10: status said "STOPPED: `sluice up` starts it again" for ever, and check was green, where meta.json was gone."""
+    """Defect 10: if meta.json was lost, `status` always showed "STOPPED: `sluice up` starts it again", and `check` was green."""
     captured = Captured(tmp_path, mysql80)
     monkeypatch.setenv("SLUICE_CONF", str(captured.conf))
     directory = captured.directory
@@ -109,7 +109,7 @@ def _start_told(directory: Path) -> str:
 
 @pytest.mark.found
 def test_fault_every_start_that_fails_is_a_state_and_one_that_waits_is_none(tmp_path: Path) -> None:
-    """Number 10: no start failure reached status.json, whatever it was; an earlier status stayed."""
+    """Defect 10: no failed start was written to status.json, so an earlier status stayed."""
     earlier = {"state": "RUNNING", "retention_left_hours": 5.0, "lag_seconds": 1.0, "troubles": ["x"]}
     (tmp_path / "status.json").write_text(json.dumps({**earlier, "updated_at_us": int((time.time() - 3600) * 1e6)}))
     note_failed_start(tmp_path, LeaseLostError("process 7 reads it"))

@@ -96,7 +96,7 @@ def test_fault_runs_fail_until_one_is_acked() -> None:
 
 @pytest.mark.found
 def test_a_tick_that_failed_is_remembered_until_one_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Number 29: the status said that Dagster's daemon does not run where its ticks failed."""
+    """Defect 29: the status said that Dagster's daemon does not run, although it ran and its ticks failed."""
     now = [100.0]
     monkeypatch.setattr(pulse, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0]))
     beat = pulse.Pulse()

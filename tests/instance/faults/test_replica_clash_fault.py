@@ -42,7 +42,7 @@ def is_running(engine: Engine) -> bool:
 def test_two_installations_with_the_same_destination_name_read_one_server_side_by_side(
     production: Captured, tmp_path: Path
 ) -> None:
-    """Number 11: server id and uuid came from the destination's name alone, so the two ended each other's dump."""
+    """Defect 11: a replica's server id and uuid depended only on the destination's name, so two installations ended each other's dump."""
     test = installation(production, tmp_path / "test")
     with running(production) as one, running(test) as two:
         wait_for("both run", lambda: is_running(one) and is_running(two))
@@ -63,7 +63,9 @@ def copied(captured: Captured, root: Path, source: str = "") -> Captured:
 def test_the_one_whose_dump_was_ended_waits_says_the_remedy_and_goes_on_by_itself(
     production: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 11: a copy of an installation has its identity. Each of the two ended the other, and REPLICA_CLASH was for ever."""
+    """Defect 11: a copy of an installation has the same identity as the original. Each of the two ended the other's dump, and REPLICA_CLASH
+    never ended.
+    """
     monkeypatch.setattr(limits, "REVIVE_SECONDS", 0.1)
     with running(production) as one:
         wait_for("it runs", lambda: is_running(one))
@@ -87,7 +89,7 @@ def test_the_one_whose_dump_was_ended_waits_says_the_remedy_and_goes_on_by_itsel
 @pytest.mark.servers
 @pytest.mark.found
 def test_a_server_id_of_its_own_ends_the_clash_of_a_copy(production: Captured, tmp_path: Path) -> None:
-    """Number 11: on MySQL a configured `server_id` was of no effect, for the uuid stayed that of the name."""
+    """Defect 11: on MySQL a configured `server_id` had no effect, because the uuid was still that of the name."""
     with running(production) as one:
         wait_for("it runs", lambda: is_running(one))
         source = f"{{user: root, port: {production.server.port}, server_id: 4711}}"

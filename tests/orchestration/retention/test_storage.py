@@ -95,7 +95,7 @@ def _schema(file: Path) -> tuple[list[str], list[str], str]:
 def test_the_events_of_the_tables_that_a_run_plans_are_stored_in_one_transaction_of_each_file(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 27: each table of a batch cost two transactions before its run began."""
+    """Defect 27: before a run began, each table of its batch cost two transactions in Dagster's storage."""
     monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", "1000")
     began, begin = list[str](), KeptFile.begin
 

@@ -175,7 +175,9 @@ def test_ha_a_batch_that_is_handed_out_to_a_run_has_a_fixed_end(house: House) ->
 def test_ha_a_request_whose_answer_is_late_leaves_one_batch_whatever_comes_first(
     house: House, monkeypatch: pytest.MonkeyPatch, rolled_back_first: bool
 ) -> None:
-    """Number 3: an engine that stalls was considered unavailable. Its late answer reaches nobody, but the effect of the call stays."""
+    """Defect 3: a run considered an engine that stalls as unavailable. The run does not get the late answer, but the effect of its call
+    remains.
+    """
     batch, reference = appendable(house)
     take, may_end, ended = house.engine.take, threading.Event(), threading.Event()
 

@@ -151,7 +151,7 @@ def own_database(server: PostgresServer, name: str) -> str:
 def test_ha_clients_go_on_with_the_standby_of_a_ledger_in_sql_without_dagster(
     mysql80: DatabaseServer, postgres16: PostgresServer, tmp_path: Path
 ) -> None:
-    """Number 18: a standby began with a tick of Dagster alone; with engine hosts, clients had no server after a kill -9.
+    """Defect 18: a standby began only at a tick of Dagster. With engine hosts, clients had no server after a kill -9.
 
     `tests/ha/test_canal_cluster_seeds.py` does the same with the lease in ZooKeeper.
     """

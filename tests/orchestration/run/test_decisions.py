@@ -101,7 +101,7 @@ def test_nothing_but_the_plans_is_shown_by_default(directory: Path, tmp_path: Pa
 
 @pytest.mark.found
 def test_what_each_decision_would_do_is_shown_by_default(directory: Path, tmp_path: Path) -> None:
-    """Number 30: the launchpad showed schema changes only, and not what resume, repair and forget would do."""
+    """Defect 30: the launchpad showed only schema changes, and not what resume, repair and forget would do."""
     FileLedger(directory).update(lambda ledger: ledger.with_consumer(Consumer(client_id=1001, filter="", cursor=PLACE)))
     write_tables(directory)
     config = make_config(tmp_path)
@@ -275,7 +275,7 @@ def _nothing_is_decided(directory: Path) -> None:
 
 @pytest.mark.found
 def test_a_decision_about_what_was_seen_before_is_refused_by_name(directory: Path, tmp_path: Path) -> None:
-    """Number 30: an approval and a resume were of whatever waited when the run began, and not of what the operator had seen."""
+    """Defect 30: an approval or a resume applied to whatever waited when the run began, and not to what the operator had seen."""
     again = dataclasses.replace(HELD, order_key=HELD.order_key + 90, position="mysql-bin.000001:103@1")
     later = dataclasses.replace(PLACE, offset=777)
     ReviewFiles(directory).note(again)
@@ -300,7 +300,7 @@ def test_a_decision_about_what_was_seen_before_is_refused_by_name(directory: Pat
 
 @pytest.mark.found
 def test_the_second_of_two_operators_does_not_replace_the_first_ones_plan(directory: Path, tmp_path: Path) -> None:
-    """Number 30: both runs said that their plan was approved, and the engine read the later one."""
+    """Defect 30: two runs both reported that their plan was approved, and the engine used the later one."""
     assert launched(tmp_path, **APPROVE)[0].success
     result, told, _ = launched(tmp_path, **{**APPROVE, "plan": "new_column"})
     assert not result.success
@@ -316,7 +316,7 @@ def test_the_second_of_two_operators_does_not_replace_the_first_ones_plan(direct
 def test_a_run_that_ends_while_it_decides_has_its_reason_and_can_be_launched_again(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 30: the reason became a tag after the decision was saved."""
+    """Defect 30: the reason became a tag of the run only after the decision was saved."""
     with monkeypatch.context() as patched:
 
         def ends(*_: object) -> None:
@@ -369,7 +369,7 @@ def links_of(told: str) -> list[tuple[str, str, dict[str, Any]]]:
 
 @pytest.mark.found
 def test_each_decision_has_a_link_that_puts_its_plan_into_the_launchpad(directory: Path, tmp_path: Path) -> None:
-    """Number 30: the plan was in a run's output, and the launchpad had to be filled in by hand."""
+    """Defect 30: the plan was only in a run's output, and operators had to copy it into the launchpad."""
     FileLedger(directory).update(lambda ledger: ledger.with_consumer(Consumer(client_id=1001, filter="", cursor=PLACE)))
     write_tables(directory)
     launchpad = Launchpad(repository="__repository__", location="my shop")

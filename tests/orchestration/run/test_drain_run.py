@@ -222,7 +222,9 @@ def test_a_run_that_finds_no_engine_merges_its_batch_before_it_ends_well(shop: S
 def test_a_run_whose_ack_was_not_answered_takes_no_further_batch(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:
-    """Number 3, for the other requests of a run: it ends, and its record settles what it merged, whether the engine did it or not."""
+    """Test for defect 3, for the other requests of a run: the run ends, and its record settles what it merged, whether or not the engine
+    executed the request.
+    """
     monkeypatch.setattr(drain_run, "ANSWER_SECONDS_MAX", 0.0)
 
     def lose(name: str) -> None:
@@ -242,7 +244,7 @@ def test_a_run_whose_ack_was_not_answered_takes_no_further_batch(
 def test_a_batch_that_an_unanswered_request_handed_out_is_the_next_runs(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 3, for the other requests of a run: the batch is out, no run's tags name it, and a tick asks for a run."""
+    """Test for defect 3, for the other requests of a run: a batch is in flight that no run's tags name, so a tick requests a run for it."""
     monkeypatch.setattr(drain_run, "ANSWER_SECONDS_MAX", 0.0)
 
     def lose(name: str) -> None:

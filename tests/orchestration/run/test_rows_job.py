@@ -239,7 +239,7 @@ def test_what_was_read_as_conf_was_before_is_not_written(tmp_path: Path) -> None
 
 @pytest.mark.found
 def test_a_job_without_a_destination_says_which_ones_there_are() -> None:
-    """Number 30: a launchpad took an empty destination, and the run failed with "there is no destination ''"."""
+    """Defect 30: a launchpad accepted an empty destination, and the run failed with "there is no destination ''"."""
     assert one_destination("", {"shop"}) == "shop"
     assert one_destination("stock", {"shop", "stock"}) == "stock"
     with pytest.raises(ConfigurationError, match="`destination` is empty: write one of shop, stock"):

@@ -118,7 +118,9 @@ def test_a_batch_whose_end_is_fixed_is_merged_without_the_engine(shop: Shop, err
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("executed", [True, False])
 def test_a_run_whose_request_is_not_answered_writes_nothing(shop: Shop, error: Exception, executed: bool) -> None:
-    """Number 3: a run that stopped waiting merged the batch as it was, and the engine replaced the batch during the merge."""
+    """Defect 3: a run that stopped waiting for the answer merged the batch as it was, and the engine replaced the
+    batch during the merge.
+    """
 
     def lose(_: str) -> None:
         assert shop.engine.head is not None

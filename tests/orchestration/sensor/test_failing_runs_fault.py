@@ -59,7 +59,7 @@ def begin_snapshot(directory: Path) -> None:
 
 @pytest.mark.found
 def test_fault_snapshot_runs_that_fail_reach_status_and_the_asset(shop: Shop) -> None:
-    """Number 8: failing snapshot runs did not reach `status`: exit code 0 and "is being read" while six in a row failed."""
+    """Defect 8: `status` did not show failing snapshot runs: it ended with 0 and "is being read" after six failures in a row."""
     directory = shop.config.destination_dir("shop")
     begin_snapshot(directory)
     job = shop.defs.resolve_job_def("snapshot_shop_job")
@@ -100,7 +100,7 @@ REPAIR = {"operation": "repair"}
 def test_fault_every_kind_of_run_that_fails_twice_in_a_row_is_told_until_one_succeeds(
     shop: Shop, job: str, config: dict[str, Any]
 ) -> None:
-    """Number 8: of runs of any kind but merges, failures in a row were seen by nobody."""
+    """Defect 8: failures in a row of all runs but merges were reported nowhere."""
     ended(shop, job, S.FAILURE, config, "the disk is full.")
     assert told(shop) == ()
     ended(shop, job, S.STARTED, config)

@@ -13,7 +13,7 @@ from sluice.orchestration.checks.observations import PublishedObservations, due
 
 @pytest.mark.found
 def test_the_cursor_is_one_short_line() -> None:
-    """Number 30: the sensor's cursor showed nine lines of JSON, most of them points of a chart."""
+    """Defect 30: the sensor's cursor showed nine lines of JSON, most of them points of a chart."""
     cursor = PublishedObservations(observed_at_seconds=1790000000.123, failing={}).to_cursor()
     assert json.loads(cursor) == {"observed_at_seconds": 1790000000, "failing": {}}
     assert PublishedObservations.from_cursor(cursor) == PublishedObservations(
@@ -23,7 +23,7 @@ def test_the_cursor_is_one_short_line() -> None:
 
 @pytest.mark.found
 def test_lag_and_throughput_are_numbers_that_dagster_plots_and_no_text() -> None:
-    """Number 30: the engine's asset showed lag and throughput as a chart of block characters."""
+    """Defect 30: the engine's asset showed lag and throughput as a chart of block characters."""
     published = PublishedObservations()
     plotted = []
     for minute in range(1, 4):

@@ -347,7 +347,7 @@ def test_fault_a_tick_that_breaks_is_no_sign_of_life(shop: Shop, monkeypatch: py
 
 @pytest.mark.found
 def test_the_engine_is_told_why_a_tick_failed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Number 29: where ticks failed, the status said that Dagster's daemon does not run."""
+    """Defect 29: if ticks failed, the status said that Dagster's daemon does not run."""
 
     def away(*_: object) -> None:
         raise OSError("no answer from postgresql://dagster:hidden@db/dagster\nmore of it")
@@ -360,7 +360,7 @@ def test_the_engine_is_told_why_a_tick_failed(shop: Shop, monkeypatch: pytest.Mo
 
 @pytest.mark.found
 def test_ticks_that_break_are_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Number 30: a tick that raises was tried again every five seconds, for as long as it failed."""
+    """Defect 30: a tick that raises was repeated every five seconds as long as it failed."""
     tried, now = list[float](), [1000.0]
 
     def broken(*_: object) -> dg.SensorResult:

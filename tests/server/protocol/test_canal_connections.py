@@ -69,7 +69,7 @@ def packet_of(client: socket.socket) -> Packet:
 def test_a_client_above_the_limit_is_told_so_by_the_answer_to_its_authentication(
     stack: contextlib.ExitStack,
 ) -> None:
-    """Number 21: the connection above the limit of 64 was closed without a reason that Canal's clients show."""
+    """Defect 21: a connection above the limit of 64 was closed without a reason that Canal's clients show."""
     listener = listening(stack, Address(connections_max=2))
     clients = [connected(stack, listener) for _ in range(2)]
     for client in clients:
@@ -99,7 +99,7 @@ def _admitted_again(stack: contextlib.ExitStack, listener: CanalListener) -> boo
 
 @pytest.mark.found
 def test_connections_that_do_not_authenticate_take_no_place_of_a_client(stack: contextlib.ExitStack) -> None:
-    """Number 21: connections that sent nothing of use held all places of a port."""
+    """Defect 21: connections that never authenticated used all slots of a port."""
     listener = listening(stack, Address(connections_max=1, unauthenticated_max=2))
     silent = [connected(stack, listener) for _ in range(2)]
     client = connected(stack, listener)
@@ -114,7 +114,7 @@ def test_connections_that_do_not_authenticate_take_no_place_of_a_client(stack: c
 
 @pytest.mark.found
 def test_all_of_the_greeting_has_one_deadline(stack: contextlib.ExitStack) -> None:
-    """Number 21: each byte began the time of a connection that has not authenticated again."""
+    """Defect 21: each byte that arrived restarted the deadline of a connection that has not authenticated."""
     listener = listening(stack, Address(access=CANAL, greeting_seconds=GREETING_SECONDS))
     client = connected(stack, listener)
     client.sendall(b"\0\0\xff\xff")
@@ -138,8 +138,8 @@ def _bytes_until_answered(client: socket.socket) -> int:
 def test_a_connection_that_is_ended_while_tls_takes_its_socket_is_ended_at_once(
     stack: contextlib.ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 21: the listener closed the plain socket, whose descriptor belonged to the TLS socket, and the client
-    kept its slot for 10 s.
+    """Defect 21: the listener closed the plain socket, whose descriptor already belonged to the TLS socket. The client used its slot for 10
+    s more.
     """
     files = write_certificate(tmp_path, "127.0.0.1")
     address = Address(
@@ -171,7 +171,7 @@ def test_a_connection_that_is_ended_while_tls_takes_its_socket_is_ended_at_once(
 
 @pytest.mark.found
 def test_a_tls_handshake_counts_for_both_bounds(stack: contextlib.ExitStack, tmp_path: Path) -> None:
-    """Number 21: a client that begins TLS and does not continue is disconnected, and takes no slot."""
+    """Test for defect 21: a client that begins TLS and does not continue is disconnected, and uses no slot."""
     files = write_certificate(tmp_path, "127.0.0.1")
     address = Address(unauthenticated_max=1, certificate_file=files["server"], key_file=files["server_key"])
     listener = listening(stack, address)
@@ -185,7 +185,7 @@ def test_a_tls_handshake_counts_for_both_bounds(stack: contextlib.ExitStack, tmp
 
 @pytest.mark.found
 def test_a_tls_handshake_that_takes_too_long_is_ended(stack: contextlib.ExitStack, tmp_path: Path) -> None:
-    """Number 21: the TLS handshake is part of the one deadline."""
+    """Test for defect 21: the TLS handshake is part of the one deadline."""
     files = write_certificate(tmp_path, "127.0.0.1")
     keys = (files["server"], files["server_key"])
     address = Address(greeting_seconds=GREETING_SECONDS, certificate_file=keys[0], key_file=keys[1])

@@ -321,7 +321,9 @@ def kinds_of(found: list[dict[str, Any]]) -> list[tuple[Any, Any, Any]]:
 def test_what_differs_from_the_real_canal_is_what_the_docs_say(
     server: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Number 19: whole DECIMALs, XA, triggers and procedures, ZEROFILL and opaque JSON values differed from Canal without a word."""
+    """Defect 19: whole DECIMALs, XA, triggers and procedures, ZEROFILL and opaque JSON values differed from Canal, and the docs did not say
+    so.
+    """
     mysql: DatabaseServer = request.getfixturevalue(server)
     captured = Captured(tmp_path, mysql)
     port = free_port()

@@ -57,7 +57,7 @@ def test_canals_java_client_gets_rolls_back_comes_again_and_acks(
 
 @pytest.mark.found
 def test_canals_java_client_shows_why_it_is_not_let_in() -> None:
-    """Number 21: above the limit of connections Canal's clients were closed without a reason."""
+    """Defect 21: Canal's clients above the limit of connections were disconnected without a reason."""
     with contextlib.closing(CanalListener(Address(connections_max=1))) as listener:
         listener.serve("example", Destination([]))
         with CanalClient("example", port=listener.port):

@@ -251,8 +251,8 @@ def test_what_is_refused_backfill(
 
 @pytest.mark.found
 def test_a_swap_that_is_late_writes_nothing_ha(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Number 5: the run lock was checked only before the plan. A host that was suspended after that replaced what
-    another host had merged.
+    """Defect 5: a swap checked the run lock only before its plan. A host that was suspended after the check replaced what another host had
+    merged.
     """
     from sluice.spark_jobs.backfill import swap as swapping  # noqa: PLC0415
 

@@ -214,7 +214,7 @@ def test_a_catalog_that_does_not_answer_fails_no_run_and_is_shown(tmp_path: Path
 
 @pytest.mark.found
 def test_an_error_ends_once_nothing_is_left_to_register(tmp_path: Path) -> None:
-    """Number 29, of its kind: the error of a run that could not begin, as without its ledger, stayed in `status` for ever."""
+    """A defect like 29: the error of a run that could not begin, for example without its ledger, stayed in `status` forever."""
     config = config_of(tmp_path)
     directory = config.destination_dir("east")
     directory.mkdir(parents=True)

@@ -64,7 +64,7 @@ class Odd(Raising):
 def test_a_column_with_a_reserved_name_stops_its_table_and_the_printed_advice_leads_to_an_equal_lake(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Number 25: a column named `_sluice_operation` stops the destination, also where the table's rows are read for the first time."""
+    """Defect 25: a column named `_sluice_operation` stopped the destination, also when the table's rows were read for the first time."""
     shop = Odd(tmp_path, mysql80, spark_server)
     base = shop.captured.database
     for name in ("read", "streamed", "plain"):
@@ -104,7 +104,9 @@ def test_a_column_with_a_reserved_name_stops_its_table_and_the_printed_advice_le
 def test_tables_whose_paths_clash_stop_and_vacuum_leaves_them_out(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Number 25: a clash of paths is refused in a run and in a snapshot, by name, and VACUUM removes no file of the table inside."""
+    """Test for defect 25: a run and a snapshot refuse tables whose paths clash, and name them. VACUUM of the outer table removes no file of
+    the inner one.
+    """
     shop = Odd(tmp_path, mysql80, spark_server)
     base = shop.captured.database
     shop.captured.run(*(f"CREATE TABLE {base}.{name} (id INT PRIMARY KEY)" for name in ("outer_one", "calm")))

@@ -120,7 +120,7 @@ class Raising(Shop):
 def test_tables_that_raise_at_random_in_each_stage_stop_by_name(
     seed: int, mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Number 25: an exception in one table's schema, staging, target, merge, buffering, cascades or snapshot stops everything."""
+    """Defect 25: an exception in one table's schema, staging, target, merge, buffering, cascades or snapshot stopped everything."""
     chance = random.Random(seed)  # noqa: S311  the tables of a test
     shop = Raising(tmp_path, mysql80, spark_server)
     shop.make()

@@ -129,7 +129,7 @@ def shop(mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServ
 
 @pytest.mark.found
 def test_tables_that_raise_in_a_repair_are_named_and_the_others_are_repaired(shop: Upkeep) -> None:
-    """Number 25: an exception in one table's comparison, plan, reading or merge stops the repair of all."""
+    """Defect 25: an exception in one table's comparison, plan, reading or merge stopped the repair of all tables."""
     with running(shop.captured) as engine:
         shop.write(0)
         assert shop.merge_all(engine) == {}
@@ -149,7 +149,7 @@ def test_tables_that_raise_in_a_repair_are_named_and_the_others_are_repaired(sho
 
 @pytest.mark.found
 def test_tables_that_raise_in_upkeep_are_named_and_the_others_are_done(shop: Upkeep) -> None:
-    """Number 25: an exception in one table's maintenance, backfill, publication, history or consistent snapshot stops everything."""
+    """Defect 25: an exception in one table's maintenance, backfill, publication, history or consistent snapshot stopped everything."""
     chance = random.Random(25)  # noqa: S311  the tables of a test
     made = time.time()
     wait_for("the tables are older than the rows", lambda: time.time() >= made + 2)

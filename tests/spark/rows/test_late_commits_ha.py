@@ -76,8 +76,8 @@ class Late(Broken):
 def test_ha_repair_backfill_and_maintenance_that_are_late_write_nothing(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Number 5: repair, backfill and maintenance checked the run lock only once. A host that was suspended after that wrote rows that
-    another host had deleted since.
+    """Defect 5: repair, backfill and maintenance checked the run lock only once. A host that was suspended after the check wrote rows that
+    another host had deleted in the meantime.
     """
     pipeline = Late(tmp_path, mysql80, spark_server, merge="spark")
     numbers, path = pipeline.name, f"delta.`{pipeline.path}`"

@@ -20,7 +20,7 @@ from sluice.spark_jobs.staged_batch import COMMIT_TIME, ORDER_KEY
 @pytest.mark.found
 @pytest.mark.parametrize("kind", [pa.int32(), pa.bool_(), pa.string()], ids=str)
 def test_rows_with_several_columns_are_compared_by_deltalake_history(tmp_path: Path, kind: pa.DataType) -> None:
-    """Number 13: with several columns in addition to the key, deltalake could not compare the history with rows that were read, or compared
+    """Defect 13: with several columns in addition to the key, deltalake could not compare the history with rows that were read, or compared
     flags wrongly. So a table with a history could not be re-snapshotted, repaired or backfilled.
     """
 

@@ -320,8 +320,8 @@ def test_keys_of_two_columns_and_long_text_that_statistics_cut(table: Table) -> 
 @pytest.mark.found
 @pytest.mark.parametrize("key", [9, 2], ids=["append", "merge"])
 def test_a_late_task_brings_no_row_back_that_a_newer_batch_inserted_and_deleted(table: Table, key: int) -> None:
-    """Number 5: a merge that found nothing to change left no transaction in the log. The task of a host that had stalled, with an
-    earlier end of the same changes, then inserted a row that was deleted since.
+    """Defect 5: a merge that found nothing to change left no transaction in the log. A host stalled with a task for the same changes up to
+    an earlier position. The task then inserted a row that was deleted in the meantime.
     """
     table.make().merge(*ABC, image(DELETE, 4, 2, "b"))
     late = table.stage(Changes(ORDERS, [image(INSERT, 11, key, "gone")]))
@@ -335,7 +335,9 @@ def test_a_late_task_brings_no_row_back_that_a_newer_batch_inserted_and_deleted(
 def test_fault_a_commit_that_another_was_written_over_is_made_again(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 22: where Spark checks and then writes, a commit can be replaced by one that began before it. Each commit is read back."""
+    """Defect 22: if Spark checks and then writes, a commit can be replaced by a commit that began earlier. Therefore each commit is read
+    back.
+    """
     table.make().merge(*ABC)
     refresh, over = DeltaTable.refresh, list[int]()
 

@@ -135,8 +135,8 @@ def shop(
 
 @pytest.mark.found
 def test_the_advice_for_a_restored_table_leads_to_an_equal_lake(shop: Restored) -> None:
-    """Number 13: `lake accept`, then `schema resume`, as TABLE_RESTORED advised, left rows missing, and nothing reported that. A resume
-    without `lake accept` was accepted, and the table counted as well until its next change.
+    """Defect 13: TABLE_RESTORED advised `lake accept` and then `schema resume`. Rows were missing afterwards, and nothing reported that. A
+    resume without `lake accept` also succeeded, and the table counted as healthy until its next change.
     """
     shop.begin(*KINDS)
     base = shop.captured.database
@@ -173,7 +173,9 @@ def test_the_advice_for_a_restored_table_leads_to_an_equal_lake(shop: Restored) 
 
 @pytest.mark.found
 def test_a_restored_table_is_put_right_or_accepted_before_it_stops_or_as_it_is(shop: Restored) -> None:
-    """Number 13: the other ways: a table that is restored back, one that has not stopped yet, one that is accepted without its rows."""
+    """Test for defect 13, for other tables: one that is restored back, one that has not stopped yet, and one that is accepted without its
+    rows.
+    """
     shop.begin("calm", "kept", "back")
     base = shop.captured.database
     with running(shop.captured) as engine:
@@ -203,7 +205,9 @@ def test_a_restored_table_is_put_right_or_accepted_before_it_stops_or_as_it_is(s
 
 @pytest.mark.found
 def test_the_advice_for_a_missing_table_leads_to_an_equal_lake(shop: Restored) -> None:
-    """Number 13: `lake accept`, then `schema resume`, as TABLE_MISSING advised, made a table with later changes only, and all was well."""
+    """Defect 13: TABLE_MISSING advised `lake accept` and then `schema resume`. The new table had only later changes, and nothing reported
+    that.
+    """
     shop.begin("keyed", "loose", "alone", "back")
     with running(shop.captured) as engine:
         for first in (10, 20):
@@ -239,7 +243,7 @@ CRASHES = {
 def test_the_advice_works_again_after_a_crash_of_accept(
     shop: Restored, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Number 13: a crash of `lake accept` leaves no table that is followed although rows are missing."""
+    """Test for defect 13: after a crash of `lake accept`, no table continues although rows are missing."""
 
     def crash(*_: object, **__: object) -> None:
         raise Crash

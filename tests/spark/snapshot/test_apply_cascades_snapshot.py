@@ -250,7 +250,7 @@ def folder(servers_folder: Path) -> Iterator[Path]:
 
 @pytest.mark.found
 def test_rows_that_were_read_while_parents_went_are_those_of_the_source(folder: Path) -> None:
-    """Number 15: each change of a foreign key in rows that were being read had all of them read again."""
+    """Defect 15: while rows were being read, each change of a foreign key in them caused all rows to be read again."""
     for seed in range(60):
         source, read, _, end = play(seed, folder / f"{seed}", KEYED, fresh=True)
         assert in_order(read.publish(end)) == in_order(source.states[read.label(end)]), seed
@@ -281,7 +281,9 @@ def test_a_table_without_a_key_has_every_change_from_its_position_on(folder: Pat
 def test_a_publication_between_two_attempts_at_a_batch_has_what_its_label_says(
     tmp_path: Path, again: tuple[int, ...]
 ) -> None:
-    """Number 15: a second attempt removed the changes of the first one and left its images, so a publication had these without those."""
+    """Defect 15: a second attempt removed the changes of the first one and left its row images, so a publication had the images without the
+    changes.
+    """
     read, gone = Read(tmp_path, KEYED), Passed(ChangeOrder(2, 0, TIME), foreign_key("up", "CASCADE"), (1,), None)
     rows = [{"id": number, "up": number, "friend": None, "word": ""} for number in (1, 2, 3)]
     read.reading.chunk(1, rows[:2])
@@ -359,8 +361,8 @@ def test_a_batch_counts_once_it_is_complete_and_not_before(tmp_path: Path) -> No
 
 @pytest.mark.found
 def test_attempts_at_one_batch_write_its_changes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Number 15: each attempt wrote all changes again, so a batch that was repeated often exceeded the bound, and its files filled the
-    disk.
+    """Defect 15: each attempt wrote all changes again. A batch that was repeated often exceeded the limit, and its
+    files filled the disk.
     """
     monkeypatch.setattr(buffered_cascades, "CHANGES_MAX", 2)
     read = Read(tmp_path, KEYED)
@@ -376,7 +378,7 @@ def test_attempts_at_one_batch_write_its_changes_once(tmp_path: Path, monkeypatc
 @pytest.mark.found
 @pytest.mark.parametrize("metadata", [{}, {buffered_cascades.FORMAT_KEY: b"2"}])
 def test_buffered_changes_of_another_format_are_refused_by_name(tmp_path: Path, metadata: dict[bytes, bytes]) -> None:
-    """Number 15: files of buffered changes had no format, so another version read them as its own."""
+    """Defect 15: files of buffered changes did not name their format, so another version read them as its own."""
     read = Read(tmp_path, KEYED)
     read.take([[Passed(ChangeOrder(3, 0, TIME), foreign_key("up", "CASCADE"), (1,), None)]], 3, "changes")
     held = read.holds.open[NAME]
@@ -416,7 +418,7 @@ def test_rows_of_a_publication_are_bounded(tmp_path: Path, monkeypatch: pytest.M
 def test_each_image_counts_once_for_the_bound_of_a_publication(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images_max: int
 ) -> None:
-    """Number 15: an image that refers to a changed value was loaded for that and for its key, and counted twice."""
+    """Defect 15: an image that refers to a changed value was loaded both for the value and for its key, and counted twice."""
     monkeypatch.setattr(affected_rows, "ROWS_MAX", images_max)
     read = Read(tmp_path, KEYED)
     read.reading.chunk(1, [])

@@ -253,7 +253,7 @@ def test_a_batch_that_also_changes_the_table_as_a_whole_has_the_rows_read_again_
 
 @pytest.mark.found
 def test_a_table_that_was_refused_when_changes_were_derived_and_is_buffered_now_is_read_again(tmp_path: Path) -> None:
-    """Number 15: a run found the manifest of another run, which had refused the table, and buffered it without the changes."""
+    """Defect 15: a run found the manifest of another run that had refused the table, and buffered the table without the changes."""
     made = Batches(tmp_path)
     batch = made.batch(3, 4)
     without = dataclasses.replace(batch, tables=())  # The target of the table was not found, so the run left it out.
@@ -268,7 +268,7 @@ def test_a_table_that_was_refused_when_changes_were_derived_and_is_buffered_now_
 def test_an_exception_that_concerns_only_a_buffered_table_is_its_own_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 15: the batch was repeated for ever, and no message had the cause."""
+    """Defect 15: the batch was repeated forever, and no message contained the cause."""
 
     def raising(*_: object) -> None:
         raise KeyError("the cause")

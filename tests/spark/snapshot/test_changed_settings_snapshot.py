@@ -107,8 +107,8 @@ class Shop(Pipeline):
 def test_settings_that_shape_rows_re_snapshot_their_tables(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Number 2: changed settings were not noticed. Number 32: the advice of KEY_NULL ended in MERGE_FAILED, and nothing reported which
-    table is older.
+    """Defect 2: changed settings were not noticed. Defect 32: the advice of KEY_NULL led to MERGE_FAILED, and nothing reported which table
+    was older.
     """
     shop = Shop(tmp_path, mysql80, spark_server)
     base = shop.captured.database

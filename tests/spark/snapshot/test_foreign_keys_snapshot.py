@@ -197,8 +197,8 @@ def test_the_snapshot_of_a_child_ends_though_parents_go_in_every_batch(
 def test_a_snapshot_that_is_read_again_too_often_fails_by_name_and_its_advice_ends_equal(
     mysql80: DatabaseServer, spark_server: SparkConnectServer, tmp_path: Path
 ) -> None:
-    """Number 15: nothing bounded how often all chunks were read again, and no state said so. Rows that go with rows of their own table are
-    still read again, for the rows between are not known.
+    """Defect 15: nothing limited how often all chunks were read again, and no state reported the repetitions. Rows that refer to rows of
+    their own table are still read again, because the rows between them are not known.
     """
     tables = (
         "CREATE TABLE tree (id int PRIMARY KEY, up int, FOREIGN KEY (up) REFERENCES tree (id) ON DELETE CASCADE)",
@@ -231,7 +231,9 @@ def test_a_snapshot_that_is_read_again_too_often_fails_by_name_and_its_advice_en
 def test_random_trees_of_foreign_keys_are_read_while_they_change(
     source: DatabaseServer, spark_server: SparkConnectServer, tmp_path: Path
 ) -> None:
-    """Number 15: levels below each other, keys that refer to two columns, keys that change, SET NULL, and a table without a key."""
+    """Test for defect 15: the trees have several levels, keys that refer to two columns, keys that change, SET NULL, and a table without a
+    key.
+    """
     with family(source, spark_server, tmp_path, TREE) as made:
         changes = statements(seed=15, count=10_000)
 

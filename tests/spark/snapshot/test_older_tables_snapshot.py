@@ -37,7 +37,9 @@ def require_older_until_published(shop: Shop, made: list[str], change: list[str]
 def test_tables_of_an_exchanged_partition_and_of_server_made_timestamps_are_older_until_they_are_published(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Number 32: a re-read after EXCHANGE PARTITION, or for TIMESTAMPs that the server made, counts as acked and not as stopped."""
+    """Defect 32: a table that was re-read after EXCHANGE PARTITION, or for TIMESTAMPs that the server made, counted as acked and not as
+    stopped.
+    """
     shop = Shop(tmp_path, mysql80, spark_server)
     base = shop.captured.database
     columns = "(id INT PRIMARY KEY, v INT DEFAULT 7)"
@@ -61,7 +63,7 @@ def test_tables_of_an_exchanged_partition_and_of_server_made_timestamps_are_olde
 def test_a_table_whose_cascades_are_unseen_is_older_until_it_is_published(
     mariadb114: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Number 32: on MariaDB a re-read for cascades that nobody saw counts as acked and not as stopped."""
+    """Defect 32: on MariaDB a table that was re-read because of unseen cascades counted as acked and not as stopped."""
     shop = Shop(tmp_path, mariadb114, spark_server)
     base = shop.captured.database
     shop.captured.describe(f"exclude: {base}\\.between")

@@ -59,7 +59,7 @@ def swap(shop: Shop, copy: str, remains: str, *, triggers: bool) -> None:
 def test_the_lake_has_the_rows_of_the_copy(
     case: tuple[str, str], how: str, request: pytest.FixtureRequest, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Number 26: the lake kept the rows of the table that was swapped out (200 of 201 rows), and nothing was reported."""
+    """Defect 26: the lake still had the rows of the table that was swapped out (200 of 201 rows), and nothing was reported."""
     flavour, tool = case
     server: DatabaseServer = request.getfixturevalue(flavour)
     shop, (copy, remains) = (

@@ -403,7 +403,7 @@ def test_a_table_that_a_snapshot_made_of_files_is_spark_s_own(lake: Lake) -> Non
 
 @pytest.mark.found
 def test_a_publication_that_is_late_makes_no_table_ha(tmp_path: Path) -> None:
-    """Number 5: a publication checked the run lock before it began to write files. Another host may have published meanwhile."""
+    """Defect 5: a publication checked the run lock only before it began to write files. Another host may have published meanwhile."""
     reading = reading_in(tmp_path)
     reading.chunk(1, [{"id": 1, "value": "read"}])
     late = NoSpark()

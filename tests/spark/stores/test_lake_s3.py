@@ -173,7 +173,9 @@ def test_s3_equality_compares_a_lake_there(s3_config: SluiceConfig, mysql80: Dat
 @pytest.mark.spark
 @pytest.mark.found
 def test_s3_files_with_rounded_bounds_are_rewritten(s3_lake: Lake) -> None:
-    """Number 1: a mapped table in a store has rounded bounds from an earlier version; their files' footers are read there."""
+    """Test for defect 1: a table with column mapping in a store has rounded bounds from an earlier version. The repair reads the files'
+    footers in the store.
+    """
     big, name = 7210123456789012345, "shop.keys"
     before, after = (Schema({key: "decimal(20,0)", "n": "int"}, key=(key,)) for key in ("old", "id"))
     first = Changes(before, [Image(INSERT, 1, {"old": Decimal(1), "n": 0})])
@@ -229,7 +231,9 @@ def test_s3_a_merge_with_wrong_credentials_is_told_without_them(
 def test_s3_a_commit_that_was_written_over_is_no_success(
     s3_lake: Lake, s3_store: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 22: another host's Spark looked, stood still and wrote over the commit of this run, which took its own for done."""
+    """Defect 22: Spark on another host looked, was suspended, and then overwrote this run's commit. This run considered its commit a
+    success.
+    """
     s3_lake.way = "spark"
     s3_lake.merge({NAME: [Changes(ORDERS, FIRST)]})
     # The server of this test refuses checksums of parts.

@@ -176,7 +176,7 @@ def by_every_reader(session: SparkSession, path: str, key: int) -> list[int]:
 @pytest.mark.found
 @pytest.mark.parametrize("how", ALTERED)
 def test_small_merges_of_mapped_tables_leave_no_rounded_bounds(lake: Lake, session: SparkSession, how: str) -> None:
-    """Number 1: a small merge of a table with column mapping writes rounded bounds, and the next merge doubles the key."""
+    """Defect 1: a small merge of a table with column mapping wrote rounded bounds, and the next merge doubled the key."""
     path = mapped(lake, how)
     ways = [lake.merge({how: [rows_of(SWAPPED, INSERT, 100, 3)]})[how].way]
     ways += [lake.merge({how: [rows_of(SWAPPED, INSERT, 200, BIG, BIG + 1, BIG + 2)]})[how].way]
@@ -196,7 +196,9 @@ def test_small_merges_of_mapped_tables_leave_no_rounded_bounds(lake: Lake, sessi
 def test_files_with_rounded_bounds_are_rewritten_before_the_next_merge(
     lake: Lake, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 1: a table that an earlier version left with rounded bounds is repaired once, also after a crash during the repair."""
+    """Test for defect 1: a table that an earlier version left with rounded bounds is repaired once, also after a
+    crash during the repair.
+    """
     path = rounded_by_an_earlier_version(lake, monkeypatch)
     assert by_every_reader(session, path, BIG) != [1, 1, 1], "the fault that is repaired"
     reading = deltalake.DeltaTable(path)
@@ -228,7 +230,7 @@ def test_files_with_rounded_bounds_are_rewritten_before_the_next_merge(
 def test_maintenance_rewrites_files_with_rounded_bounds(
     lake: Lake, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 1: a table with rounded bounds that no change meets is repaired by maintenance."""
+    """Test for defect 1: maintenance repairs a table with rounded bounds even if no change arrives for it."""
     path = rounded_by_an_earlier_version(lake, monkeypatch)
     owner = Owner(ledger_id="0123456789ab", destination="shop", table="shop.renamed")
     table = MaintainedTable(owner=owner, path=path, key="id", fence=BY_HAND)
@@ -265,7 +267,9 @@ def rounded_by_an_earlier_version(lake: Lake, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.spark
 @pytest.mark.found
 def test_columns_that_swapped_their_names_are_judged_by_their_own_bounds(lake: Lake, session: SparkSession) -> None:
-    """Number 1: statistics have physical names, so a key column that took another's name was judged by the other's bounds."""
+    """Defect 1: statistics contain physical names. If a key column took the name of another column, it was compared with that column's
+    bounds.
+    """
     ab = Schema({"id": "bigint", "other": "bigint"}, key=("id",))
     swap = tuple(
         {"kind": "rename", "column": old, "plan": "apply", "new_name": new}
@@ -298,7 +302,7 @@ def test_fidelity_nested_columns_of_mapped_tables_have_no_bounds() -> None:
 def test_a_past_state_of_a_mapped_table_is_built_and_swapped_in(
     lake: Lake, session: SparkSession, tmp_path: Path
 ) -> None:
-    """Number 1: `backfill --into` fails on a mapped table, and the swap writes rounded bounds into it."""
+    """Defect 1: `backfill --into` failed for a table with column mapping, and the swap wrote rounded bounds into it."""
     path = mapped(lake, "shop.renamed")
     lake.merge({"shop.renamed": [rows_of(SWAPPED, INSERT, 100, BIG, BIG + 1)]})
     beside, name = str(tmp_path / "past"), "shop.renamed"

@@ -64,8 +64,8 @@ class Odd(Pipeline):
 def test_tables_with_names_that_no_file_has(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Number 6: `../../../outside` was outside the lake, `orders/2024` was inside `orders`. Number 25: `%s` broke `equal`, `..` made runs
-    fail.
+    """Defect 6: the table `../../../outside` was outside the lake, and `orders/2024` was inside `orders`. Defect 25: `%s` in a name made
+    `equal` fail, and `..` made runs fail.
     """
     odd = Odd(tmp_path / "a" / "b" / "c", mysql80, spark_server)
     odd.captured.describe("tables:", f"  {odd.captured.database}.log/ged: {{history: true, change_log: true}}")

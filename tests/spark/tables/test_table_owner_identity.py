@@ -121,7 +121,7 @@ def test_identity_a_table_that_is_not_is_refused_by_name_with_a_way_out(
 
 @pytest.mark.found
 def test_identity_a_restore_past_a_small_merge_that_no_record_has_is_refused() -> None:
-    """Number 13: a merge of `deltalake` has a predicate and counted as a shard's rewrite, so its removal by a RESTORE was not noticed."""
+    """Defect 13: a merge of `deltalake` has a predicate and counted as a shard's rewrite. If a RESTORE removed it, nothing noticed."""
     merged = {**commit("MERGE", delivery=7), "operationParameters": {"predicate": "id >= 10 AND id <= 21"}}
     with pytest.raises(TableError) as refusal:
         refuse_unless_ours(WRITER, LEFT, after(merged, restored(5)))

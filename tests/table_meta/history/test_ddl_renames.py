@@ -77,7 +77,7 @@ def swapped(history: TableHistory, name: str, copy: str, old: str) -> tuple[Tabl
 def test_ddl_the_copy_of_a_tool_brings_its_rows_or_the_table_is_read_again(
     history: TableHistory, name: str, copy: str, old: str
 ) -> None:
-    """Number 26: the lake kept the rows of the table, whatever rows the copy had."""
+    """Defect 26: after the rename, the lake still had the rows of the old table, whatever rows the copy had."""
     (change,) = swapped(history, name, copy, old)
     state = history.state("shop", name, at(300))
     if captures_all(history):
@@ -104,7 +104,9 @@ def captures_all(history: TableHistory) -> bool:
     "swap", ["RENAME TABLE orders TO _orders_del, _orders_gho TO orders", "ALTER TABLE _orders_gho RENAME orders"]
 )
 def test_ddl_a_copy_that_was_there_before_the_stream_brings_no_rows(tmp_path: Path, swap: str) -> None:
-    """Number 26: the lake has only the rows of such a copy that arrived since. That the copy is captured by now proves nothing."""
+    """Test for defect 26: the lake has only those rows of such a copy that arrived since the stream began. It proves nothing that the copy
+    is captured now.
+    """
     history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, DEFAULT)
     facts = DdlServerFacts(flavour="mysql", charset="utf8mb4")
     history.seed(SchemaSnapshot(facts, (), (table("orders"), table("_orders_gho"))), at(100))
@@ -118,7 +120,7 @@ def test_ddl_a_copy_that_was_there_before_the_stream_brings_no_rows(tmp_path: Pa
 
 @pytest.mark.found
 def test_ddl_a_copy_that_was_created_while_it_was_excluded_brings_no_rows(tmp_path: Path) -> None:
-    """Number 26: it is captured when it is swapped in, and its first rows were left out."""
+    """Defect 26: the copy is captured only when it is swapped in, and its first rows were missing from the lake."""
     path, facts = tmp_path / "schema.jsonl", DdlServerFacts(flavour="mysql", charset="utf8mb4")
     before = TableHistory(path, lambda _, name: name == "orders", DEFAULT)
     before.seed(SchemaSnapshot(facts, (), (table("orders"),)), at(100))

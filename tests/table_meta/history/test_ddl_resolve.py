@@ -84,7 +84,9 @@ def test_ddl_a_resolved_table_goes_on_with_the_schema_given_from_its_stop_on(
 
 @pytest.mark.found
 def test_ddl_a_stop_has_the_version_by_which_consumers_read_on(tmp_path: Path) -> None:
-    """Number 17: whatever the lake waits for, the stream has the table's new schema. If there is none, the version says why."""
+    """Test for defect 17: whatever decision the lake waits for, the stream has the table's new schema. If there is no new schema, the table
+    version contains the reason.
+    """
     history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True)
     history.seed(
         SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), (ORDERS,)), at(100)
@@ -186,7 +188,7 @@ def test_ddl_resolve_keeps_the_answer_and_asks_the_engine_to_go_on(tmp_path: Pat
 
 @pytest.mark.found
 def test_resume_says_that_a_snapshot_is_still_being_canceled(tmp_path: Path) -> None:
-    """Number 16: `snapshot cancel` followed by `schema resume` said "has not stopped" and nothing else."""
+    """Defect 16: `snapshot cancel` followed by `schema resume` printed "has not stopped" and nothing else."""
     directory = shop_directory(tmp_path)
     meta = FileLedger(directory)
     records = SnapshotRecords(directory)

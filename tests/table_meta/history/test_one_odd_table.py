@@ -74,7 +74,7 @@ def odd(request: pytest.FixtureRequest) -> set[str]:
 def test_a_table_whose_schema_cannot_be_kept_stops_alone(
     odd: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 25: one table that raises while the history begins keeps the destination from starting."""
+    """Defect 25: if one table raised while the history began, the destination did not start."""
     raising(monkeypatch, table_records, "table_record", odd)
     known = begun(tmp_path)
     states = {name: known.state("shop", name, at(100)) for name in ("parent", *CHILDREN)}
@@ -88,7 +88,7 @@ def test_a_table_whose_schema_cannot_be_kept_stops_alone(
 def test_a_table_without_a_version_is_left_out_of_the_list_of_tables(
     odd: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 25: one table that raises keeps the list of all tables from being written."""
+    """Defect 25: if one table raised, the list of all tables was not written."""
     known = begun(tmp_path)
     real = TableSchema.version
     monkeypatch.setattr(TableSchema, "version", lambda self: real(self) if self.table not in odd else {}[self.table])
@@ -99,7 +99,7 @@ def test_a_table_without_a_version_is_left_out_of_the_list_of_tables(
 def test_a_foreign_key_that_raises_puts_its_child_in_doubt(
     odd: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 25: the foreign keys of one table raise, and no row event of any table can be read."""
+    """Defect 25: if the foreign keys of one table raised, no row event of any table could be read."""
     raising(monkeypatch, cascades, "_unlike", odd)
     found = begun(tmp_path).cascades("shop", "parent")
     assert {each.child[1] for each in found} == set(CHILDREN), "none is lost: its child would silently keep rows"
@@ -110,7 +110,9 @@ def test_a_foreign_key_that_raises_puts_its_child_in_doubt(
 def test_a_child_whose_foreign_keys_raise_stops_when_its_parent_is_renamed(
     odd: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Number 25: the renamed parent stopped because of an error in one of its children, which continued and referred to the old name."""
+    """Defect 25: the renamed parent stopped because of an error in one of its children. The child continued and
+    referred to the old name.
+    """
     known = begun(tmp_path)
     raising(monkeypatch, foreign_keys, "pointing", odd)
     changes = known.apply("RENAME TABLE parent TO elder", "shop", at(200))

@@ -108,7 +108,7 @@ def test_ddl_what_is_kept_is_what_each_position_needs(records: list[HistoryRecor
 @pytest.mark.scale
 @pytest.mark.found
 def test_ddl_many_positions_cost_no_more_than_many_records() -> None:
-    """Number 27: each position was held against each record, 9 s at a start with 3 000 tables whose snapshots were open."""
+    """Defect 27: each position was compared with each record, which took 9 s at a start with 3,000 tables whose snapshots were open."""
     records = [record(RecordKind.SNAPSHOT, at(100 * n, n), f"t{n}") for n in range(1, 1001)]
     positions = [at(100 * n + 50, n) for n in range(1, 1001)]
     with counted() as found:
