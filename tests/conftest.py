@@ -50,9 +50,9 @@ ROOT = Path(__file__).parents[1]
 USES_SPARK = re.compile(
     r"\b(spark_server: SparkConnectServer|lake: Lake|shop: ShopStack|ddl\.test_ddl_review import)\b"
 )
-# Without this folder, the rest of tests/spark has as much work as the other group with Spark.
+# The tests of this folder are in another group, so that both groups with Spark have about the same amount of work.
 SPARK_BESIDE = "tests/spark/tables/"
-# Its tests start a Spark of another version.
+# The tests of this folder start a Spark of another version.
 OWN_SPARK = "tests/spark/versions/"
 # A broker of tests/brokers/conftest.py.
 USES_BROKER = re.compile(r"\b(ApicurioServer|KafkaServer|PulsarServer|RabbitServer|RocketServer)\b")

@@ -188,7 +188,7 @@ def stored_before(directory: Path, seconds: float) -> None:
 
 
 def test_fault_a_snapshot_that_nobody_reads_is_not_well(place: Place) -> None:
-    """Its sensor is switched off: the table's changes are held and its rows do not come."""
+    """The snapshot's sensor is switched off, so the table's changes are buffered and its rows are never read."""
     directory = place.destination(1)
     running_engine(directory)
     everything_runs(place)

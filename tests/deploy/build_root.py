@@ -22,7 +22,8 @@ from tests.style.sources import ROOT
 
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 IGNORE = DOCKERFILE.with_name("Dockerfile.dockerignore")
-# These variables have a mirror, a proxy and authorities of this machine. `docker build` takes them from its own configuration.
+# Environment variables that name a mirror, a proxy and certificate authorities of this machine. In `docker build`, Docker's configuration
+# supplies them.
 OF_THE_MACHINE = ("PIP_", "UV_DEFAULT_INDEX", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "no_proxy")
 MACHINE_FILES = (
     "etc/resolv.conf",

@@ -79,7 +79,7 @@ def _the_leader_dies(ensemble: ZooKeeperEnsemble, holder: Lease, standby: Lease)
     """
     leader, before = ensemble.leader, holder.token
     leader.kill()
-    # Until its connection breaks, the holder has the lease with the earlier token, which is right.
+    # Until the holder's connection breaks, the holder rightly has the lease with the earlier token.
     wait_for("the holder has it again", lambda: succeeds(lambda: _acquired(holder)) and holder.token > before, 60)
     assert not succeeds(lambda: _acquired(standby))
     leader.start()

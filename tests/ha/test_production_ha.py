@@ -241,14 +241,14 @@ def test_ha_a_run_on_another_host_drains_whatever_is_killed(production: Producti
         production.wait_until_merged("a run was attached")
         assert len(production.instance.get_runs()) == known, "it settles its batches itself"
 
-        # This is the engine host that the run calls. The run continues with the other host, or it ends and is replaced.
+        # The test kills the engine host that the run calls. The run continues with the other host, or it ends and is replaced.
         active = production.active()
         production.kill(active)
         file, offset = production.cursor()
         production.wait_until_merged("an engine host was killed", (file, offset + 1))
         assert production.wait_for_attached_run()
 
-        # This is the run's own host, so nobody releases its drain lock.
+        # The test kills the run's own process, so nobody releases the run's drain lock.
         run = production.wait_for_attached_run()
         os.kill(production.pid_of(run), signal.SIGKILL)
         assert production.wait_until_ended(run).status is S.FAILURE

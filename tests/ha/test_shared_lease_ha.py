@@ -229,7 +229,7 @@ def test_ha_clocks_that_jump_change_nothing(
 
 @pytest.mark.servers
 def test_ha_an_old_holder_cannot_write_the_ledger_however_late(shared: LedgerLocation, opened: Opener) -> None:
-    """Its check passes, then it is suspended, then it writes. The version that its write would replace does not exist any more."""
+    """The old holder checks its lease, is suspended, and then writes. The write fails, because the version that it replaces is gone."""
     old, new = opened(shared), opened(shared)
     assert old.try_acquire()
     ledger = open_meta(shared, old)

@@ -93,7 +93,7 @@ def test_ha_s3_a_host_with_another_include_stops_what_is_new_to_it(hosts: Hosts)
 def test_ha_s3_a_host_that_comes_back_reads_again_what_another_began_to_read(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its stored events follow transactions that will arrive again, as the other host knows, because the other host began further back."""
+    """The other host began at an earlier position. So this host's stored events follow transactions that will arrive again."""
     one, two = hosts.host("one", "store: {kind: file}"), hosts.host("two", "store: {kind: file}")
     table, name = f"{one.database}.numbers", f"'{one.database}'"
     with running(one) as engine:

@@ -196,7 +196,7 @@ def test_a_definition_shows_the_columns_of_the_lake_and_a_batch_carries_them_onl
 
 
 def test_without_types_in_the_list_each_batch_carries_the_columns(tmp_path: Path) -> None:
-    """This is for a list of tables that an earlier version wrote, and for a table that the lake cannot have."""
+    """The list has no types if an earlier version wrote it, or if the lake cannot have the table."""
     config = described(tmp_path)
     path = config.destination_dir("shop") / tables_file.TABLES_FILE
     content = json.loads(path.read_text())

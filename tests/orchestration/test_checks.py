@@ -62,7 +62,7 @@ def status(**fields: Any) -> EngineStatus:
     ids=lambda fields: " ".join(fields) or "RUNNING",
 )
 def test_fault_the_file_says_what_the_engine_says(tmp_path: Path, fields: dict[str, Any]) -> None:
-    # This is made here and not while tests are collected, because the file contains the time of its writing.
+    # The status is created here and not while tests are collected, because the file contains the time at which it was written.
     written = status(**fields)
     write_status(tmp_path / STATUS_FILE, written)
     assert read_failures(tmp_path, time.time()) == failures(tmp_path.name, written)

@@ -59,7 +59,7 @@ def test_identity_a_reset_with_the_gtids_set_again_is_a_new_epoch(fresh_server: 
 def test_identity_numbers_given_again_are_noticed_though_the_file_that_was_read_is_purged(
     fresh_server: ServerFactory,
 ) -> None:
-    """This happens after a restored backup that lacks the last transactions, once the server's files are purged past the cursor's file."""
+    """A server is in this state after a backup without the last transactions was restored and the cursor's file was purged."""
     server = fresh_server("mysql-8.0.31")
     position = read_some(server)
     before, _, last = executed(server).rpartition("-")

@@ -318,7 +318,7 @@ class Drawn:
 
 
 def test_an_open_transaction_that_is_dropped_while_its_end_waits_in_files_does_not_come_twice() -> None:
-    """Its beginning is in the ring and in the log, and the next block fits into the ring."""
+    """The transaction's beginning is in the ring and in the log, and the next block fits into the ring."""
     machine = MixedHandOut()
     machine.begin()
     try:

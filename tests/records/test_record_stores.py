@@ -266,7 +266,7 @@ def test_a_file_system_without_locks_costs_no_descriptor(tmp_path: Path, monkeyp
 
 
 def test_an_act_on_a_stopped_destination_sees_that_a_holder_was_killed(tmp_path: Path) -> None:
-    """It looked once. A lock in a database shows the end of its holder only to a process that watches it for a session."""
+    """A single look is not enough: only a process that watches a database lock for a whole session sees that the lock's holder ended."""
     location = LedgerLocation(
         destination="shop", directory=tmp_path / "shop", kind="sql", url=f"sqlite:///{tmp_path}/r.db", session_seconds=1
     )

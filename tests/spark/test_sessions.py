@@ -131,7 +131,7 @@ def merged(lake: Lake) -> tuple[Lake, ChangesSegment]:
 
 @pytest.mark.spark
 def test_delta_itself_drops_a_transaction_it_has(merged: tuple[Lake, ChangesSegment]) -> None:
-    """This happens if another run committed after this run looked."""
+    """Delta must drop the transaction if another run committed it after this run looked."""
     lake, segment = merged
     with open_sessions(lake.spark, 1, BY_HAND) as (session,):
         session.sql(fold.staged_view("v", segment, session.uploaded))

@@ -29,7 +29,7 @@ from tests.binlog.rows.test_partial_json_rows import event as partial_event
 ROWS = 1500
 CALLS_MORE_MAX = ROWS // 20
 LABELS = tuple(f"l{number}" for number in range(60))
-# These cost calls a row, and why.
+# Column type → why staging still makes Python calls for each row of it.
 STILL_BY_THE_ROW = {
     "varchar_compressed": "zlib has no door that a kernel could use",
     "blob_compressed": "zlib has no door that a kernel could use",

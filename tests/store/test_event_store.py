@@ -224,7 +224,7 @@ def test_an_empty_block_that_ends_an_open_transaction_is_not_replaced(store: Mem
 
 
 def test_small_neighbours_are_handed_out_as_one_slice(store: MemoryEventStore, source: Source) -> None:
-    """This also holds if a transaction spans them. Another file, other table references and table changes end a slice."""
+    """Small blocks also become one slice if a transaction spans them. A new file, other table references and table changes end a slice."""
     for open_events in (2, 0, 1, 0):
         store.put(source.block([1], open_events))
     source.file = "mysql-bin.000002"

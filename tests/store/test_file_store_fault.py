@@ -220,7 +220,7 @@ def test_a_huge_transaction_is_written_once(shop: Restarts, source: Source, kind
 
 
 def test_a_huge_transaction_is_written_once_while_nothing_else_waits(shop: Restarts, source: Source) -> None:
-    """Its blocks go into the ring as they are put, not by way of a reader."""
+    """The blocks of the transaction go into the ring when they are put. No reader reads them from the files."""
     shop.plan = dataclasses.replace(shop.plan, events_max=RING_EVENTS)
     store = shop.open()
     for _ in range(HUGE_BLOCKS):

@@ -202,7 +202,7 @@ def prepare(records: PreparedFiles, name: str, rows: bytes, order_key: int) -> N
 def test_ha_what_a_crash_leaves_before_the_copy_was_never_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its position was not acked, so the XA PREPARE arrives again. Until then, no part of it may be in the store."""
+    """The position of the XA PREPARE was not acked, so it arrives again. Until then, no part of the transaction may be in the store."""
     key = FIRST.order_key + 1
     monkeypatch.setattr(PreparedCopies, "put", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):

@@ -54,7 +54,7 @@ def begun(folder: Path, flavour: str = "mysql", objects: StoredObjects | None = 
             "UPDATE { OJ elsewhere.v LEFT JOIN elsewhere.w ON 1 } SET v.id = 1",
             {"bins"},
         ),
-        # This is a view in a database of the server.
+        # A view can be in one of the server's own databases.
         (
             f"CREATE {SECURITY} VIEW mysql.v AS SELECT id FROM depot.bins",
             "UPDATE mysql.v SET id = 1",

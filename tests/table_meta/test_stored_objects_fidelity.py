@@ -68,7 +68,7 @@ INSERT = "INSERT INTO items VALUES (1)"
             INSERT,
             {"items", "bins"},
         ),
-        # Its foreign keys are followed too.
+        # The foreign keys of the table that the trigger changes are followed too.
         (
             ("CREATE TRIGGER t AFTER INSERT ON items FOR EACH ROW DELETE FROM orders",),
             INSERT,
@@ -85,7 +85,7 @@ INSERT = "INSERT INTO items VALUES (1)"
             INSERT,
             {"items"},
         ),
-        # This is the later name of a trigger's table.
+        # A trigger's table is renamed after the trigger was created.
         (
             (
                 "CREATE TRIGGER t AFTER INSERT ON skip_me FOR EACH ROW INSERT INTO bins VALUES (1)",

@@ -118,6 +118,6 @@ def test_the_server_has_mapped_the_archive_where_there_is_one(spark_server: Spar
 
 
 def test_the_warm_up_is_a_program() -> None:
-    """Its name is in no import."""
+    """No import contains the name of this module, so this test imports it."""
     found = subprocess.run([sys.executable, "-c", f"import {WARM_UP}"], capture_output=True, check=False)
     assert not found.returncode

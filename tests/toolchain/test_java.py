@@ -56,7 +56,7 @@ def test_java_home_goes_before_path(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_old_java_on_the_path_ends_a_start_with_one_sentence(tmp_path: Path) -> None:
-    """This runs the whole command, as a user does."""
+    """The test runs the whole command, as a user does."""
     folder = _fake_java(tmp_path, "11.0.2").parent
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
     done = subprocess.run(

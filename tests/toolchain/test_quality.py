@@ -100,7 +100,7 @@ def test_workers_are_one_more_than_cores_where_the_memory_holds_them(cores: int,
 def test_each_check_that_fails_fails_the_run_and_all_are_run(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], wrong: str
 ) -> None:
-    """This includes the type check, which runs in parallel and is reported last."""
+    """The type check is one of the programs. It runs in parallel and is reported last."""
     programs = dict.fromkeys(("lint", "types", "tests"), ("platform", "--terse"))
     monkeypatch.setattr(quality, "set_up", lambda *_, **__: None)
     monkeypatch.setattr(quality, "provide_class_archive", lambda *_: True)
@@ -181,7 +181,7 @@ def test_who_chooses_tests_sees_a_failure_at_once(arguments: list[str]) -> None:
 
 
 def test_the_record_of_what_failed_is_pytests_own(tmp_path: Path) -> None:
-    """This is the file that `--last-failed` reads: it has a failed test by its name, and no passed test."""
+    """The record is the file that `--last-failed` reads. It names each failed test and no passed test."""
     (tmp_path / "pytest.ini").touch()
     (tmp_path / "test_one.py").write_text("def test_good(): pass\ndef test_bad(): assert not 1\n")
     subprocess.run([sys.executable, "-m", "pytest", "-q", "-n", "2"], cwd=tmp_path, check=False, capture_output=True)

@@ -61,7 +61,7 @@ def test_a_row_that_moved_says_so_after_the_key_it_had() -> None:
 
 
 def test_images_of_all_kinds_in_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This also holds if a chunk ends in the middle of the images."""
+    """Images of all kinds are also decoded correctly if a chunk ends between or inside them."""
     changes = [Change(INSERT, after=WHOLE), Change(UPDATE, {"id": 1}, {"c": 4}), Change(UPDATE, WHOLE, WHOLE)]
     whole = decode(*changes)
     monkeypatch.setattr(rows, "CHUNK_BYTES_MAX", 1)

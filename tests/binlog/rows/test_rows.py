@@ -132,7 +132,7 @@ def test_text_that_is_not_of_its_charset_stops_the_table_and_names_column_and_pl
         decode(one(INSERT, [(1, 1, "fine"), (2, 2, "\udcff\udcfe")]))
 
 
-# Without its last 26 bytes it is an event of no rows.
+# The cut of 26 bytes is left out, because it leaves a valid event without rows.
 @pytest.mark.parametrize("cut", [cut for cut in range(1, 40) if cut != 26])
 def test_a_truncated_event_is_a_format_error_with_its_place(cut: int) -> None:
     whole = event(UPDATE, [(1, 10, "abc"), (1, 11, "def")])

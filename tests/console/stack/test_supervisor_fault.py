@@ -229,7 +229,7 @@ def test_fault_a_process_that_cannot_bind_since_a_stranger_was_faster_is_begun_a
 def test_fault_a_warm_up_that_takes_too_long_is_ended_and_all_goes_on(
     part: Callable[..., FakePart], tmp_path: Path
 ) -> None:
-    """This happens on a machine that is busy with other work. The time that a warm-up saves is not worth a failed start."""
+    """A warm-up can hang on a machine that is busy with other work. The time that it saves is not worth a failed start."""
     said, program = list[str](), [sys.executable, "-c", "import threading; threading.Event().wait()"]
     warm = WarmUp(program, ("spark",), tmp_path / "log", 0.0, said.append)
     made = Supervisor([part("spark"), warm], said.append, UP)

@@ -85,7 +85,7 @@ def test_ha_a_lag_is_shown_only_if_the_engine_that_reads_reports_it(held_elsewhe
     assert found["destinations"][0]["lag_seconds"] is None
     assert "0.0 s" not in shown
     assert "0.0 s" not in RUNNER.invoke(app, ["instance", "list"]).stdout
-    # This is the file of the other host, in a folder that both hosts use.
+    # The other host writes this status, into a folder that both hosts use.
     running_engine(apart.data / "engine" / "shop", lag_seconds=7.5)
     _, found, shown = status()
     assert found["destinations"][0]["lag_seconds"] == 7.5

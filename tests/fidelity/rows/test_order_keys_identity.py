@@ -130,7 +130,7 @@ def test_a_transaction_without_gtid_has_one_order_key_identity(
 
 
 def test_a_million_rows_in_one_xa_transaction_have_its_place_identity(mysql80: DatabaseServer, tmp_path: Path) -> None:
-    """Its XA COMMIT has some 40 bytes in the file."""
+    """The XA COMMIT of the transaction has only about 40 bytes in the file."""
     pipeline = pipeline_with(mysql80, tmp_path, "million", "CREATE TABLE many (n INT PRIMARY KEY) ENGINE=InnoDB", LOG)
     xa(mysql80, "million", "vast", f"INSERT INTO many {numbers(6)}")
     run(mysql80, "USE million", "INSERT INTO log VALUES (1, 'between')", "XA COMMIT 'vast'")

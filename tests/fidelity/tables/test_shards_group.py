@@ -164,7 +164,7 @@ def test_shards_of_a_server_are_one_table_with_the_rows_of_each(merged: Merged) 
 
 
 def test_a_shard_that_gets_another_name_stops_in_a_group(merged: Merged) -> None:
-    """Its rows are among the rows of other shards, and are not moved."""
+    """The shard's rows are among the rows of other shards, and Sluice does not move them."""
     run(merged.pipeline.server, "RENAME TABLE orders_1 TO old, orders_2 TO orders_3", database=DATABASE)
     stopped = merged.pipeline.staged(policies=policies_of(merged.config.destinations[DESTINATION])).stopped
     assert [(each.table, each.state) for each in stopped] == [

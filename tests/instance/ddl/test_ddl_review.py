@@ -119,7 +119,7 @@ def test_ddl_add_widen_drop_rename_and_convert_end_equal(pipeline: Pipeline) -> 
     shown = {table["table"]: table["state"] for table in schema_json(pipeline.config, "shop")}
     assert shown == {name: "DDL_HELD", f"{database}.calm": "FLOWING", f"{database}.numbers": "FLOWING"}
     (orders,) = [table for table in schema_json(pipeline.config, "shop") if table["table"] == name]
-    # These columns were followed after the stop.
+    # After the stop, the history followed the later statements that changed these columns.
     assert [column["name"] for column in orders["columns"]] == ["id", "a", "bb", "d", "e"]
     with pytest.raises(ActRefusedError, match="'keep' is not a plan"):
         approve(pipeline.config.destination_dir("shop"), name, "keep")

@@ -76,7 +76,7 @@ def test_a_statement_stops_what_it_changes_and_nothing_else(
 
 
 def test_a_statement_in_an_xa_transaction_counts_at_its_commit(fresh_mysql80: ServerFactory, tmp_path: Path) -> None:
-    """Its rows are in the table from there on, so a re-snapshot before that would lose them. In MIXED, MySQL logs XA as rows."""
+    """A re-snapshot before the commit would lose the statement's rows. In MIXED, MySQL logs XA as rows."""
     captured = Captured(tmp_path, fresh_mysql80({"binlog_format": "MIXED"}))
     captured.run(f"CREATE TABLE {captured.database}.other (n INT PRIMARY KEY)")
     with begun(captured) as engine:

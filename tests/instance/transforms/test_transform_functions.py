@@ -73,7 +73,7 @@ def test_a_module_that_something_else_imported_before_an_edit_is_imported_again(
 
 
 def test_a_module_that_was_not_edited_is_not_imported_again(module: Path) -> None:
-    """Its other users would have other objects than the function."""
+    """After a new import, other users of the module would have other objects than the function."""
     settings = TransformConfig.model_validate({"function": "json:dumps", "reads": ["note"], "writes": ["note"]})
     assert transform_of("shop.orders", settings).identity
     assert sys.modules["json"] is json

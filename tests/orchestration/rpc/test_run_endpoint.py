@@ -61,7 +61,7 @@ def test_an_endpoint_file_that_is_missing_or_unreadable_counts_as_away(house: Co
 
 
 def test_a_run_on_another_host_is_told_which_setting_it_needs(house: CodeServer, tmp_path: Path) -> None:
-    """This also holds if the hosts share the folder. Another program may have the port there, and gets no token."""
+    """The run does not connect even if the hosts share the folder: another program may use the port here, and must not get the token."""
     reference = BatchReference(destination="shop", ledger=LEDGER_ID, batch=1, first_end=9, delivery=1)
     rewrite(house, host="the-code-server", address="127.0.0.1:1")
     with pytest.raises(EngineAwayError, match="is for runs on the-code-server only"):

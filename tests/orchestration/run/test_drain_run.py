@@ -209,7 +209,7 @@ def test_a_run_whose_engine_went_away_ends_well_and_leaves_its_batch_to_the_tick
 
 
 def test_a_run_that_finds_no_engine_merges_its_batch_before_it_ends_well(shop: Shop) -> None:
-    """Its success lets the ticks ack the batch: without the merge its changes would be lost."""
+    """After the run's success, the ticks ack the batch. Without the merge, the changes of the batch would be lost."""
     ports = dataclasses.replace(shop.fakes.ports(), run_engine=no_run_engine)
     shop.defs = build_definitions(shop.config, ports)
     result = shop.run()

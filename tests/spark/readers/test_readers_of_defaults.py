@@ -24,7 +24,7 @@ ALTERATIONS = (
     {"kind": "drop", "column": "old", "new_name": "", "plan": "keep"},
 )
 LAYOUTS = {"plain": PLAIN, "partitions": Layout(partition_by=("land",)), "clusters": Layout(cluster_by=("land",))}
-# It refuses deletion vectors, which default tables have. `deletion_vectors: false` makes a table for it.
+# This reader refuses deletion vectors, which default tables have. With `deletion_vectors: false`, it can read a table.
 REFUSES_VECTORS = "deltalake pyarrow"
 
 

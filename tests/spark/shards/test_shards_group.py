@@ -240,7 +240,7 @@ def test_a_column_that_one_shard_drops_stays_with_the_other(by_spark: Shards) ->
 
 
 def test_a_snapshot_takes_the_place_of_the_rows_of_its_shard(by_spark: Shards) -> None:
-    """This is the last step of the story. The other shard, whose record is older, continues after it."""
+    """The snapshot is the last step. The other shard, whose record is older, continues after it."""
     before = {row for row in by_spark.rows() if row[0] == "2"}
     by_spark.publish(ONE, [{"id": 9, "name": "read", "shard": "1"}], 80)
     assert by_spark.rows() == {("1", 9, "read", None), *before}

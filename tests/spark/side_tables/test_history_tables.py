@@ -100,7 +100,7 @@ def test_a_history_that_begins_beside_rows_begins_with_them_history(beside: Besi
 
 
 def test_rows_that_were_read_open_versions_and_close_what_is_gone_history(beside: Beside) -> None:
-    """This is the state after a snapshot: the current-state table was created again, and the history gets its rows."""
+    """After a snapshot, the current-state table was created again, and the history gets the rows of the new table."""
     beside.write(beside.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c")])))
     beside.merge(beside.stage(changes([insert(1, 16, "a"), insert(2, 96, "B"), insert(4, 96, "d")])))
     batch = read_staged_batch(beside.stage(changes([insert(9, 96)])))

@@ -68,7 +68,7 @@ def test_fault_a_task_that_dies_after_its_commit_changes_nothing_twice(
 
 @pytest.mark.spark
 def test_fault_a_task_that_meets_another_writer_tries_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This runs in the executor, in which an error of deltalake must have the type that the shipped code expects."""
+    """The merge runs in the executor. An error of deltalake must have the type there that the shipped code expects."""
     lake.merge({"shop.a": [FIRST]}, deletion_vectors=False)
     plain, path = small_merge._SmallMerge._commit_properties, lake.target("shop.a").path
 

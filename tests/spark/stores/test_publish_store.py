@@ -289,7 +289,7 @@ def test_s3_spark_goes_on_with_a_table_that_consists_of_what_was_read(
 def test_s3_spark_makes_a_table_where_a_killed_publication_left_files(
     lake: Lake, s3_root: tuple[str, dict[str, str]]
 ) -> None:
-    """Its snapshot was canceled, so no publication removes them."""
+    """The snapshot that uploaded the files was canceled, so no publication removes them."""
     lake.root, lake.storage_options, lake.way = *s3_root, "spark"
     StoreFolder(lake.path(NAME), lake.storage_options).write(uploaded_name("0123456789ab", "0" * 32, 1), b"")
     lake.merge({NAME: [Changes(ORDERS, [image(INSERT, 10, 1, "merged")])]})

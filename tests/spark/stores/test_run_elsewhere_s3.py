@@ -94,7 +94,7 @@ def merge(host: Elsewhere, shop: Destination, engine: Engine) -> dict[str, Any]:
 
 @pytest.fixture
 def apart(shop: Destination, tmp_path: Path) -> Destination:
-    """Its ledger is where other hosts reach it."""
+    """Returns a destination whose ledger is in a database that other hosts can reach."""
     path = shop.captured.conf / "sluice.yaml"
     meta = {"kind": "sql", "url": f"sqlite:///{tmp_path}/meta.db", "session_seconds": 20}
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "meta": meta}))

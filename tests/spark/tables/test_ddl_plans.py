@@ -138,7 +138,7 @@ def test_ddl_every_column_has_the_values_it_is_to_have(change: Change, left: set
 
 
 def test_ddl_a_plan_that_is_behind_the_table_has_no_steps() -> None:
-    """This happens if the ledger was created again, and the statement arrives under another order key."""
+    """The statement arrives again, under another order key, if the ledger was created again."""
     segment = SchemaSegment(
         order_key=KEY,
         commit_time_us=0,

@@ -27,7 +27,7 @@ from sluice.cdc_engine.parquet_files import lake_writer
 from sluice.spark_jobs.tables.file_statistics import statistics
 from sluice.spark_jobs.tables.new_table import Contents, make_table
 
-# These texts have special characters for the limit at which texts are shortened, and for JSON, UTF-16 or readers of lines.
+# Texts with characters that are special in JSON, in UTF-16, for readers of lines, or at the length at which statistics shorten texts.
 AWKWARD = st.text(st.sampled_from('aß\U0001f600\U0010ffff\uffff\x00\x1f"\\\u2028\x85 '), min_size=28, max_size=40)
 TEXTS = st.one_of(st.text(max_size=6), AWKWARD, st.text(max_size=3).map(lambda text: text + "y" * 5000))
 LAST, LAST_UTC = dt.datetime.max, dt.datetime.max.replace(tzinfo=dt.UTC)  # noqa: DTZ901  without a zone

@@ -17,7 +17,7 @@ from tests.spark.snapshot import test_publish_snapshot as publishing
 pytestmark = [pytest.mark.spark, pytest.mark.spark_version]
 
 NOT_HERE = {
-    # It changes a table with deltalake, which adds a feature that Delta 3.3 does not know (`variantType`).
+    # The test changes a table with deltalake, which adds a feature that Delta 3.3 does not know (`variantType`).
     "test_identity_an_older_image_never_overwrites_a_newer_row",
 }
 story = semantics.story

@@ -36,7 +36,7 @@ LETTERS_A_QUERY = 800
 @pytest.mark.servers
 @pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
 def test_ddl_names_are_folded_as_the_server_folds_them(server: str, request: pytest.FixtureRequest) -> None:
-    """This includes every letter of the plane that names can have."""
+    """The names contain every letter that a name can have: those of Unicode's basic plane."""
     source: DatabaseServer = request.getfixturevalue(server)
     mails = [chr(index) for index in range(0x21, 0x10000) if not 0xD800 <= index < 0xE000]
     mails = [mail for mail in mails if mail.lower() != mail or lowered(mail) != mail]

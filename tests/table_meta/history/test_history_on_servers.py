@@ -77,7 +77,7 @@ def test_mariadb_statements_give_the_schema_the_server_has(
 
 
 def test_mysql57_statements_give_the_schema_the_server_has(mysql57: DatabaseServer, tmp_path: Path) -> None:
-    """Its table maps have no optional metadata at all."""
+    """The table maps of MySQL 5.7 have no optional metadata."""
     with scene(mysql57, "meta_ddl", "latin1") as played:
         _assert_all(played, tmp_path, ALTERS)
 
