@@ -65,7 +65,7 @@ class User:
 @pytest.fixture
 def user(lake: Lake, monkeypatch: pytest.MonkeyPatch, marks_rows: None) -> Iterator[User]:
     """Returns a session of a user, and a table with marked rows, which OPTIMIZE rewrites."""
-    of_the_user = dataclasses.replace(lake.spark, sessions_file=None)  # A run ends the sessions that its file names.
+    of_the_user = dataclasses.replace(lake.spark, sessions_file=None)  # Without a file, no run ends it.
     with open_sessions(of_the_user, 1) as (session,):
         yield User(session, lake.target(NAME).path, monkeypatch)
 

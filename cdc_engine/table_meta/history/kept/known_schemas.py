@@ -19,9 +19,8 @@ class KnownSchemas:
         self._server: Timeline[DdlServerFacts] = Timeline()
         self._databases: dict[str, Timeline[str]] = {}
         self._tables: dict[TableKey, Timeline[KnownTable]] = {}
-        self._objects: dict[
-            ObjectKey, Timeline[tuple[StoredObject, ...]]
-        ] = {}  # One object; no object after it is dropped.
+        # Each tuple contains one trigger or view, or is empty after the object was dropped.
+        self._objects: dict[ObjectKey, Timeline[tuple[StoredObject, ...]]] = {}
         self._objects_complete: Timeline[bool] = Timeline()
         self.head = -1
 
