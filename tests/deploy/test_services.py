@@ -79,7 +79,7 @@ def test_each_command_of_the_chart_exists() -> None:
     commands = commands_of_the_chart()
     assert {tuple(words[:2]) for words in commands} >= {("sluice", "engine"), ("sluice", "spark")}
     assert [problem_of(words) for words in commands] == [""] * len(commands)
-    assert len(commands) == 5 + 2  # There are also the two probes of the daemon.
+    assert len(commands) == 5 + 2  # Five commands, and two probes of the daemon.
 
 
 def test_the_daemon_is_the_one_whose_loops_wake_each_other() -> None:

@@ -32,7 +32,7 @@ def functions(files: Sequence[Source]) -> Iterator[tuple[Source, Function]]:
 
 
 def shared_names(files: Sequence[Source]) -> dict[str, list[str]]:
-    """Returns each name that several classes have, with their files. `canal_client` is compared only with itself, because its names are Canal's."""
+    """Returns each name that several classes have, with their files. `canal_client` counts apart: its names are Canal's."""
     found: dict[tuple[bool, str], list[str]] = defaultdict(list)
     for source, node in classes(files):
         found[source.name.startswith(CLIENT), node.name].append(source.name)

@@ -100,7 +100,7 @@ def values_of(message: Any) -> dict[str, tuple[int, Any]]:
 
 
 def text_of(kind: int, value: Any, like: str) -> str:
-    """Returns a value in the text form of flat messages. `like`: the expected text, whose form is used, for example its number of digits."""
+    """Returns a value in the text form of flat messages. `like`: the expected text, whose form is used, for example its digits."""
     if kind == FieldDescriptor.TYPE_BYTES:
         return str(value.decode("latin-1"))
     if kind == FieldDescriptor.TYPE_SINT32:

@@ -125,7 +125,7 @@ def test_fault_a_look_that_breaks_is_not_the_last_one() -> None:
 
 
 def test_failover_the_watch_tells_how_long_the_saved_position_is_kept() -> None:
-    """The second look reads when the file after the saved one, and the oldest one, were created."""
+    """At its second look, the watch reads the creation times of the oldest binlog file and of the file after the saved position's file."""
     asked: list[tuple[str, ...]] = []
     created = int(time.time()) - 20 * 3600
 
