@@ -33,7 +33,7 @@ from sluice.cdc_engine.snapshot.work import run_all
 from sluice.cdc_engine.source.settings import SourceConfig
 from sluice.cdc_engine.states import SnapshotState
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import stable_snapshot
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.setup import set_up
 from sluice.console.toolchain.spark.server import SparkConnectServer
@@ -109,7 +109,7 @@ class _Bench:
         self._directory.mkdir(parents=True)
         with server.connect() as connection:
             known, position = stable_snapshot(connection, lambda name, _: name == DATABASE, lambda: _end(connection))
-        write_tables(self._directory / TABLES_FILE, [each.version() for each in known.tables])
+        write_tables(self._directory, [each.version() for each in known.tables])
         StoredLedger(record_store(self._directory), DATABASE).update(lambda ledger: ledger.set_cursor(position))
 
     def start_at_current_position(self) -> None:

@@ -21,15 +21,20 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
     Raises OSError; the file is then unchanged.
     """
+    write_file(path, content.encode() if isinstance(content, str) else content)
+    sync(path.parent)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replaces a file as `replace_file` does, except that the caller syncs the folder. Raises OSError; the file is then unchanged."""
     temporary = path.with_suffix(".tmp")
     try:
         make_folder(path.parent)
         with temporary.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        sync(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -51,9 +56,13 @@ def stamp_of(path: Path) -> FileStamp | None:
     next content may get the same time.
     """
     try:
-        found = path.stat()
+        return stamp_in(path.stat())
     except OSError:
         return None
+
+
+def stamp_in(found: os.stat_result) -> FileStamp | None:
+    """Returns what `stamp_of` returns, for a file whose state is known."""
     settled = abs(time.time_ns() - found.st_mtime_ns) > RECENT_NS
     return (found.st_ino, found.st_mtime_ns, found.st_size) if settled else None
 

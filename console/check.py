@@ -22,7 +22,7 @@ from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.parser.shared.sharing import key_of
 from sluice.cdc_engine.parser.source_check import check_source, failover_sentence, source_warnings
 from sluice.cdc_engine.states import ended
-from sluice.cdc_engine.table_meta.history.tables_file import foreign_key_notes, keyless_sentence
+from sluice.cdc_engine.table_meta.table_list.sentences import foreign_key_notes, keyless_sentence
 from sluice.console.conf_check import conf_problems, unset_passwords
 from sluice.console.dagster_check import check_dagster
 from sluice.console.keyless_check import ask_keyless

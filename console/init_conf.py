@@ -32,8 +32,8 @@ from sluice.cdc_engine.parser.source_check import (
     source_warnings,
 )
 from sluice.cdc_engine.source.settings import SourceConfig
-from sluice.cdc_engine.table_meta.history.tables_file import keyless_sentence
 from sluice.cdc_engine.table_meta.schema import is_of_users
+from sluice.cdc_engine.table_meta.table_list.sentences import keyless_sentence
 from sluice.console.keyless_check import ask_keyless
 from sluice.console.source.query import ask_source, oldest_sentence
 

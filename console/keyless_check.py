@@ -15,7 +15,7 @@ from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.snapshot.exact_position import reads_unlocked, require_lock
 from sluice.cdc_engine.snapshot.reader import open_reader
 from sluice.cdc_engine.snapshot.statements import quoted
-from sluice.cdc_engine.table_meta.history.tables_file import keyless_names
+from sluice.cdc_engine.table_meta.table_list.sentences import keyless_names
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 
 
 def shards_sentence(config: SluiceConfig) -> str:
@@ -23,7 +23,7 @@ def shards_problems(config: SluiceConfig) -> list[str]:
     """Returns a sentence for each shard that already has a column with the name of the shard column, because it would stop."""
     problems = []
     for name, destination in sorted(config.destinations.items()):
-        for table in read_tables(config.destination_dir(name) / TABLES_FILE):
+        for table in read_tables(config.destination_dir(name)):
             shard = destination.shard(table.database, table.table)
             taken = shard and any(column.name.lower() == shard.column.lower() for column in table.columns)
             if shard and taken:
@@ -55,5 +55,5 @@ def _known(config: SluiceConfig) -> list[tuple[str, str]]:
     return [
         (name, table.name)
         for name in sorted(config.destinations)
-        for table in read_tables(config.destination_dir(name) / TABLES_FILE)
+        for table in read_tables(config.destination_dir(name))
     ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 
 # The columns of a history that do not begin with _sluice_. spark_jobs/side_tables/versions.py creates them.
 PERIOD_COLUMNS = frozenset({"valid_from", "valid_to", "is_current"})
@@ -82,4 +82,4 @@ def _wanting(config: SluiceConfig, kind: str) -> list[tuple[str, str]]:
 
 
 def _known(config: SluiceConfig, destination: str) -> dict[str, TableVersion]:
-    return {table.name: table for table in read_tables(config.destination_dir(destination) / TABLES_FILE)}
+    return {table.name: table for table in read_tables(config.destination_dir(destination))}

@@ -12,7 +12,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ConfigurationError, TableStoppedError
 from sluice.cdc_engine.instance.tables.value_policies import policy_of
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 
 
 def transforms_sentence(config: SluiceConfig) -> str:
@@ -28,7 +28,7 @@ def transform_problems(config: SluiceConfig) -> list[str]:
     problems = []
     for name, table, _ in _transforms(config):
         destination = config.destinations[name]
-        known = {each.name: each for each in read_tables(config.destination_dir(name) / TABLES_FILE)}
+        known = {each.name: each for each in read_tables(config.destination_dir(name))}
         if (version := known.get(table)) is None:
             continue
         columns = ColumnFilter(destination.column_include, destination.column_exclude)

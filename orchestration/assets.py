@@ -21,7 +21,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
-from sluice.cdc_engine.table_meta.history.tables_file import Comments
+from sluice.cdc_engine.table_meta.table_list.values import Comments
 from sluice.orchestration.base.batch_reference import DRAIN, BatchReference, BatchReferenceError, check_tags
 from sluice.orchestration.base.markdown import plain
 from sluice.orchestration.base.ports import MergeFailedError, Ports

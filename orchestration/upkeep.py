@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.errors import MetaError, SluiceError
 from sluice.cdc_engine.keeping.keeper import Keeper, follow
 from sluice.cdc_engine.keeping.log_files import LogFiles
-from sluice.orchestration.base.table_catalog import current_tables, digest_of_tables
+from sluice.cdc_engine.table_meta.table_list.reading import digest_of_list
+from sluice.orchestration.base.table_catalog import current_tables
 from sluice.orchestration.reload import reload_definitions
 from sluice.orchestration.sensor.runless import CheckPublisher, publish_checks
 
@@ -76,7 +77,7 @@ class ShownDefinitions:
         if known and now < again_at:
             return known
         try:
-            found = digest_of_tables(in_use.config.destination_dir(name))
+            found = digest_of_list(in_use.config.destination_dir(name))
         except SluiceError:  # The code that needs the tables reports the error.
             found = ""
         self._tables[name] = (found or known, now + TABLES_SECONDS)
@@ -106,8 +107,8 @@ def keep_up(watch: ConfWatch) -> None:
     try:
         with current_tables():
             pass
-    except OSError as error:
-        log.error("tables_not_copied", reason=error.strerror)
+    except (OSError, MetaError) as error:
+        log.error("tables_not_copied", reason=str(error))
     stopping, lookers = threading.Event(), [ShownDefinitions(watch.in_use).look, LogFiles().look]
     if watch.in_use.config.engine.kind == "embedded":
         from sluice.cdc_engine.keeping import launcher  # noqa: PLC0415  needed by engine processes only

@@ -65,7 +65,7 @@ class PlayedHistory:
         return [(DATABASE, table) for table in TABLES]
 
     def publish(self, position: Position) -> None:
-        """Does nothing, because only Dagster's pages use tables.json."""
+        """Does nothing, because only Dagster's pages use the list of tables."""
 
     def rewind(self, position: Position) -> None:
         """Does nothing, because the tables never change."""

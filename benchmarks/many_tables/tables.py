@@ -25,7 +25,7 @@ from benchmarks.report import show, write_json
 from benchmarks.servers.pipeline import Pipeline
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 from sluice.console.stack.stack import CODE_SERVER, StackOptions
 
 DATABASE = "bench"
@@ -164,8 +164,8 @@ class ManyTables:
             cursor.execute(f"USE {DATABASE}")
             for name in names:
                 cursor.execute(f"ALTER TABLE {name} ADD COLUMN added INT")
-        begun, path = time.monotonic(), self._pipeline.directory / TABLES_FILE
-        while {each.table for each in read_tables(path) if each.columns[-1].name == "added"} != set(names):
+        begun, directory = time.monotonic(), self._pipeline.directory
+        while {each.table for each in read_tables(directory) if each.columns[-1].name == "added"} != set(names):
             _wait(begun)
         seconds = time.monotonic() - begun
         return {"alters": len(names), "alters_s": round(seconds, 2), "alter_s": round(seconds / len(names), 3)}

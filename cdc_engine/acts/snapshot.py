@@ -10,26 +10,25 @@ from pathlib import Path
 
 from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.destination_files import read_ledger
-from sluice.cdc_engine.destination_files.for_runs import local_copy
 from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.resume_requests import ResumeKind, request, request_new_start
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 
 
-def captured(tables_file: Path) -> tuple[str, ...]:
+def captured(directory: Path) -> tuple[str, ...]:
     """Returns the "database.table" names that the engine captures, sorted. Raises MetaError."""
-    return tuple(sorted(table.name for table in read_tables(tables_file)))
+    return tuple(sorted(table.name for table in read_tables(directory)))
 
 
 def chosen(directory: Path, tables: Sequence[str]) -> list[str]:
     """Returns the named tables, or all captured ones if none is named. Raises ActRefusedError for tables that are not captured,
     NotSharedError, MetaError.
     """
-    known = captured(local_copy(directory, TABLES_FILE))
+    known = captured(directory)
     unknown = sorted(set(tables) - set(known))
     if unknown:
         raise ActRefusedError(

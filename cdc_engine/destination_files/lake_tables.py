@@ -66,6 +66,10 @@ class LakeTables:
         """The names of all recorded tables."""
         return sorted(self._all())
 
+    def kept(self, name: str) -> Mapping[str, tuple[str, int]]:
+        """Returns the id and version of the table's current-state table, change log and history, by kind."""
+        return self._kept(name)
+
     def side_tables(self, name: str) -> dict[str, tuple[str, int]]:
         """Returns kind ("log", "history") → id and version of the table's change log and history."""
         return {kind: kept for kind, kept in self._kept(name).items() if kind != MAIN}

@@ -1,10 +1,11 @@
-"""Asks the source which tables a destination captures, and writes them to tables.json before any engine runs.
+"""Asks the source which tables a destination captures, and writes the list of them before any engine runs.
 
-`sluice up` calls it before it starts the code server: asset definitions are made from that file, and importing them opens no connection.
+`sluice up` calls it before it starts the code server: asset definitions are made from that list, and importing them opens no connection.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import threading
@@ -13,21 +14,22 @@ from collections.abc import Iterable
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, clashing_tables, path_clashes
 from sluice.cdc_engine.contracts import TableVersion
-from sluice.cdc_engine.destination_files import for_runs
-from sluice.cdc_engine.errors import ConfigurationError, SluiceError
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError, StaleWriteError
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.table_meta.history.cascades import Cascades
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables, write_tables
 from sluice.cdc_engine.table_meta.schema import is_of_users
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
+from sluice.cdc_engine.table_meta.table_list.values import Comments
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 
 _claiming = threading.Lock()  # Two destinations that start at the same time must see each other's tables.
 
 
 def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[TableVersion]) -> None:
-    """Writes the captured tables of a new destination to tables.json, unless another destination writes one of their Delta tables.
+    """Writes the list of the captured tables of a new destination, unless another destination writes one of their Delta tables.
 
     conf/ alone does not define which tables a pattern captures, so the engine checks before its ledger is written. Raises
     ConfigurationError with each Delta path that it shares with another destination; the destination that has the path already continues.
@@ -46,17 +48,26 @@ def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[Tabl
                 f"{destination} is not started, and the other destinations continue: {'; '.join(clashes)}"
             )
         if names != _listed(config, destination):
-            write_tables(config.destination_dir(destination) / TABLES_FILE, tables)
+            _list(config, destination, tables)
 
 
 def _listed(config: SluiceConfig, destination: str) -> set[str]:
-    """Returns the "database.table" names in tables.json that conf/ still captures."""
-    settings, path = (
-        config.destinations[destination],
-        for_runs.local_copy(config.destination_dir(destination), TABLES_FILE),
-    )
+    """Returns the listed "database.table" names that conf/ still captures."""
+    settings, tables = config.destinations[destination], read_tables(config.destination_dir(destination))
     captured = TableFilter(settings.include, settings.exclude)
-    return {table.name for table in read_tables(path) if captured.keeps(table.database, table.table)}
+    return {table.name for table in tables if captured.keeps(table.database, table.table)}
+
+
+def _list(
+    config: SluiceConfig,
+    destination: str,
+    tables: Iterable[TableVersion],
+    cascades: Iterable[Cascade] = (),
+    comments: Comments | None = None,
+) -> None:
+    """Writes the list of tables, unless an engine with a shared ledger has written it: that one follows the stream. Raises MetaError."""
+    with contextlib.suppress(StaleWriteError):
+        write_tables(config.destination_dir(destination), tables, cascades, comments)
 
 
 def _without(config: SluiceConfig, destination: str) -> SluiceConfig:
@@ -108,7 +119,7 @@ class SourceSchema:
 
 
 def discover(config: SluiceConfig, destination: str, password: str | None = None) -> tuple[TableVersion, ...]:
-    """Returns the captured tables as the server has them now, and writes them to tables.json. `password`: replaces the password that conf/
+    """Returns the captured tables as the server has them now, and writes the list of them. `password`: replaces the password that conf/
     names.
 
     Raises SourceConnectionError, ConfigurationError or MetaError.
@@ -126,5 +137,5 @@ def discover(config: SluiceConfig, destination: str, password: str | None = None
     tables = tuple(schema.version() for schema in snapshot.tables)
     cascades = () if snapshot.server.logs_cascades else Cascades(snapshot.tables, captured.keeps).all()
     comments = {f"{each.database}.{each.table}": each.comments for each in snapshot.tables if each.comments}
-    write_tables(config.destination_dir(destination) / TABLES_FILE, tables, cascades, comments)
+    _list(config, destination, tables, cascades, comments)
     return tables

@@ -2,42 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Collection
+
+import structlog
 
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.binlog.events.table_map import TableMap
 from sluice.cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
-from sluice.cdc_engine.durable_files import keep_file
+from sluice.cdc_engine.errors import LeaseLostError, MetaError, StaleWriteError
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.history.history import TableHistory
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable, comments_of
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from sluice.cdc_engine.table_meta.history.tables_file import TablesText
 from sluice.cdc_engine.table_meta.schema import TableSchema
+from sluice.cdc_engine.table_meta.table_list.writing import TableListWriter
+
+log = structlog.get_logger()
+
+COMPACTED_RECORDS_MIN = 500  # A schema history is compacted if that removes at least so many records.
 
 
 class PublishedHistory:
-    """Implements `ports.SchemaHistory` over a `TableHistory`, and writes tables.json.
+    """Implements `ports.SchemaHistory` over a `TableHistory`, and writes the list of its tables.
 
     `fence`: called before anything that may write the history; raises if this process may not write any more (`ports.Lease.check`).
-    `share`: puts tables.json where runs on other hosts find it. `begins`: called before the stream is read from a position.
+    `begins`: called before the stream is read from a position. `kept`: returns the positions that reading may restart from; without it,
+    the history is not compacted.
     """
 
     def __init__(
         self,
         history: TableHistory,
-        tables_file: Path,
+        listed: TableListWriter,
         fence: Callable[[], None],
-        share: Callable[[bytes], None] = lambda _: None,
         begins: Callable[[], None] = lambda: None,
+        kept: Callable[[], Collection[Position]] | None = None,
     ) -> None:
-        self._history, self._tables_file, self._fence, self._share = history, tables_file, fence, share
-        self._begins, self._text = begins, TablesText()
+        self._history, self._listed, self._fence, self._begins = history, listed, fence, begins
+        self._kept = kept
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         self._fence()
-        return self._history.resolve(table_map, position)
+        version = self._history.resolve(table_map, position)
+        self._compact()
+        return version
 
     def apply(
         self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
@@ -47,7 +55,22 @@ class PublishedHistory:
         changes = self._history.apply(statement, default_database, position, session)
         if changes or (self._history.all_cascades(), self._history.revision) != before:
             self.publish(position)
+        self._compact()
         return changes
+
+    def _compact(self) -> None:
+        """Removes records of the schema history that no position needs, if there are many. An error prevents no change: a later statement
+        tries again.
+        """
+        if self._kept is None or not self._history.has_doubled(COMPACTED_RECORDS_MIN):
+            return
+        self._fence()
+        try:
+            removed = self._history.compact(self._kept(), COMPACTED_RECORDS_MIN)
+        except MetaError as error:
+            log.warning("schema_history_not_compacted", reason=str(error))
+        else:
+            log.info("schema_history_compacted", records=removed)
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
         return self._history.cascades(database, table)
@@ -82,15 +105,22 @@ class PublishedHistory:
         """
         return self._history.state(database, table, position)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The "database.table" names of the captured tables, as far as the parser has read."""
+        return self._listed.names
+
     def versions(self, position: Position) -> tuple[TableVersion, ...]:
         """Returns the table versions at a position, as `TableHistory.versions`."""
         return self._history.versions(position)
 
     def publish(self, position: Position) -> None:
         tables = (*self._history.versions(position), *self._history.stopped_versions(position))
-        in_order = tuple(sorted(tables, key=lambda table: table.name))
-        states = ((each.name, self._history.state(each.database, each.table, position)) for each in in_order)
+        states = ((each.name, self._history.state(each.database, each.table, position)) for each in tables)
         comments = {name: found for name, state in states if (found := comments_of(state))}
-        content = self._text.of(in_order, self._history.all_cascades(), comments).encode()
-        keep_file(self._tables_file, content)
-        self._share(content)
+        try:
+            self._listed.write(tables, self._history.all_cascades(), comments)
+        except StaleWriteError as error:
+            raise LeaseLostError(
+                f"{error}: this engine writes no more; it takes the destination again when the lease is free"
+            ) from error

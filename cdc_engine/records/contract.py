@@ -48,7 +48,10 @@ class RecordStore(abc.ABC):
 
     @abc.abstractmethod
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
-        """Returns the newest version of each record whose name is `prefix` and further characters without a slash, by name."""
+        """Returns the newest version of each record whose name is `prefix` and further characters without a slash, by name.
+
+        The caller must not change the result: a store may return the same object again if it knows that no record has changed.
+        """
 
     @abc.abstractmethod
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
@@ -61,9 +64,32 @@ class RecordStore(abc.ABC):
         host only when the process ends, so there is no late writer.
         """
 
+    def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:
+        """Writes or replaces many records, whatever they contained, each of them durably. A record that has its text already is not
+        written.
+
+        Not one step: after a crash or an error some of the records are written. Raises StaleWriteError if one is written under a higher
+        token.
+        """
+        for name, text in texts.items():
+            self._replace(name, text, token)
+
+    def _replace(self, name: str, text: str, token: int) -> None:
+        """Writes or replaces one record, as `write_all` does."""
+        for _ in range(TRIES_MAX):
+            there = self.read(name)
+            if there is not None and there.text == text:
+                return
+            if there is not None and there.token > token:
+                raise StaleWriteError(f"{self.where(name)} is written under a later lease than {token}")
+            with contextlib.suppress(StaleWriteError):
+                self.write(name, text, version=there.version if there else NOT_THERE, token=token)
+                return
+        raise MetaError(f"other processes write {self.where(name)} all the time; try again")
+
     @abc.abstractmethod
-    def remove(self, name: str) -> bool:
-        """Removes the record. Returns whether it existed."""
+    def remove(self, name: str, version: int | None = None) -> bool:
+        """Removes the record; with `version`, only if it has this version. Returns whether it was removed."""
 
     @abc.abstractmethod
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sluice.cdc_engine.durable_files import FileStamp, make_folder, replace_file, stamp_of, sync
+from sluice.cdc_engine.durable_files import FileStamp, make_folder, replace_file, stamp_in, sync, write_file
 from sluice.cdc_engine.errors import MetaError, StaleWriteError
 from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
@@ -23,6 +23,7 @@ LOCK_FILE = "records.lock"
 # The pattern excludes `.tmp` and `.lock` of this program, and what editors and people leave: `NAME.json.bak`, `NAME.json~`,
 # `.NAME.json.swp`.
 FILE_NAME = re.compile(r"[\w%+-][\w%+.-]*\.json|[\w-]+", re.ASCII)
+LOCKED_MAX = 100  # The number of records that `write_all` writes while it holds the lock.
 LOCK_SECONDS_MAX, LOCK_POLL_SECONDS = 30.0, 0.005
 
 
@@ -31,7 +32,8 @@ class FileRecordStore(RecordStore):
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder)
-        self._seen: dict[str, dict[str, tuple[FileStamp, StoredRecord]]] = {}  # Prefix → name → what `read_all` found.
+        # Prefix → the stamps of the records that `read_all` found, and these records.
+        self._seen: dict[str, tuple[dict[str, FileStamp | None], dict[str, StoredRecord]]] = {}
 
     def read(self, name: str) -> StoredRecord | None:
         path = self._folder / name
@@ -46,30 +48,36 @@ class FileRecordStore(RecordStore):
 
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
         """Reads all records as the contract defines. A file is read again only after it was replaced, because most of many records stay
-        unchanged.
+        unchanged. If none was, returns the same object as before.
         """
-        folder, _, begin = prefix.rpartition("/")
-        where = self._folder / folder
+        stamps = self._stamps(prefix)
+        seen_stamps, seen = self._seen.get(prefix, ({}, {}))
+        if stamps == seen_stamps and None not in stamps.values():
+            return seen
+        found = dict[str, StoredRecord]()
+        for name, stamp in stamps.items():
+            if stamp is not None and name in seen and seen_stamps.get(name) == stamp:
+                found[name] = seen[name]
+            elif (read := self.read(name)) is not None:
+                found[name] = read
+        self._seen[prefix] = ({name: stamp for name, stamp in stamps.items() if name in found}, found)
+        return found
+
+    def _stamps(self, prefix: str) -> dict[str, FileStamp | None]:
+        """Returns the stamp of each record. Stamps are taken before the records are read, which are therefore never older."""
+        folder, slash, begin = prefix.rpartition("/")
+        where, stamps = self._folder / folder, dict[str, FileStamp | None]()
         try:
             with os.scandir(where) as entries:
-                files = [each.name for each in entries if each.name.startswith(begin) and each.is_file()]
+                for each in entries:
+                    if each.name.startswith(begin) and FILE_NAME.fullmatch(each.name) and each.is_file():
+                        with contextlib.suppress(FileNotFoundError):  # It was removed meanwhile.
+                            stamps[f"{folder}{slash}{each.name}"] = stamp_in(each.stat())
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise MetaError(f"{where} cannot be read ({error.strerror}): permit reading this folder") from error
-        seen, found = self._seen.get(prefix, {}), dict[str, tuple[FileStamp, StoredRecord]]()
-        stamped = dict[str, StoredRecord]()
-        for file in filter(FILE_NAME.fullmatch, files):
-            name = f"{folder}/{file}" if folder else file
-            stamp = stamp_of(where / file)  # The stamp is read before the content, which is therefore never older.
-            if stamp is not None and name in seen and seen[name][0] == stamp:
-                stamped[name] = seen[name][1]
-            elif (read := self.read(name)) is not None:
-                stamped[name] = read
-            if stamp is not None and name in stamped:
-                found[name] = (stamp, stamped[name])
-        self._seen[prefix] = found
-        return stamped
+        return stamps
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:  # noqa: ARG002  of the contract
         content = text.encode("utf-8", "surrogateescape")
@@ -81,10 +89,28 @@ class FileRecordStore(RecordStore):
                 replace_file(path, content)
         return _version(content)
 
-    def remove(self, name: str) -> bool:
+    def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:  # noqa: ARG002  of the contract
+        """Writes records as the contract defines. Syncs a folder once for many records in it, and releases the lock from time to time, so
+        that the ledger can be written.
+        """
+        names = list(texts)
+        for begin in range(0, len(names), LOCKED_MAX):
+            folders = set[Path]()
+            with self._changing(names[begin]):
+                for name in names[begin : begin + LOCKED_MAX]:
+                    path, content = self._folder / name, texts[name].encode("utf-8", "surrogateescape")
+                    if not path.is_file() or path.read_bytes() != content:
+                        write_file(path, content)
+                        folders.add(path.parent)
+                for folder in folders:
+                    sync(folder)
+
+    def remove(self, name: str, version: int | None = None) -> bool:
         if not (self._folder / name).exists():
             return False
         with self._changing(name) as path:
+            if version is not None and ((there := self.read(name)) is None or there.version != version):
+                return False
             try:
                 path.unlink()
             except FileNotFoundError:

@@ -33,9 +33,13 @@ class MemoryRecordStore(RecordStore):
             self.also.update(also)
             return version + 1
 
-    def remove(self, name: str) -> bool:
+    def remove(self, name: str, version: int | None = None) -> bool:
         with self._lock:
-            return self._records.pop(name, None) is not None
+            there = self._records.get(name)
+            if there is None or version not in {None, there.version}:
+                return False
+            del self._records[name]
+            return True
 
     def __str__(self) -> str:
         return "memory"

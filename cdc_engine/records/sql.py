@@ -26,6 +26,7 @@ TABLE = "sluice_meta"
 ANSWER_SECONDS_MAX = 10
 SETTING = "meta.url"
 OPENED = "opened"
+CREATED_MAX = 50  # The number of records that one statement creates.
 # The drivers that Sluice installs.
 DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
 # The type for texts of any length. MySQL's TEXT ends at 64 KiB.
@@ -111,9 +112,29 @@ class SqlRecordStore(RecordStore):
             f"{name} in {self} no longer has version {version}: another process has written this record"
         )
 
-    def remove(self, name: str) -> bool:
+    def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:
+        """Writes records as the contract defines. Creates new ones with one statement for many of them."""
+        names = list(texts)
+        for begin in range(0, len(names), CREATED_MAX):
+            some = names[begin : begin + CREATED_MAX]
+            query = sqlalchemy.select(_records.c.name).where(
+                _records.c.destination == self._destination, _records.c.name.in_(some)
+            )
+            new = {"version": NOT_THERE + 1, "token": token, "destination": self._destination}
+            created = set[str]()
+            # Another process may create one of the records first; then all of them are replaced one by one.
+            with contextlib.suppress(IntegrityError), self._translated("written"), self._engine.begin() as connection:
+                there = set(connection.execute(query).scalars())
+                rows = [{**new, "name": name, "record": texts[name]} for name in some if name not in there]
+                if rows:
+                    connection.execute(sqlalchemy.insert(_records).values(rows))
+                created = {str(row["name"]) for row in rows}
+            super().write_all({name: texts[name] for name in some if name not in created}, token=token)
+
+    def remove(self, name: str, version: int | None = None) -> bool:
+        which = self._key(name) if version is None else (*self._key(name), _records.c.version == version)
         with self._translated("written"), self._engine.begin() as connection:
-            return connection.execute(sqlalchemy.delete(_records).where(*self._key(name))).rowcount == 1
+            return connection.execute(sqlalchemy.delete(_records).where(*which)).rowcount == 1
 
     def __str__(self) -> str:
         return self._name

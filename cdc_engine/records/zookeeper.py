@@ -18,6 +18,7 @@ from sluice.cdc_engine.records import zookeeper_client
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 from sluice.cdc_engine.records.zookeeper_client import OWN, answer, as_not_shared_error, destination_path
 
+CREATED_MAX = 50  # The number of records that `write_all` creates side by side.
 WRITTEN_ELSEWHERE = (BadVersionError, NodeExistsError, NoNodeError)
 
 
@@ -59,9 +60,7 @@ class ZooKeeperRecordStore(RecordStore):
         return found
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
-        data = f"{json.dumps({'token': token})}\n{text}".encode()
-        if len(data) > zookeeper_client.NODE_BYTES_MAX:
-            raise MetaError(f"{name} of {self} has {len(data)} bytes, more than a node may have: use `meta.kind: sql`")
+        data = self._content(name, text, token)
         before = self.read(name)
         if (before.version if before else NOT_THERE) != version or (before is not None and before.token > token):
             raise self._stale(name, version)
@@ -73,6 +72,36 @@ class ZooKeeperRecordStore(RecordStore):
         if failed:
             raise NotSharedError(f"{name} in {self} cannot be written: {failed[-1]!r}; Sluice tries again")
         return version + 1
+
+    def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:
+        """Writes records as the contract defines. Creates new ones side by side, and replaces the others one by one."""
+        names = list(texts)
+        for begin in range(0, len(names), CREATED_MAX):
+            some = names[begin : begin + CREATED_MAX]
+            with as_not_shared_error(f"{some[0]} in {self} cannot be written"):
+                created = self._created({name: texts[name] for name in some}, token)
+            super().write_all({name: texts[name] for name in some if name not in created}, token=token)
+
+    def _created(self, texts: Mapping[str, str], token: int) -> set[str]:
+        """Creates the nodes of records that do not exist. Returns the names of these records."""
+        client = self._client()
+        for parent in {self._path(name).rpartition("/")[0] for name in texts}:
+            answer(client.ensure_path_async(parent))
+        contents = {name: self._content(name, text, token) for name, text in texts.items()}
+        requested = {name: client.create_async(self._path(name), content) for name, content in contents.items()}
+        created = set[str]()
+        for name, each in requested.items():
+            with contextlib.suppress(NodeExistsError):
+                answer(each)
+                created.add(name)
+        return created
+
+    def _content(self, name: str, text: str, token: int) -> bytes:
+        """Returns the content of a record's node. Raises MetaError if a node cannot have so much."""
+        data = f"{json.dumps({'token': token})}\n{text}".encode()
+        if len(data) > zookeeper_client.NODE_BYTES_MAX:
+            raise MetaError(f"{name} of {self} has {len(data)} bytes, more than a node may have: use `meta.kind: sql`")
+        return data
 
     def _write(self, name: str, data: bytes, version: int, also: Mapping[str, str]) -> list[Any]:
         """Writes the record at its version and the values for other readers in one transaction. Returns the result of each, the record's
@@ -95,11 +124,12 @@ class ZooKeeperRecordStore(RecordStore):
         results: list[Any] = answer(step.commit_async())
         return results
 
-    def remove(self, name: str) -> bool:
+    def remove(self, name: str, version: int | None = None) -> bool:
+        node_version = -1 if version is None else version - 1  # ZooKeeper takes -1 for any version.
         with as_not_shared_error(f"{name} in {self} cannot be removed"):
             try:
-                answer(self._client().delete_async(self._path(name)))
-            except NoNodeError:
+                answer(self._client().delete_async(self._path(name), version=node_version))
+            except (NoNodeError, BadVersionError):
                 return False
         return True
 

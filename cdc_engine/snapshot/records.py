@@ -13,13 +13,13 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 
 from sluice.cdc_engine.contracts import LedgerLocation
 from sluice.cdc_engine.errors import ActRefusedError, MetaError
 from sluice.cdc_engine.ha.leases import READING, Lock, acquired_within, lock_held, open_lock
-from sluice.cdc_engine.records.contract import RecordStore
+from sluice.cdc_engine.records.contract import RecordStore, StoredRecord
 from sluice.cdc_engine.records.location import as_location, record_store
 from sluice.cdc_engine.snapshot.record import SnapshotRecord
 from sluice.object_stores.errors import StoreError
@@ -30,6 +30,10 @@ from sluice.object_stores.stored_files import StoredFiles
 FOLDER = "snapshots"
 PARSED_MAX = 10_000  # A process keeps so many records in parsed form, some 2 kB each.
 
+KNOWN_MAX = 128  # The number of destinations whose snapshots a process keeps.
+
+# Location → what its store returned, and these snapshots. Entries are replaced as a whole.
+_known: dict[LedgerLocation, tuple[Mapping[str, StoredRecord], tuple[SnapshotRecord, ...]]] = {}
 Transition = Callable[[SnapshotRecord], SnapshotRecord]
 
 
@@ -51,8 +55,16 @@ class SnapshotRecords:
 
         A copy of a record under another name is left out: it would be a second snapshot of the table, which no transition ends.
         """
-        found = ((key, self._parsed(key, text)[1]) for key, text in self._records.all(FOLDER).items())
-        return tuple(sorted((each for key, each in found if key == _key(each.name)), key=lambda each: each.name))
+        stored = self._records.read_all(f"{FOLDER}/")
+        known = _known.get(self._location)
+        if known is not None and known[0] is stored:
+            return known[1]
+        found = ((key, self._parsed(key, each.text)[1]) for key, each in stored.items())
+        ordered = tuple(sorted((each for key, each in found if key == _key(each.name)), key=lambda each: each.name))
+        if len(_known) >= KNOWN_MAX:
+            _known.clear()
+        _known[self._location] = (stored, ordered)
+        return ordered
 
     def get(self, name: str) -> SnapshotRecord | None:
         """Returns the snapshot of "database.table", or None if it never had one. Raises MetaError."""
@@ -83,6 +95,24 @@ class SnapshotRecords:
             return transition(before)
 
         return self._change(name, changed)
+
+    def forget_ended(self, captured: Container[str], before: float) -> tuple[str, ...]:
+        """Removes the snapshots, with their files, that ended before a time (seconds since 1970), of tables that are not captured any more.
+        Returns the names of these tables. A snapshot that is requested meanwhile stays. Raises MetaError.
+        """
+        forgotten = []
+        for key, stored in sorted(self._records.read_all(f"{FOLDER}/").items()):
+            kept_at, record = self._parsed(key, stored.text)
+            if record.is_open or record.name in captured or kept_at >= before:
+                continue
+            if key == _key(record.name):
+                self.sweep(record.name)
+            if self._records.remove(key, stored.version):
+                forgotten.append(record.name)
+                # There may be no folder, or it has files of a snapshot that was requested meanwhile.
+                with contextlib.suppress(OSError):
+                    (self._folder / digest_of(record.name)).rmdir()
+        return tuple(forgotten)
 
     def changes(self, record: SnapshotRecord) -> StoredFiles:
         """Returns the location of the buffered files. It stays the same when chunks are read again, and changes after a statement that

@@ -20,7 +20,7 @@ from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.destination_files import StoppedTable, read_ledger
 from sluice.cdc_engine.states import TableState
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
 
@@ -67,7 +67,7 @@ def schema_json(config: SluiceConfig, name: str) -> list[dict[str, Any]]:
     """Returns every table of a destination with its columns, key, schema policy and state."""
     destination = require_destination(config, name)
     stops = {(stop.database, stop.table): stop for stop in read_ledger(config.destination_dir(name)).stopped_tables}
-    tables = {(each.database, each.table): each for each in read_tables(config.destination_dir(name) / TABLES_FILE)}
+    tables = {(each.database, each.table): each for each in read_tables(config.destination_dir(name))}
     return [_table_json(destination, each, tables.get(each), stops.get(each)) for each in sorted({*tables, *stops})]
 
 

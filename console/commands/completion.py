@@ -42,14 +42,14 @@ def table_names(incomplete: str) -> list[str]:
     """Returns the captured tables of all destinations as "database.table". In a comma-separated list, it completes the last name."""
     from sluice.cdc_engine.config import load_config  # noqa: PLC0415
     from sluice.cdc_engine.errors import SluiceError  # noqa: PLC0415
-    from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables  # noqa: PLC0415
+    from sluice.cdc_engine.table_meta.table_list.reading import read_tables  # noqa: PLC0415
 
     before, comma, last = incomplete.rpartition(",")
     found: set[str] = set()
     try:
         config = load_config()
         for name in config.destinations:
-            found |= {table.name for table in read_tables(config.destination_dir(name) / TABLES_FILE)}
+            found |= {table.name for table in read_tables(config.destination_dir(name))}
     except SluiceError:
         return []
     return [f"{before}{comma}{name}" for name in sorted(found) if name.startswith(last)]

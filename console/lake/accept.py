@@ -17,7 +17,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.states import OperatorAct
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 from sluice.console.lake.lacking import Lacking
 from sluice.console.lake.tables import DestinationLake, LakeTable
 from sluice.console.toolchain.errors import SetupError
@@ -86,7 +86,7 @@ def _require_readable(directory: Path, acceptance: Acceptance, ledger: Ledger) -
     """Raises SetupError if a snapshot of the table cannot be requested."""
     if ledger.cursor is None:
         why = "has no position yet: start the engine with `sluice up`, then try again"
-    elif acceptance.name not in snapshot.captured(directory / TABLES_FILE):
+    elif acceptance.name not in snapshot.captured(directory):
         why = f"does not capture {acceptance.name} now"
     else:
         return
@@ -122,7 +122,7 @@ def _consequences(config: SluiceConfig, acceptance: Acceptance) -> str:
     everything.
     """
     options = config.destinations[acceptance.destination].table(*acceptance.name.split(".", 1))
-    tables = read_tables(config.destination_dir(acceptance.destination) / TABLES_FILE)
+    tables = read_tables(config.destination_dir(acceptance.destination))
     found = []
     if (
         options.current_state

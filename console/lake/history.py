@@ -20,7 +20,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.gtid import is_mariadb, parse_executed
 from sluice.cdc_engine.position import file_number, position_text
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
 from sluice.orchestration.base.lake_settings import storage_options
@@ -69,7 +69,7 @@ def captured_table(config: SluiceConfig, name: str, destination: str = "") -> Hi
     found = {
         each: table
         for each in ([destination] if destination else sorted(config.destinations))
-        for table in read_tables(config.destination_dir(each) / TABLES_FILE)
+        for table in read_tables(config.destination_dir(each))
         if table.name == name
     }
     if len(found) != 1:

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 from sluice.console.lake.sql_store import DeltaRows, is_readable, load_extension, open_stores
 from sluice.console.toolchain.errors import SetupError
 from sluice.object_stores.google import is_google
@@ -76,7 +76,7 @@ def lake_tables(config: SluiceConfig) -> list[SqlTable]:
     """
     found: dict[tuple[str, str], SqlTable] = {}
     for destination in sorted(config.destinations):
-        for table in read_tables(config.destination_dir(destination) / TABLES_FILE):
+        for table in read_tables(config.destination_dir(destination)):
             for name, path in _paths(config, destination, table):
                 database = _database(config, destination, table)
                 if (other := found.get((database, name))) is not None and other.path != path:

@@ -19,7 +19,7 @@ from rich.table import Table
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.destination_files import LakeTables, run_lock_fence
 from sluice.cdc_engine.instance.discovery import discover
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
 from sluice.orchestration.base.lake_settings import storage_options, target
@@ -65,7 +65,7 @@ class DestinationLake:
         source.
         """
         directory = self._config.destination_dir(self._destination)
-        tables = read_tables(directory / TABLES_FILE) or discover(self._config, self._destination)
+        tables = read_tables(directory) or discover(self._config, self._destination)
         return sorted(table.name for table in tables)
 
     def tables(self) -> list[LakeTable]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, path_clashes
 from sluice.cdc_engine.contracts import DestinationDir
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 
 if TYPE_CHECKING:  # Importing the engine takes seconds, and `sluice up` does not need these modules.
     from sluice.cdc_engine.parser.server_facts import ServerFacts
@@ -47,8 +47,7 @@ def oldest_sentence(facts: ServerFacts, now: float) -> str:
 def known_path_clashes(config: SluiceConfig) -> list[str]:
     """Returns the path clashes between the tables that the engines, or the last discovery of the sources, recorded."""
     tables = {
-        name: sorted(table.name for table in read_tables(config.destination_dir(name) / TABLES_FILE))
-        for name in config.destinations
+        name: sorted(table.name for table in read_tables(config.destination_dir(name))) for name in config.destinations
     }
     return path_clashes(config, tables)
 

@@ -28,14 +28,12 @@ from sluice.cdc_engine.snapshot.record import progress, progress_record
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState, ended, engine_way_out, way_out
 from sluice.cdc_engine.status_file import engine_status
-from sluice.cdc_engine.table_meta.history.tables_file import (
-    TABLES_FILE,
+from sluice.cdc_engine.table_meta.table_list.reading import count_of_list, read_cascades, read_tables
+from sluice.cdc_engine.table_meta.table_list.sentences import (
     ForeignKeyNote,
     foreign_key_notes,
     keyless_names,
     keyless_sentence,
-    read_cascades,
-    read_tables,
 )
 from sluice.console.stack import processes
 from sluice.console.stack.dagster_storage import daemon_sentence, lost_storage, storage_bytes
@@ -192,7 +190,7 @@ def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, An
 def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]:
     """Returns the foreign keys that change rows of captured tables without row events; empty before the engine has recorded them."""
     try:
-        cascades = read_cascades(config.destination_dir(name) / TABLES_FILE)
+        cascades = read_cascades(config.destination_dir(name))
     except MetaError:
         return ()
     return foreign_key_notes(cascades, config.destinations[name].cascade_policy)
@@ -210,9 +208,9 @@ def _unmatched_warnings(config: SluiceConfig) -> list[str]:
 
 def _known_tables(config: SluiceConfig, name: str) -> Sequence[TableVersion] | None:
     """Returns the captured tables in the engine's list; None if there is no list."""
-    path = config.destination_dir(name) / TABLES_FILE
+    directory = config.destination_dir(name)
     try:
-        return read_tables(path) if path.exists() else None
+        return None if count_of_list(directory) is None else read_tables(directory)
     except MetaError:
         return None
 
@@ -220,7 +218,7 @@ def _known_tables(config: SluiceConfig, name: str) -> Sequence[TableVersion] | N
 def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
     """Returns the captured tables without a key; empty before the engine has recorded its tables."""
     try:
-        tables = read_tables(config.destination_dir(name) / TABLES_FILE)
+        tables = read_tables(config.destination_dir(name))
     except MetaError:
         return ()
     return keyless_names(tables, lambda database, table: config.destinations[name].table(database, table).key)

@@ -16,6 +16,7 @@ import dagster as dg
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.table_meta.table_list.reading import count_of_list
 from sluice.orchestration.base.markdown import code
 from sluice.orchestration.base.table_catalog import (
     DELTA_KINDS,
@@ -24,7 +25,6 @@ from sluice.orchestration.base.table_catalog import (
     delta_key,
     group_of,
     owners_of,
-    read_tables,
 )
 
 # The second part of the keys of these assets. Keys of tables have two or three parts, so a key of four parts is not the key of a table.
@@ -81,10 +81,10 @@ def grouped_now(config: SluiceConfig, destination: str) -> bool:
     are reloaded too.
     """
     try:
-        tables = read_tables(config.destination_dir(destination))
+        count = count_of_list(config.destination_dir(destination)) or 0
     except MetaError:  # The definitions report it.
         return False
-    return len(tables) > config.destinations[destination].table_assets_max
+    return count > config.destinations[destination].table_assets_max
 
 
 def others_key(destination: str, database: str) -> dg.AssetKey:

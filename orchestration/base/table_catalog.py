@@ -1,25 +1,23 @@
-"""Lists the tables of a destination for the definitions, from tables.json, which the engine writes. It opens no connection.
+"""Lists the tables of a destination for the definitions, from the list that the engine writes. It opens no connection to the source.
 
-Every run process imports the definitions, so this module reads one file per destination and nothing else. Runs merge a new table
-immediately. `upkeep` detects the changed list and reloads the definitions, which then include an asset for the table.
+Every run process imports the definitions, so this module reads the lists and nothing else. Runs merge a new table immediately. `upkeep`
+detects the changed list and reloads the definitions, which then include an asset for the table.
 
-The engine can write tables.json at any time, and a run builds its definitions later than the code server that requests the run. Dagster
+The engine can write its list at any time, and a run builds its definitions later than the code server that requests the run. Dagster
 could not run a selection that names an asset which only one of them defines. Therefore the code server copies the lists when it builds
-its definitions, and runs read the copies.
+its definitions, each as a file, and runs read the copies.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import functools
 import itertools
 import logging
-import math
 import re
 import shutil
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +26,11 @@ import dagster as dg
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
 from sluice.cdc_engine.config.rows import TransformConfig
 from sluice.cdc_engine.contracts import Column, TableVersion
-from sluice.cdc_engine.destination_files.for_runs import DOWNLOADED, local_copy
 from sluice.cdc_engine.durable_files import make_folder, replace_file
-from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.errors import MetaError, NotSharedError
 from sluice.cdc_engine.keeping.in_use import conf_in_use, tables_in_use
-from sluice.cdc_engine.table_meta.history import tables_file
+from sluice.cdc_engine.table_meta.table_list import reading, sentences, whole
+from sluice.cdc_engine.table_meta.table_list.values import Comments, ListedTable, TableList
 from sluice.orchestration.base.translation import Side, TranslatedTable, shown_key
 
 log = logging.getLogger(__name__)
@@ -41,7 +39,6 @@ ENGINE = "engine"  # The last part of the asset key of an engine.
 # The first part of the keys of source tables. No destination can have this name, because destinations have no capital letters.
 SOURCE = "Source"
 DELTA_KINDS = {"deltalake", "spark"}
-LOOK_SECONDS = 2.0  # The interval between two reads of a list in an object store.
 # Sluice's columns in each Delta table, as `spark_jobs` writes them, with their types; the last one in tables with soft deletes.
 OWN_COLUMNS = (("_sluice_order_key", "bigint"), ("_sluice_commit_time", "timestamp"), ("_sluice_operation", "string"))
 DELETED_COLUMN = ("_sluice_deleted", "boolean")
@@ -49,48 +46,27 @@ DELETED_COLUMN = ("_sluice_deleted", "boolean")
 LINEAGE_COLUMNS_MAX = 200
 
 
-def read_tables(directory: Path) -> tuple[TableVersion, ...]:
-    """Returns the tables in the engine's current list, sorted by name; empty before the first connection to the source. Raises MetaError,
-    which states the remedy.
-    """
-    return _by_name(tables_file.read_tables(_current_list(directory)))
-
-
-def read_comments(directory: Path) -> tables_file.Comments:
-    """Returns the comments of tables and columns in the source, from the engine's current list. Raises MetaError."""
-    return tables_file.read_comments(_current_list(directory))
-
-
-def digest_of_tables(directory: Path) -> str:
-    """Returns a digest of the engine's current list of tables, or an empty text if the list is empty. Raises MetaError."""
-    if not read_tables(directory):
-        return ""
-    with contextlib.suppress(FileNotFoundError):
-        return hashlib.sha256(_current_list(directory).read_bytes()).hexdigest()
-    return ""
-
-
 def defined_tables(config: SluiceConfig, destination: str) -> tuple[TableVersion, ...]:
-    """Returns the tables from which the definitions are built, sorted by name: the copied list if there is one."""
-    return _by_name(tables_file.read_tables(_list_of_definitions(config, destination)))
+    """Returns the tables from which the definitions are built, sorted by name: the copied list if there is one. Raises MetaError, which
+    states the remedy.
+    """
+    return _list_of_definitions(config, destination).tables
 
 
 @contextlib.contextmanager
 def current_tables() -> Iterator[None]:
     """Copies the engine's current lists of tables for the definitions that the block builds and for later runs.
 
-    If the block fails, the previous copies are restored. Raises OSError if the lists cannot be copied. Does nothing if no conf/ is
-    recorded as in use, because the code server and the runs then read the engine's lists.
+    If the block fails, the previous copies are restored. Raises OSError if the lists cannot be copied, MetaError if one cannot be read. If
+    the store of a list does not answer, its previous copy stays. Does nothing if no conf/ is recorded as in use, because the code server
+    and the runs then read the engine's lists.
     """
     folder = tables_in_use()
     if folder is None:
         yield
         return
-    before, lists = _lists(folder), dict[str, bytes]()
-    config = conf_in_use().config
-    for name in config.destinations:
-        with contextlib.suppress(FileNotFoundError):
-            lists[name] = _current_list(config.destination_dir(name)).read_bytes()
+    before, config = _lists(folder), conf_in_use().config
+    lists = {name: text for name in config.destinations if (text := _copy_of(config, name, before or {}))}
     try:
         _copy(folder, lists)
         yield
@@ -98,6 +74,16 @@ def current_tables() -> Iterator[None]:
         with contextlib.suppress(OSError):
             _copy(folder, before) if before is not None else shutil.rmtree(folder)
         raise
+
+
+def _copy_of(config: SluiceConfig, destination: str, before: Mapping[str, bytes]) -> bytes | None:
+    """Returns the content of the copy of a list; None if there is no list yet."""
+    try:
+        found = reading.read_list(config.destination_dir(destination))
+    except NotSharedError as error:
+        log.warning("%s", error)
+        return before.get(destination)
+    return whole.to_text(found).encode() if found.by_name else None
 
 
 def _lists(folder: Path) -> dict[str, bytes] | None:
@@ -114,39 +100,27 @@ def _copy(folder: Path, lists: Mapping[str, bytes]) -> None:
             replace_file(folder / f"{name}.json", text)
 
 
-def _list_of_definitions(config: SluiceConfig, destination: str) -> Path:
-    """Returns the path of the copied list; the file does not exist if the list was empty. If there are no copies, returns the path of the
-    engine's list.
+def _list_of_definitions(config: SluiceConfig, destination: str) -> TableList:
+    """Returns the copied list, or the engine's list if there are no copies. An empty one if the store of the list does not answer. Raises
+    MetaError.
     """
     folder = tables_in_use()
     if folder is not None and folder.is_dir():
-        return folder / f"{destination}.json"
-    return _current_list(config.destination_dir(destination))
-
-
-def _current_list(directory: Path) -> Path:
-    """Returns the path of the engine's list. If this host does not have it, downloads it from the object store. If the store does not
-    answer, returns the path of the last download.
-    """
+        return whole.read_whole(folder / f"{destination}.json")
     try:
-        return local_copy(directory, tables_file.TABLES_FILE)
-    except MetaError as error:
+        return reading.read_list(config.destination_dir(destination))
+    except NotSharedError as error:
         log.warning("%s", error)
-        downloaded = directory / DOWNLOADED / tables_file.TABLES_FILE
-        return downloaded if downloaded.is_file() else directory / tables_file.TABLES_FILE
-
-
-def _by_name(tables: Iterable[TableVersion]) -> tuple[TableVersion, ...]:
-    return tuple(sorted(tables, key=lambda table: table.name))
+        return TableList()
 
 
 def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]:
     """Returns "database.table" → sentences about the foreign keys that change rows of the table without row events, and about what the
     lake does. Returns nothing if a sentence cannot be built, because the asset must be defined nevertheless. Raises MetaError.
     """
-    cascades = tables_file.read_cascades(_list_of_definitions(config, destination))
+    cascades = _list_of_definitions(config, destination).cascades
     try:
-        notes = tables_file.foreign_key_notes(cascades, config.destinations[destination].cascade_policy)
+        notes = sentences.foreign_key_notes(cascades, config.destinations[destination].cascade_policy)
     except Exception:  # An error of any kind must not prevent the definition of the assets.
         log.exception("foreign keys of %s cannot be described", destination)
         return {}
@@ -155,9 +129,9 @@ def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]
     }
 
 
-def source_comments(config: SluiceConfig, destination: str) -> tables_file.Comments:
+def source_comments(config: SluiceConfig, destination: str) -> Comments:
     """Returns the comments of tables and columns in the source, for the definitions of assets. Raises MetaError."""
-    return tables_file.read_comments(_list_of_definitions(config, destination))
+    return _list_of_definitions(config, destination).comments
 
 
 def delta_key(destination: str, name: str) -> dg.AssetKey:
@@ -270,16 +244,16 @@ def _names(columns: Iterable[str], name: str) -> bool:
 class SourceColumns:
     """Maps columns in the lake to columns in the source. One instance serves one run, or the definitions of one destination.
 
-    `path`: returns the path of the list of tables, by default of the engine's current list.
+    `find`: returns what a list has of a "database.table", by default the engine's current list, because a draining run merges many
+    batches, and their schema changes alter tables.
     """
 
-    def __init__(self, config: SluiceConfig, destination: str, path: Callable[[], Path] | None = None) -> None:
+    def __init__(
+        self, config: SluiceConfig, destination: str, find: Callable[[str], ListedTable | None] | None = None
+    ) -> None:
         self._settings = config.destinations[destination].tables
         directory, self._destination = config.destination_dir(destination), destination
-        self._find = path or (lambda: _current_list(directory))
-        self._written_ns, self._tables = -1, dict[str, TableVersion]()
-        self._comments: tables_file.Comments = {}
-        self._path, self._looked = Path(), -math.inf
+        self._find = find or (lambda name: reading.read_table(directory, name))
 
     def metadata(self, table: str, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
         """Returns the metadata of a materialization: the columns (name, type) of a "database.table", and the source columns of each.
@@ -287,7 +261,7 @@ class SourceColumns:
         A column that the source lacks has no source column. The description of a column is its comment and type in the source. For a
         column that a transform writes, the source columns are those that the transform reads, and the description names its function.
         """
-        there, comments = self._known(table), self._comments.get(table, {})
+        there, comments = self._known(table)
         described = {
             name: f"{comments[name]} ({kind})" if name in comments else kind for name, kind in there.items() if kind
         }
@@ -300,11 +274,14 @@ class SourceColumns:
         schema = dg.TableSchema(
             [dg.TableColumn(name=name, type=kind, description=described.get(name)) for name, kind in columns]
         )
-        return {"dagster/column_schema": dg.MetadataValue.table_schema(schema), **self._lineage(table, columns)}
+        lineage = self._lineage(table, columns, there)
+        return {"dagster/column_schema": dg.MetadataValue.table_schema(schema), **lineage}
 
-    def _lineage(self, table: str, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
-        there, key = self._known(table), source_key(self._destination, table)
-        transform = self._transform(table)
+    def _lineage(
+        self, table: str, columns: Sequence[tuple[str, str]], there: Collection[str]
+    ) -> dict[str, dg.MetadataValue[Any]]:
+        """Returns the source columns of each column. `there`: the columns in the source."""
+        key, transform = source_key(self._destination, table), self._transform(table)
         dependencies = dict[str, list[dg.TableColumnDep]]()
         for name, _ in columns[:LINEAGE_COLUMNS_MAX]:
             if transform is not None and _names(transform.writes, name):
@@ -322,59 +299,56 @@ class SourceColumns:
         settings = self._settings.get(table)
         return settings.transform if settings is not None else None
 
-    def _known(self, table: str) -> dict[str, str]:
-        """Returns column → type in the source for a table. Reads the list again when the file changes, because a draining run merges many
-        batches, and their schema changes alter tables.
-        """
-        if time.monotonic() - self._looked >= LOOK_SECONDS:
-            self._path, self._looked = self._find(), time.monotonic()
+    def _known(self, table: str) -> tuple[dict[str, str], Mapping[str, str]]:
+        """Returns column → type in the source for a table, and the comments of the table and its columns."""
         try:
-            written_ns = self._path.stat().st_mtime_ns
-            if written_ns != self._written_ns:
-                self._tables = {each.name: each for each in tables_file.read_tables(self._path)}
-                self._comments = tables_file.read_comments(self._path)
-                self._written_ns = written_ns
-        except (OSError, MetaError):  # Missing metadata must not fail a merge.
-            return {}
-        found = self._tables.get(table)
-        return {column.name: column.mysql_type for column in found.columns} if found else {}
+            found = self._find(table)
+        except MetaError:  # Missing metadata must not fail a merge.
+            return {}, {}
+        if found is None or found.version is None:
+            return {}, {}
+        return {column.name: column.mysql_type for column in found.version.columns}, found.comments
 
 
 class DefinedColumns:
     """The columns that the definition of a lake table's asset shows, with their source columns. The materializations of each batch then
-    need not carry them. For two kinds of tables, the definition may show other columns than the lake has: tables without an entry in the
-    list of types, and tables whose settings change types. The materializations of these tables carry the columns.
+    need not carry them. For two kinds of tables, the definition may show other columns than the lake has: tables without types
+    in the list, and tables whose settings change types. The materializations of these tables carry the columns.
     """
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
-        self._path = _list_of_definitions(config, destination)
-        self._settings, self._destination = config.destinations[destination], destination
-        self._sources = SourceColumns(config, destination, lambda: self._path)
-        self._list, self._tables = tuple[TableVersion, ...](), dict[str, TableVersion]()
+        self._config, self._destination = config, destination
+        self._settings = config.destinations[destination]
+        self._sources = SourceColumns(config, destination, self._defined)
+
+    def _now(self) -> Mapping[str, ListedTable]:
+        return _list_of_definitions(self._config, self._destination).by_name
+
+    @functools.cached_property
+    def _built(self) -> Mapping[str, ListedTable]:
+        """The tables when the definitions were built."""
+        return self._now()
+
+    def _defined(self, name: str) -> ListedTable | None:
+        return self._built.get(name)
 
     def metadata(self, table: TableVersion) -> dict[str, dg.MetadataValue[Any]]:
         """Returns the metadata for the definition of a table's asset; empty if the types of its columns are not known."""
-        columns = self._columns(table)
+        columns = self._columns(self._defined(table.name))
         return self._sources.metadata(table.name, columns) if columns else {}
 
     def shows(self, name: str, columns: Iterable[tuple[str, str]]) -> bool:
         """Returns whether the definition of a "database.table" shows exactly these columns, in any order."""
-        table = self._known().get(name)
-        return table is not None and set(self._columns(table)) == set(columns)
-
-    def _known(self) -> dict[str, TableVersion]:
         try:
-            tables = tables_file.read_tables(self._path)
+            found = self._now().get(name)
         except MetaError:  # Missing metadata must not fail a merge.
-            return {}
-        if tables is not self._list:
-            self._list, self._tables = tables, {table.name: table for table in tables}
-        return self._tables
+            return False
+        return found is not None and set(self._columns(found)) == set(columns)
 
-    def _columns(self, table: TableVersion) -> tuple[tuple[str, str], ...]:
-        types = tables_file.read_types(self._path).get(table.name, ())
-        if not types or len(types) != len(table.columns):
+    def _columns(self, listed: ListedTable | None) -> tuple[tuple[str, str], ...]:
+        table = listed.version if listed is not None else None
+        if listed is None or table is None or not listed.types or len(listed.types) != len(table.columns):
             return ()
         deletes = self._settings.table(table.database, table.table).deletes
-        named = zip((column.name for column in table.columns), types, strict=True)
+        named = zip((column.name for column in table.columns), listed.types, strict=True)
         return (*named, *OWN_COLUMNS, *((DELETED_COLUMN,) if deletes == "soft" else ()))

@@ -19,9 +19,10 @@ import dagster as dg
 
 from sluice.cdc_engine.config.reading import conf_dir as usual_conf_dir
 from sluice.cdc_engine.config.reading import config_of
-from sluice.cdc_engine.errors import ConfigurationError, SluiceError
+from sluice.cdc_engine.errors import ConfigurationError, MetaError, SluiceError
 from sluice.cdc_engine.keeping.in_use import VARIABLE, InUse, keep, kept_file, read_kept
-from sluice.orchestration.base.table_catalog import current_tables, digest_of_tables
+from sluice.cdc_engine.table_meta.table_list.reading import digest_of_list
+from sluice.orchestration.base.table_catalog import current_tables
 from sluice.orchestration.base.translation import Translation, Translations, use_translations
 from sluice.orchestration.code_location import definitions_of
 from sluice.orchestration.component.conf_texts import folder_texts
@@ -122,7 +123,7 @@ def _write_down(in_use: InUse) -> None:
     try:
         with current_tables():
             pass
-    except OSError:
+    except (OSError, MetaError):
         os.environ.pop(VARIABLE) if before is None else os.environ.update({VARIABLE: before})
         raise
     written = sorted(path.parent.glob(f"{ROLE}-*.json"), key=lambda each: each.stat().st_mtime_ns, reverse=True)
@@ -147,7 +148,7 @@ def _discover(config: SluiceConfig) -> None:
 
 def _digest_of_tables(config: SluiceConfig, destination: str) -> str:
     with contextlib.suppress(SluiceError):
-        return digest_of_tables(config.destination_dir(destination))
+        return digest_of_list(config.destination_dir(destination))
     return ""
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.destination_files import LakeTables, read_ledger
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError
+from sluice.cdc_engine.table_meta.table_list.reading import read_table
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.lake_settings import lake_error_line, spark_settings, storage_options, target
 from sluice.orchestration.base.ports import MergeFailedError, Ports, SparkAwayError
-from sluice.orchestration.base.table_catalog import read_tables
 from sluice.orchestration.run.merge_run import only_writer
 from sluice.orchestration.run.spark_merge import KeptRecords
 from sluice.orchestration.run.table_locks import known_clashes, table_locks_of, writers_of
@@ -279,7 +279,8 @@ def _table(config: SluiceConfig, destination: str, name: str, run: str) -> Maint
     from sluice.spark_jobs.table_owner import Owner  # noqa: PLC0415
 
     directory = config.destination_dir(destination)
-    known = next((each for each in read_tables(directory) if each.name == name), None)
+    listed = read_table(directory, name)
+    known = listed.version if listed is not None else None
     configured = config.destinations[destination].table(*name.split(".", 1)).key
     key = tuple(configured) or (known.key if known else ())
     return MaintainedTable(

@@ -19,7 +19,7 @@ import dagster as dg
 
 from sluice.batch_manifest.table_report import TableReport
 from sluice.cdc_engine.errors import BatchNotFoundError, SluiceError
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
+from sluice.cdc_engine.table_meta.table_list.head import HEAD
 from sluice.cdc_engine.telemetry.otlp import is_wanted
 from sluice.cdc_engine.telemetry.run_spans import RunSpans
 from sluice.orchestration.base import failpoints
@@ -208,13 +208,9 @@ def merge_one(
         return ""
 
     stored = config.ledger_location(reference.destination).staged_url(reference.ledger, head.path)
-    if (
-        stored
-        and not config.ledger_location(reference.destination).is_apart
-        and not (directory / TABLES_FILE).is_file()
-    ):
+    if stored and not config.ledger_location(reference.destination).is_apart and not (directory / HEAD).is_file():
         raise MergeFailedError(
-            f"{directory} does not have {TABLES_FILE}: this host does not see the engine's folder, which with meta kind {config.meta.kind} "
+            f"{directory} does not have {HEAD}: this host does not see the engine's folder, which with meta kind {config.meta.kind} "
             "has the records of snapshots, and nothing was written; use meta kind sql or zookeeper, or mount <data_dir>/engine here"
         )
     order = MergeOrder(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from sluice.cdc_engine.config import clashing_tables
 from sluice.cdc_engine.destination_files import LakeTables, StoredTableLock, installation_id
 from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 from sluice.orchestration.base.lake_settings import target
-from sluice.orchestration.base.table_catalog import read_tables
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig

@@ -6,26 +6,32 @@ of the engine's asset show them. The inspection writes nothing.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from sluice.cdc_engine.destination_files import LakeTables, read_ledger
 from sluice.cdc_engine.destination_files.catalog_record import catalog_troubles
 from sluice.cdc_engine.limits import LAKE_WATCH_SECONDS
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 from sluice.orchestration.base.lake_settings import lake_error_line, storage_options
-from sluice.orchestration.base.table_catalog import read_tables
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
     from sluice.spark_jobs.tables.lake_look import LakeLook
 
+Kept = Mapping[str, tuple[str, int]]  # A table's ids and versions, as `LakeTables` has them.
+
 SHARE = 20  # An inspection may take 1/SHARE of the time, so that a slow lake is inspected less often.
-# An inspection that takes longer is reported. Usually it costs two stat calls per table and reads changed Delta logs, but an unmounted disk
-# may never answer.
+# An inspection that takes longer is reported. Usually it costs two stat calls per table that it looks at and reads changed Delta logs, but
+# an unmounted disk may never answer.
 LOOK_SECONDS_MAX = 300.0
+# The number of tables that one inspection looks at: those that have waited longest. It also looks at tables that runs have written since.
+# So its cost does not depend on the number of tables.
+LOOKED_MAX = 500
 SHOWN_MAX = 5  # The number of tables that a sentence names. An unmounted disk would affect all of them.
 
 
@@ -70,6 +76,8 @@ class LakeWatch:
         self._due = self._began = 0.0
         self._troubles: tuple[str, ...] = ()
         self._lake_look: LakeLook | None = None
+        # The tables that were looked at, those that waited longest first: what was known of each then, and what was found.
+        self._looked: dict[str, tuple[Kept, list[str]]] = {}
 
     def troubles(self) -> tuple[str, ...]:
         seconds = time.monotonic() - self._began if self._looking.locked() else 0.0
@@ -114,11 +122,14 @@ class LakeWatch:
         # Snapshots are about to rewrite these tables.
         being_read = {each.name for each in SnapshotRecords(directory).all() if each.is_open}
         self._lake_look = self._lake_look or LakeLook(storage_options(self._config.storage_options))
-        sentences = []
-        for name in records.names:
-            if name in stopped or name in being_read or (captured and name not in captured):
-                continue
+        watched = {
+            name: records.kept(name)
+            for name in records.names
+            if name not in stopped and name not in being_read and (not captured or name in captured)
+        }
+        for name in due_tables(watched, {name: kept for name, (kept, _) in self._looked.items()}):
             owner = Owner(ledger_id=ledger.ledger_id, destination=self._destination, table=name)
+            sentences = []
             try:
                 for path, (table_id, version) in self._kept(records, name):
                     sentences.append(
@@ -131,7 +142,11 @@ class LakeWatch:
                 sentences.append(
                     f"the Delta table of {name} cannot be watched for changes by others: {self._shown(error)}"
                 )
-        return [sentence for sentence in sentences if sentence]
+            self._looked.pop(name, None)  # It waits behind all others.
+            self._looked[name] = watched[name], sentences
+        self._looked = {name: found for name, found in self._looked.items() if name in watched}
+        by_name = sorted(self._looked.items())
+        return [sentence for _, (_, sentences) in by_name for sentence in sentences if sentence]
 
     def _kept(self, records: LakeTables, name: str) -> list[tuple[str, tuple[str, int]]]:
         """Returns (path, (id, version after the last run)) of a table's current-state table. If there is none, returns these values of its
@@ -145,6 +160,15 @@ class LakeWatch:
             side_tables = records.side_tables(name)
             found = {history: side_tables.get("history"), log: side_tables.get("log")}
         return [(path, kept) for path, kept in found.items() if path and kept]
+
+
+def due_tables(watched: Mapping[str, Kept], looked: Mapping[str, Kept]) -> list[str]:
+    """Returns which tables an inspection looks at: those that are new or that a run has written since, and LOOKED_MAX others that have
+    waited longest. `looked`: what was known of each table at its last look, those that waited longest first.
+    """
+    changed = [name for name, kept in watched.items() if looked.get(name) != kept]
+    waiting = (name for name, kept in looked.items() if watched.get(name) == kept)
+    return [*changed, *itertools.islice(waiting, LOOKED_MAX)]
 
 
 def _shortened(sentences: list[str]) -> tuple[str, ...]:

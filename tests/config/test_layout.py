@@ -9,7 +9,7 @@ import pytest
 from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.contracts import Column, TableVersion
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.cdc_engine.table_meta.history.tables_file import write_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.side_tables_check import rules_problems, side_table_problems, side_tables_sentence
 from sluice.orchestration.base.lake_settings import target
 
@@ -77,7 +77,7 @@ def test_check_names_rules_of_a_table_that_is_not_there_consumer(tmp_path: Path)
     assert rules_problems(config) == [], "nobody knows any table yet"
     folder = config.destination_dir("shop")
     folder.mkdir(parents=True)
-    write_tables(folder / "tables.json", [TableVersion(database="a", table=name, columns=()) for name in ("x", "y")])
+    write_tables(folder, [TableVersion(database="a", table=name, columns=()) for name in ("x", "y")])
     spelled, unknown = rules_problems(config)
     assert spelled.startswith("a.Y of shop")
     assert spelled.endswith("write it a.y")
@@ -93,7 +93,7 @@ def test_check_names_what_can_have_no_history(tmp_path: Path) -> None:
         TableVersion(database="a", table="x", columns=columns, key=("id",)),
         TableVersion(database="a", table="y", columns=columns[:1]),
     ]
-    write_tables(folder / "tables.json", tables)
+    write_tables(folder, tables)
     clash, keyless = side_table_problems(config)
     assert "a.x of shop has a column valid_to" in clash
     assert "a.y of shop has no key" in keyless

@@ -11,7 +11,7 @@ import pytest
 from sluice.cdc_engine.config import load_config, path_clashes
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.cdc_engine.table_meta.history.tables_file import write_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.check import run_checks
 
 SOURCE = "source: {user: root}\n"
@@ -44,7 +44,7 @@ def test_identity_shards_that_capture_one_name_are_found_by_their_tables(tmp_pat
     assert path_clashes(config, {"a": ["shop.orders"], "b": ["shop.items"], "c": ["shop.orders"]}) == []
     for name in ("a", "b", "c"):
         table = TableVersion(database="shop", table="orders", columns=())
-        write_tables(config.destination_dir(name) / "tables.json", [table])
+        write_tables(config.destination_dir(name), [table])
     (finding,) = [finding for finding in run_checks(folder) if finding.what == "Delta paths of all tables"]
     (sentence,) = finding.problems
     assert sentence.startswith("shop.orders of a and shop.orders of b have the same Delta path")

@@ -11,7 +11,7 @@ from sluice.cdc_engine.config_paths import SEGMENT_BYTES_MAX, path_segment
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.destination_files import LakeTables
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.orchestration.run.table_locks import written_target
 from tests.config.test_path_clashes_identity import conf
 
@@ -134,7 +134,7 @@ def test_identity_a_new_table_is_told_its_clash_and_one_that_is_there_keeps_its_
     config = config_of(tmp_path, shop="tables: {crm.old: {path: lake/shop/orders/x, history: true}}")
     directory = config.destination_dir("shop")
     names = [("shop", "orders"), ("shop", "items"), ("crm", "old")]
-    write_tables(directory / TABLES_FILE, [TableVersion(database=one, table=other, columns=()) for one, other in names])
+    write_tables(directory, [TableVersion(database=one, table=other, columns=()) for one, other in names])
     LakeTables(directory).keep({"shop.orders": ("an id", 7), "crm.old": ("another", 1)})
     find = written_target(config, "shop")
     assert "crm.old of shop has the Delta path" in find("crm.old").clash, "its history is not made yet"

@@ -16,7 +16,7 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.states import TableState
 from sluice.cdc_engine.table_meta.change.policy import Item, PendingChange
 from sluice.cdc_engine.table_meta.history.review_files import ReviewFiles
-from sluice.cdc_engine.table_meta.history.tables_file import write_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.check import policy_sentence
 from sluice.console.main import app
 from tests.fix_ledgers import FileLedger
@@ -47,7 +47,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     directory = tmp_path / "data" / "engine" / "shop"
     directory.mkdir(parents=True)
-    write_tables(directory / "tables.json", [TableVersion(database="shop", table="calm", columns=())])
+    write_tables(directory, [TableVersion(database="shop", table="calm", columns=())])
     stops = {"orders": ("DDL_HELD", HELD.reason), "audit": ("SCHEMA_MISMATCH", "it differs")}
     for table, (state, reason) in stops.items():
         stop = StoppedTable(database="shop", table=table, state=TableState(state), reason=reason, position=PLACE)

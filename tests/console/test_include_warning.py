@@ -11,7 +11,7 @@ import pytest
 from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.contracts import Column, TableVersion
 from sluice.cdc_engine.instance.discovery import SourceSchema
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.check import check_include, check_keyless
 from sluice.console.main import app
 from sluice.console.status.include_check import include_warning, unmatched_warnings
@@ -21,9 +21,7 @@ from tests.console.test_status import everything_runs, running_engine
 
 
 def captured(directory: Path, *names: str) -> None:
-    write_tables(
-        directory / TABLES_FILE, [TableVersion(database="shop", table=name, columns=(), key=("id",)) for name in names]
-    )
+    write_tables(directory, [TableVersion(database="shop", table=name, columns=(), key=("id",)) for name in names])
 
 
 def included(place: Place, port: int, include: str, **more: Any) -> Path:

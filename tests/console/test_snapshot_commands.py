@@ -16,8 +16,8 @@ from sluice.cdc_engine.meta.resume_requests import ResumeKind, requests
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState, TableState
-from sluice.cdc_engine.table_meta.history.tables_file import write_tables
 from sluice.cdc_engine.table_meta.schema import TableSchema
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.main import app
 from tests.fix_ledgers import FileLedger
 
@@ -43,7 +43,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "data" / "engine" / "shop"
     directory.mkdir(parents=True)
     tables = [TableVersion(database="shop", table=name, columns=(), version="v") for name in ("items", "orders")]
-    write_tables(directory / "tables.json", tables)
+    write_tables(directory, tables)
     FileLedger(directory).update(lambda ledger: ledger.set_cursor(CURSOR).stop_table(STOP))
     return directory
 

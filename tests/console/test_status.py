@@ -27,7 +27,7 @@ from sluice.cdc_engine.records.location import record_store
 from sluice.cdc_engine.snapshot.record import SnapshotRecord
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import TableState
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.main import app
 from sluice.console.stack.processes import ProcessFile, part_names
 from sluice.console.status.report import DestinationStatus, find_problems, read_destination
@@ -312,7 +312,7 @@ def test_status_counts_and_shows_problems_first(place: Place) -> None:
     directory = place.destination(1)
     running_engine(directory)
     tables = [TableVersion(database="shop", table=f"log{number}", columns=()) for number in range(9)]
-    write_tables(directory / TABLES_FILE, tables)
+    write_tables(directory, tables)
     brief = RUNNER.invoke(app, ["status"]).stdout
     assert "9 table(s) of shop have no primary key (shop.log0, shop.log1, shop.log2 and 6 more)" in brief
     assert brief.index("\u2717 no process of Sluice runs") < brief.index("destinations")

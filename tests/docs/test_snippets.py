@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 
 from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.contracts import TableVersion
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.main import app
 from sluice.lake_cut.cut import SCHEMA, cuts_path
 
@@ -150,7 +150,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
         (conf / "destinations" / "shop.yaml").write_text("source: {user: u}\n")
         directory = load_config(conf).destination_dir("shop")
         directory.mkdir(parents=True)
-        write_tables(directory / TABLES_FILE, [TableVersion(database="shop", table="orders", columns=())])
+        write_tables(directory, [TableVersion(database="shop", table="orders", columns=())])
     monkeypatch.chdir(tmp_path)
     return load_config()
 

@@ -182,8 +182,8 @@ class Mute(RecordStore):
             raise MetaError("no answer")
         return written
 
-    def remove(self, name: str) -> bool:
-        return self._kept.remove(name)
+    def remove(self, name: str, version: int | None = None) -> bool:
+        return self._kept.remove(name, version)
 
     def __str__(self) -> str:
         return str(self._kept)

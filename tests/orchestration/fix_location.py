@@ -9,8 +9,7 @@ from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
 from sluice.cdc_engine.contracts import Column, TableVersion
 from sluice.cdc_engine.source.settings import SourceConfig
-from sluice.cdc_engine.table_meta.history import tables_file
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
+from sluice.cdc_engine.table_meta.table_list import writing
 from sluice.orchestration.base.testing import FakePorts
 
 TABLES = ("shop.orders", "shop.items", "shop.odd-näme$")
@@ -23,8 +22,8 @@ def make_config(root: Path, *, runs: Literal["batch", "drain"] = "batch") -> Slu
 
 def write_tables(directory: Path, names: tuple[str, ...] = TABLES, cascades: tuple[Cascade, ...] = ()) -> None:
     columns = (Column(name="id", type_code=8, nullable=False, mysql_type="bigint unsigned"),)
-    tables_file.write_tables(
-        directory / TABLES_FILE,
+    writing.write_tables(
+        directory,
         [
             TableVersion(database=name.split(".")[0], table=name.split(".")[1], key=("id",), columns=columns)
             for name in names

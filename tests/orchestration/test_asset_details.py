@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from pydantic import ValidationError
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, TableConfig
 from sluice.cdc_engine.config.rows import TransformConfig
 from sluice.cdc_engine.source.settings import SourceConfig
-from sluice.cdc_engine.table_meta.history import tables_file
+from sluice.cdc_engine.table_meta.table_list import writing
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 from sluice.orchestration.base import table_catalog
 from sluice.orchestration.base.table_catalog import (
     DELETED_COLUMN,
@@ -110,9 +110,9 @@ def test_the_lineage_of_a_column_that_a_transform_writes_is_what_it_reads(tmp_pa
 def test_comments_of_the_source_describe_assets_and_columns(tmp_path: Path) -> None:
     """Defect 30: the assets and their columns had no comments of the source."""
     config = described(tmp_path)
-    path = config.destination_dir("shop") / tables_file.TABLES_FILE
+    directory = config.destination_dir("shop")
     comments = {ORDERS: {"": "what was sold", "id": "the order's number"}}
-    tables_file.write_tables(path, tables_file.read_tables(path), comments=comments)
+    writing.write_tables(directory, read_tables(directory), comments=comments)
     graph = graph_of(config)
     lake, source = graph.get(delta_key("shop", ORDERS)), graph.get(source_key("shop", ORDERS))
     assert str(lake.description).startswith("what was sold\n\nThe rows of shop.orders")
@@ -195,13 +195,12 @@ def test_a_definition_shows_the_columns_of_the_lake_and_a_batch_carries_them_onl
     assert not defined.shows(ORDERS, TYPED), "the definitions of now"
 
 
-def test_without_types_in_the_list_each_batch_carries_the_columns(tmp_path: Path) -> None:
-    """The list has no types if an earlier version wrote it, or if the lake cannot have the table."""
+def test_without_types_in_the_list_each_batch_carries_the_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list has no types of a table that the lake cannot have."""
+    monkeypatch.setattr(writing, "types_of", lambda _: ())
     config = described(tmp_path)
-    path = config.destination_dir("shop") / tables_file.TABLES_FILE
-    content = json.loads(path.read_text())
-    del content["types"]
-    path.write_text(json.dumps(content))
     assert "dagster/column_schema" not in graph_of(config).get(delta_key("shop", ORDERS)).metadata
     assert not DefinedColumns(config, "shop").shows(ORDERS, TYPED)
 

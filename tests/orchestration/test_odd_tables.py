@@ -10,7 +10,7 @@ import pytest
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
-from sluice.cdc_engine.table_meta.history import tables_file
+from sluice.cdc_engine.table_meta.table_list import sentences
 from sluice.orchestration import assets, code_location
 from sluice.orchestration.base.table_catalog import delta_key, source_key
 from sluice.orchestration.base.testing import FakePorts
@@ -110,7 +110,7 @@ def test_foreign_keys_that_cannot_be_described_keep_no_asset_away(
     def broken(*_: object) -> None:
         raise KeyError("fk")
 
-    monkeypatch.setattr(tables_file, "foreign_key_notes", broken)
+    monkeypatch.setattr(sentences, "foreign_key_notes", broken)
     config, ports = built(tmp_path)
     keys = build_definitions(config, ports.ports()).resolve_asset_graph().get_all_asset_keys()
     assert {source_key("shop", name) for name in NAMES} | {delta_key("shop", name) for name in NAMES} <= keys

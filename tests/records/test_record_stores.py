@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.cdc_engine import durable_files
 from sluice.cdc_engine.acts.stopped_destination import stopped_destination
 from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation
 from sluice.cdc_engine.errors import MetaError, StaleWriteError
@@ -66,6 +67,64 @@ def test_a_removed_record_can_be_created_again_and_not_replaced(store: RecordSto
     assert store.get("a.json") is None
     store.write("a.json", "three", version=0)
     assert store.get("a.json") == "three"
+
+
+@every_store
+def test_a_record_is_removed_only_in_the_version_that_was_read(store: RecordStore) -> None:
+    first = store.write("a/1.json", "one", version=0)
+    second = store.write("a/1.json", "two", version=first)
+    assert not store.remove("a/1.json", first)
+    assert store.get("a/1.json") == "two"
+    assert store.remove("a/1.json", second)
+    assert not store.remove("a/1.json", second)
+    assert store.get("a/1.json") is None
+
+
+@every_store
+def test_many_records_are_written_whatever_they_contained(store: RecordStore) -> None:
+    many = {f"tables/{number:03d}.json": f"text {number} é" for number in range(120)}
+    store.write_all({})
+    version = store.write("tables/007.json", many["tables/007.json"], version=0)
+    store.write("tables/008.json", "other", version=0)
+    store.write("other.json", "other", version=0)
+    store.write_all(many)
+    assert store.all("tables") == many
+    assert store.get("other.json") == "other"
+    found = store.read("tables/007.json")
+    assert found is not None
+    assert found.version == version, "it had its text already"
+    store.write_all({"tables/009.json": "changed", "tables/new.json": "new"})
+    assert store.all("tables") == {**many, "tables/009.json": "changed", "tables/new.json": "new"}
+
+
+@every_shared_store
+def test_records_of_a_later_lease_are_not_replaced(store: RecordStore) -> None:
+    store.write_all({"a/1.json": "of the second", "a/2.json": "of the second"}, token=2)
+    with pytest.raises(StaleWriteError):
+        store.write_all({"a/2.json": "of the first"}, token=1)
+    assert store.all("a") == {"a/1.json": "of the second", "a/2.json": "of the second"}
+    store.write_all({"a/2.json": "of the third"}, token=3)
+    found = store.read("a/2.json")
+    assert found is not None
+    assert (found.text, found.token) == ("of the third", 3)
+
+
+def test_a_disk_that_fills_leaves_whole_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, write = FileRecordStore(tmp_path), durable_files.write_file
+
+    def full(path: Path, content: bytes) -> None:
+        if path.name == "2.json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content)
+
+    store.write_all({f"a/{number}.json": "before" for number in range(4)})
+    monkeypatch.setattr(files, "write_file", full)
+    with pytest.raises(MetaError, match="No space left"):
+        store.write_all({f"a/{number}.json": "after" for number in range(4)})
+    assert list(store.all("a").values()) == ["after", "after", "before", "before"]
+    monkeypatch.setattr(files, "write_file", write)
+    store.write_all({f"a/{number}.json": "after" for number in range(4)})
+    assert set(store.all("a").values()) == {"after"}
 
 
 @every_store

@@ -25,8 +25,8 @@ from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.table_meta.history.history import TableHistory
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, ForeignKey, TableSchema
+from sluice.cdc_engine.table_meta.table_list.writing import TableListWriter
 from tests.fix_ledgers import at
 from tests.orchestration.fix_location import make_config
 
@@ -65,7 +65,7 @@ def open_history(config: SluiceConfig) -> PublishedHistory:
     """Opens the history of the destination as its engine does."""
     directory = config.destination_dir("shop")
     history = TableHistory(directory / "schema.jsonl", lambda database, _: database == "shop")
-    return PublishedHistory(history, directory / TABLES_FILE, lambda: None)
+    return PublishedHistory(history, TableListWriter(directory), lambda: None)
 
 
 def make_destination(root: Path, count: int) -> tuple[SluiceConfig, PublishedHistory]:

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cdc_engine.table_meta.history import tables_file
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
+from sluice.cdc_engine.table_meta.table_list.head import HEAD
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.orchestration.code_location import build_definitions
 from tests.orchestration.fix_location import make_fake_ports
 from tests.scale.fix_many_tables import MANY, Counted, counted, growth, make_destination
+
+LOOKS_MAX = 20  # looks at the head of the list, for all definitions
+DIGITS = 32  # of the name of a record
 
 
 def built(root: Path, count: int) -> Counted:
@@ -23,7 +27,11 @@ def built(root: Path, count: int) -> Counted:
 
 @pytest.mark.scale
 def test_the_list_of_tables_is_parsed_once_for_all_definitions(tmp_path: Path) -> None:
-    assert built(tmp_path, MANY).read[TABLES_FILE] == 1
+    found = built(tmp_path, MANY)
+    records = {name: count for name, count in found.read.items() if len(Path(name).stem) == DIGITS}
+    assert set(records.values()) == {1}
+    assert len(records) == found.named["table_of"] == MANY
+    assert found.read[HEAD] < LOOKS_MAX
 
 
 @pytest.mark.scale
@@ -36,8 +44,8 @@ def test_definitions_cost_the_same_for_each_table(tmp_path: Path) -> None:
 @pytest.mark.scale
 def test_a_list_that_was_replaced_is_parsed_again(tmp_path: Path) -> None:
     config, _ = make_destination(tmp_path, 2)
-    path = config.destination_dir("shop") / TABLES_FILE
-    names = {each.name for each in tables_file.read_tables(path)}
-    tables_file.write_tables(path, tables_file.read_tables(path)[:1])
+    directory = config.destination_dir("shop")
+    names = {each.name for each in read_tables(directory)}
+    write_tables(directory, read_tables(directory)[:1])
     assert len(names) == 2
-    assert len(tables_file.read_tables(path)) == 1
+    assert len(read_tables(directory)) == 1

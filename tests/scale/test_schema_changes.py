@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from sluice.cdc_engine.table_meta.history import tables_file
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
+from sluice.cdc_engine.table_meta.table_list.head import HEAD
+from sluice.cdc_engine.table_meta.table_list.reading import read_cascades, read_tables
+from sluice.cdc_engine.table_meta.table_list.record import record_of
 from tests.fix_ledgers import at
-from tests.scale.fix_many_tables import MANY, counted, make_destination, open_history
+from tests.scale.fix_many_tables import BEGIN, MANY, counted, make_destination, open_history
 
+LOOK_CALLS = 200  # The function calls of a look at a list that has not changed.
 WALKED_CALLS = 60  # The function calls for a table that is only looked at.
 
 
@@ -22,10 +25,16 @@ def test_a_statement_costs_the_table_that_it_changes(tmp_path: Path) -> None:
     with counted() as found:
         history.apply("ALTER TABLE t00003 ADD COLUMN more int", "shop", at(100))
     assert found.named["table_version"] <= 2, "the statement's effect and the table"
-    assert found.named["_text_of"] == 1, "the text of one table is made"
+    assert found.named["to_text"] == 3, (
+        "the text of one table is made, for its digest and for its record, and that of the head"
+    )
+    assert {name for name in found.written if name.endswith(".tmp")} == {
+        Path(each).with_suffix(".tmp").name for each in (record_of("shop.t00003"), HEAD)
+    }
+    assert set(found.read) <= {HEAD, Path(record_of("shop.t00003")).name}
     assert found.named["_followed"] == 0, "no foreign key concerns it"
     assert found.calls < WALKED_CALLS * MANY
-    there = {each.name: each for each in tables_file.read_tables(config.destination_dir("shop") / TABLES_FILE)}
+    there = {each.name: each for each in read_tables(config.destination_dir("shop"))}
     assert len(there) == MANY
     assert [each.name for each in there["shop.t00003"].columns][-1] == "more"
 
@@ -53,6 +62,48 @@ def test_foreign_keys_are_those_of_a_history_that_is_read_anew(tmp_path: Path) -
     for number, statement in enumerate(FOREIGN_KEYS, start=1):
         history.apply(statement, "shop", at(100 + number))
         assert history.all_cascades() == open_history(config).all_cascades(), statement
-        listed = tables_file.read_cascades(config.destination_dir("shop") / TABLES_FILE)
-        assert listed == history.all_cascades(), statement
+        listed = read_cascades(config.destination_dir("shop"))
+        assert sorted(listed, key=str) == sorted(history.all_cascades(), key=str), statement
     assert history.all_cascades() == ()
+
+
+@pytest.mark.scale
+def test_a_reader_reads_the_records_of_the_tables_that_changed(tmp_path: Path) -> None:
+    config, history = make_destination(tmp_path, MANY)
+    directory = config.destination_dir("shop")
+    tables = read_tables(directory)
+    with counted() as found:
+        assert read_tables(directory) is tables
+    assert found.read == {HEAD: 1}
+    assert found.calls < LOOK_CALLS, "a look does not depend on the number of tables"
+    history.apply("ALTER TABLE t00003 ADD COLUMN more int", "shop", at(100))
+    history.apply("DROP TABLE t00005", "shop", at(101))
+    with counted() as found:
+        assert len(read_tables(directory)) == MANY - 1
+    assert found.read == {HEAD: 1, Path(record_of("shop.t00003")).name: 1, Path(record_of("shop.t00005")).name: 1}
+    assert found.named["table_of"] == 1
+
+
+@pytest.mark.scale
+def test_a_start_writes_no_record_that_is_as_it_was(tmp_path: Path) -> None:
+    config, _ = make_destination(tmp_path, MANY)
+    again = open_history(config)
+    with counted() as found:
+        again.publish(BEGIN)
+    assert not found.written
+    assert found.read[HEAD] == 1
+
+
+@pytest.mark.scale
+def test_the_first_list_syncs_each_file_once_and_the_folder_for_many_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, sync = list[int](), os.fsync
+
+    def counted_sync(descriptor: int) -> None:
+        synced.append(descriptor)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", counted_sync)
+    make_destination(tmp_path, MANY)
+    assert MANY < len(synced) < MANY * 1.1

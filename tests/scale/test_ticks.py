@@ -10,6 +10,7 @@ from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotDecisions
 from sluice.cdc_engine.snapshot.records import SnapshotRecords, digest_of
 from sluice.cdc_engine.snapshot.steps import SnapshotStep
 from sluice.cdc_engine.states import SnapshotState
+from sluice.cdc_engine.table_meta.table_list.head import HEAD
 from sluice.orchestration.checks.stopped import older_tables
 from sluice.orchestration.sensor.snapshot_sensor import NAMED_MAX, why_none_is_due
 from tests.scale.fix_many_tables import (
@@ -23,6 +24,7 @@ from tests.scale.fix_many_tables import (
     table_name,
 )
 
+STAMPED_CALLS = 12  # The function calls for the stamp of a record.
 LOOKED_CALLS = 100  # The function calls for a snapshot that has not changed.
 
 
@@ -36,14 +38,14 @@ def test_a_tick_reads_and_parses_only_the_snapshots_that_changed(tmp_path: Path)
     assert {decision.step for _, decision in decisions.now()} == {SnapshotStep.BEGIN}
     with counted() as found:
         again = list(decisions.now())
-    assert (len(again), set(found.read)) == (MANY, {"meta.json"})
+    assert (len(again), set(found.read)) == (MANY, {"meta.json", HEAD})
     assert found.named["from_json"] < 20, "the ledger may be parsed"
     assert found.calls < LOOKED_CALLS * MANY
     records.update(table_name(3), lambda now: now.failed("no right"))
     with counted() as found:
         again = list(decisions.now())
     assert len(again) == MANY - 1
-    assert set(found.read) == {"meta.json", f"{digest_of(table_name(3))}.json"}
+    assert set(found.read) == {"meta.json", HEAD, f"{digest_of(table_name(3))}.json"}
 
 
 @pytest.mark.scale
@@ -84,3 +86,18 @@ def test_a_record_that_was_just_written_is_read_again(tmp_path: Path) -> None:
         )
         found = {each.name: each.state for each in SnapshotRecords(config.destination_dir("shop")).all()}
         assert found == {table_name(0): state, table_name(1): SnapshotState.WANTED}
+
+
+@pytest.mark.scale
+def test_a_look_at_snapshots_that_are_as_they_were_parses_sorts_and_hashes_none_of_them(tmp_path: Path) -> None:
+    config, _ = make_destination(tmp_path, MANY)
+    records = request_snapshots(config, MANY)
+    known = records.all()
+    with counted() as found:
+        assert records.all() is known
+    assert not found.read
+    assert found.calls < STAMPED_CALLS * MANY, "a file is stamped"
+    records.update(table_name(3), lambda now: now.failed("no right"))
+    with counted() as found:
+        assert len(records.all()) == MANY
+    assert set(found.read) == {f"{digest_of(table_name(3))}.json"}

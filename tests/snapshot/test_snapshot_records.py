@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,3 +68,48 @@ def test_files_of_other_generations_are_removed_and_all_files_when_a_snapshot_en
     ended = records.update(name, end)
     records.sweep(name)
     assert set(home.iterdir()) == (kept if ended.is_open else set())
+
+
+def ended(record: SnapshotRecord) -> SnapshotRecord:
+    return record.canceled()
+
+
+@pytest.mark.scale
+def test_ended_snapshots_of_tables_that_were_dropped_are_forgotten_with_their_files(tmp_path: Path) -> None:
+    records = SnapshotRecords(tmp_path)
+    for name in ("kept", "dropped", "open", "young"):
+        record = SnapshotRecord(snapshot_id="0123456789ab", database="shop", table=name)
+        records.begin(record)
+        folder = records.chunks(record).folder
+        folder.mkdir(parents=True)
+        (folder / "rows.parquet").write_bytes(b"rows")
+        if name != "open":
+            records.update(record.name, ended)
+    later, captured = time.time() + 60, {"shop.kept"}
+    assert records.forget_ended({*captured, "shop.dropped"}, later - 3600) == (), "a run may still remove its files"
+    assert records.forget_ended({*captured, "shop.young"}, later) == ("shop.dropped",)
+    assert {each.name for each in records.all()} == {"shop.kept", "shop.open", "shop.young"}
+    assert not (tmp_path / FOLDER / digest_of("shop.dropped")).exists()
+    assert (tmp_path / FOLDER / digest_of("shop.open")).exists()
+    assert records.forget_ended({*captured, "shop.young"}, later) == ()
+    records.begin(SnapshotRecord(snapshot_id="0123456789cd", database="shop", table="dropped"))
+    assert {each.name for each in records.all() if each.is_open} == {"shop.open", "shop.dropped"}
+
+
+def test_a_snapshot_that_is_requested_meanwhile_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = SnapshotRecords(tmp_path)
+    record = SnapshotRecord(snapshot_id="0123456789ab", database="shop", table="orders")
+    records.begin(record)
+    records.update(record.name, ended)
+    again, sweep = dataclasses.replace(record, snapshot_id="0123456789cd"), SnapshotRecords.sweep
+
+    def requested(self: SnapshotRecords, name: str) -> None:
+        sweep(self, name)
+        monkeypatch.undo()
+        SnapshotRecords(tmp_path).begin(again)
+
+    monkeypatch.setattr(SnapshotRecords, "sweep", requested)
+    assert records.forget_ended(set(), time.time() + 60) == ()
+    assert records.all() == (again,)

@@ -109,7 +109,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "cdc_engine.snapshot",
         "cdc_engine.telemetry",
         "cdc_engine.acts",
-        "cdc_engine.table_meta.history.tables_file",
+        "cdc_engine.table_meta.table_list",
         "spark_jobs",
         "equality",
         "lake_cut",

@@ -19,6 +19,7 @@ from sluice.cdc_engine.table_meta.history.kept.repository import Repository
 from sluice.cdc_engine.table_meta.history.kept.shared_repository import SharedRepository
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts
+from sluice.cdc_engine.table_meta.table_list.writing import TableListWriter
 
 Opened = Callable[[], SchemaHistory]
 EMPTY = SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), ())
@@ -59,7 +60,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
             history.seed(EMPTY, at(10))
         if request.param != "published":
             return history
-        return PublishedHistory(history, tmp_path / "tables.json", lambda: None)
+        return PublishedHistory(history, TableListWriter(tmp_path), lambda: None)
 
     return again
 

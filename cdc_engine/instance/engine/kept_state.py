@@ -95,6 +95,16 @@ def positions_to_keep(meta: MetaManager, begin: Position, directory: Path, group
     return [begin, *stops, *since, *consumers]
 
 
+def positions_while_running(
+    meta: MetaManager, store: EventStore, begin: Position, directory: Path, groups: tuple[Path, ...]
+) -> list[Position]:
+    """Returns what `positions_to_keep` returns while the engine runs. A rollback may read again from the cursor. `begin`: the start of the
+    stream, while the ledger has no cursor.
+    """
+    kept = positions_to_keep(meta, meta.ledger.cursor or begin, directory, groups)
+    return [*kept, *filter(None, [store.acked_position])]
+
+
 def never_read_again(
     meta: MetaManager, store: EventStore, directory: Path, groups: tuple[Path, ...]
 ) -> Position | None:

@@ -18,13 +18,14 @@ from sluice.cdc_engine.instance.engine.kept_state import (
     history_kept,
     never_read_again,
     positions_to_keep,
+    positions_while_running,
     refuse_lost_ledger,
     remove_strays,
     take_up,
 )
 from sluice.cdc_engine.instance.failover.by_time import by_time_of
 from sluice.cdc_engine.instance.parts import EngineParts, epochs_of
-from sluice.cdc_engine.instance.published_history import PublishedHistory
+from sluice.cdc_engine.instance.published_history import COMPACTED_RECORDS_MIN, PublishedHistory
 from sluice.cdc_engine.instance.sources import archive_of, source_of
 from sluice.cdc_engine.instance.stored import store_of
 from sluice.cdc_engine.instance.tables.filter_change import take_up_new_tables
@@ -42,9 +43,7 @@ from sluice.cdc_engine.source.in_use import SOURCE_FILE, address_in_use
 from sluice.cdc_engine.store.file_store import FileEventStore
 from sluice.cdc_engine.store.prepared import PREPARED_DIRECTORY, PreparedFiles, forget_prepared
 from sluice.cdc_engine.table_meta.history.history import TableHistory
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
-
-COMPACTED_RECORDS_MIN = 500  # A schema history with fewer records than this is not compacted.
+from sluice.cdc_engine.table_meta.table_list.writing import TableListWriter
 
 
 def make_parts(
@@ -102,8 +101,9 @@ def _parts_around(
     take_up_new_tables(config, directory, history.versions(begin), meta, begin, known, policies=policies)
     note_transforms(policies, directory)
     history.compact(positions_to_keep(meta, begin, directory, groups), COMPACTED_RECORDS_MIN)
-    share = functools.partial(for_runs.share, directory, TABLES_FILE)
-    published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check, share=share, begins=folder.note)
+    listed = TableListWriter(directory, token=lease.token, fence=lease.check)
+    running = functools.partial(positions_while_running, meta, store, begin, directory, groups)
+    published = PublishedHistory(history, listed, fence=lease.check, begins=folder.note, kept=running)
     goes_on = store.put_position or begin  # The stream continues after the stored events.
     published.publish(goes_on)
     for_runs.share(directory, SOURCE_FILE, json.dumps({"address": address_in_use(directory)}).encode())

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.destination_files.own_folder import FILE as FOLDER_FILE
 from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.instance.rows import rules
@@ -38,7 +39,6 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.progress import ReadProgress, measured
 from sluice.cdc_engine.records.location import as_location
 from sluice.cdc_engine.staging.staging import StagingResult
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
 
 POLL_SECONDS = 0.2
 Find = Callable[[DestinationConfig, Ledger, RequestedInterval], BinlogInterval]
@@ -53,9 +53,9 @@ def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
     Only one per destination at a time: two would read the same binlog twice, and wait for each other in the end. `wait_seconds`: how long
     to wait for another one.
     """
-    if as_location(directory).is_apart and not (directory / TABLES_FILE).is_file():
+    if as_location(directory).is_apart and not (directory / FOLDER_FILE).is_file():
         raise ActRefusedError(
-            f"{directory} does not have {TABLES_FILE}: this host cannot see the engine's folder, which has "
+            f"{directory} does not have {FOLDER_FILE}: this host cannot see the engine's folder, which has "
             "the schema history; run the command on the engine's host, or mount <data_dir>/engine on this "
             "host"
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,7 +16,7 @@ import structlog
 
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import StoppedTable
-from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.errors import MetaError, SourceConnectionError
 from sluice.cdc_engine.ha.leases import RUN_LOCK, open_lock
 from sluice.cdc_engine.instance.answers import is_no_table_now, schema_at
 from sluice.cdc_engine.instance.hand_out import HandOut
@@ -30,6 +31,9 @@ from sluice.cdc_engine.store.files.forget import forget_events
 from sluice.cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
+
+# The interval between two removals of records of ended snapshots, and the age that they have then: whoever ended one has finished.
+FORGET_SECONDS = 3600.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +54,7 @@ class EngineActs:
     def __init__(self, config: DestinationConfig, directory: Path) -> None:
         self._config, self._directory = config, directory
         self._retakes = resnapshot.Resnapshots(config, SnapshotRecords(directory))
-        self._waits_for = ""
+        self._waits_for, self._forget_at = "", 0.0
 
     def carry_out(self, state: EngineState, steering: Steering) -> None:
         """Carries out the requests and the due re-snapshots that the engine's state allows. If the source does not answer, a later call
@@ -60,6 +64,7 @@ class EngineActs:
             self._restart(steering)
         elif state == EngineState.RUNNING:
             self._take_up_tables(steering)
+            self._forget_snapshots(steering.parts)
 
     def _restart(self, steering: Steering) -> None:
         """Starts the stream at the source's current position and re-snapshots all tables, if the position is lost and this was
@@ -89,6 +94,20 @@ class EngineActs:
             steering.hand_out.while_idle(begin)
         except SourceConnectionError as error:
             log.warning("not_begun_anew_yet", destination=self._config.name, reason=str(error))
+
+    def _forget_snapshots(self, parts: EngineParts) -> None:
+        """Removes the records of ended snapshots of tables that were dropped, from time to time."""
+        names = parts.history.names
+        if time.monotonic() < self._forget_at or not names:
+            return
+        self._forget_at = time.monotonic() + FORGET_SECONDS
+        try:
+            forgotten = SnapshotRecords(self._directory).forget_ended(names, time.time() - FORGET_SECONDS)
+        except MetaError as error:
+            log.warning("snapshots_not_forgotten", destination=self._config.name, reason=str(error))
+            return
+        if forgotten:
+            log.info("snapshots_forgotten", destination=self._config.name, tables=len(forgotten))
 
     def _take_up_tables(self, steering: Steering) -> None:
         """Resumes or re-snapshots stopped tables, by an operator's request or automatically."""

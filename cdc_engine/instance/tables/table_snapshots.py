@@ -13,7 +13,6 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from sluice.cdc_engine.binlog.row_rules.rules import NO_RULES
@@ -22,7 +21,6 @@ from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.destination_files import for_runs
-from sluice.cdc_engine.durable_files import stamp_of
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError
 from sluice.cdc_engine.instance.sources import reader_of, source_of
 from sluice.cdc_engine.instance.tables.transforms_in_use import refuse_other_functions
@@ -41,7 +39,7 @@ from sluice.cdc_engine.snapshot.table_reader import SourceTable
 from sluice.cdc_engine.snapshot.work import SnapshotDependencies
 from sluice.cdc_engine.source.in_use import SOURCE_FILE
 from sluice.cdc_engine.staging.staged_columns import refuse_reserved
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.table_meta.table_list.reading import read_list
 
 logger = logging.getLogger(__name__)
 
@@ -132,19 +130,16 @@ class SourceTables:
         self._columns = ColumnFilter(self._config.column_include, self._config.column_exclude)
         self._ledger = _Cached(lambda: ledger_text(self._directory), lambda: read_ledger(self._directory))
         self._with_settings: dict[str, tuple[TableVersion, TableVersion]] = {}
-        self._versions = _Cached(
-            lambda: stamp_of(self._list()) or object(), lambda: {each.name: each for each in read_tables(self._list())}
-        )
 
-    def _list(self) -> Path:
-        return for_runs.local_copy(self._directory, TABLES_FILE)
+    def _versions(self) -> Mapping[str, TableVersion]:
+        return read_list(self._directory).versions
 
     def look(self, name: str) -> SnapshotSituation:
         return self._situation(name, self._ledger.get(), self.table(name))
 
     def look_at_once(self) -> Callable[[str], SnapshotSituation]:
         """Returns a variant of `look` for many tables, which reads the ledger and the list of tables once."""
-        ledger, versions = self._ledger.get(), self._versions.get()
+        ledger, versions = self._ledger.get(), self._versions()
         return lambda name: self._situation(name, ledger, self._captured(name, versions))
 
     def _situation(self, name: str, ledger: Ledger, table: TableVersion | None) -> SnapshotSituation:
@@ -157,7 +152,7 @@ class SourceTables:
         )
 
     def table(self, name: str) -> TableVersion | None:
-        return self._captured(name, self._versions.get())
+        return self._captured(name, self._versions())
 
     def _captured(self, name: str, versions: Mapping[str, TableVersion]) -> TableVersion | None:
         """Returns a table's version with the settings of conf/ applied. Returns the same object until the list of tables changes."""

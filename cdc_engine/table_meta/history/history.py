@@ -83,12 +83,12 @@ class TableHistory:
         self._review = review or SchemaDecisions()
         self._repository: Repository = SchemaRepository(kept) if isinstance(kept, Path) else kept
         self._captured = captured
-        self._known = KnownSchemas()
+        self._known, self._count = KnownSchemas(), 0
         self._known_cascades: Cascades | None = None
         self.revision = 0  # The number of writes to the repository.
+        self._added = 0  # The number of records since the last compaction, or its last attempt.
         try:
-            for record in self._repository.load():
-                self._known.remember(record)
+            self._remember(self._repository.load())
         except (KeyError, TypeError, ValueError, UnreadableError) as error:
             raise MetaError(
                 f"{self._repository} has a record that this version of Sluice cannot read; run the version "
@@ -228,7 +228,7 @@ class TableHistory:
         return (database, table) in self._cascades().children
 
     def all_cascades(self) -> tuple[Cascade, ...]:
-        """Returns every foreign key that may change rows of a captured table in the newest state. Used for `tables_file`."""
+        """Returns every foreign key that may change rows of a captured table in the newest state. Used for the list of tables."""
         return self._cascades().all()
 
     def _cascades(self) -> Cascades:
@@ -247,6 +247,7 @@ class TableHistory:
         self._known_cascades = None
         if self._known.drop_after(position.order_key):
             self._repository.append([HistoryRecord(kind=RecordKind.REWIND, position=position)])
+            self._added += 1
 
     def resnapshot(self, schema: TableSchema, position: Position) -> None:
         """Gives a stopped table this schema from `position` on, at which the stream starts again."""
@@ -257,8 +258,10 @@ class TableHistory:
         """Removes records that are not needed to continue from any of the given positions. Returns the number of removed records.
 
         Does nothing if it would remove fewer than `records_min` records, or if the executed set of a position or record cannot be parsed.
+        Other threads may call `state` and `versions` meanwhile, at the given positions and later ones.
         """
         records = self._repository.load()
+        self._count, self._added = len(records), 0
         try:
             kept = needed(records, positions)
         except ValueError:
@@ -266,10 +269,24 @@ class TableHistory:
         if len(records) - len(kept) < records_min:
             return 0
         self._repository.replace(kept)
+        self._remember(kept)
         return len(records) - len(kept)
 
+    def has_doubled(self, records_min: int) -> bool:
+        """Returns whether `compact` is due: at least `records_min` records were added, and as many as the history had before them. So a
+        history has at most twice as many records as it needs, and the cost of compaction per record does not depend on their number.
+        """
+        return self._added >= max(records_min, self._count)
+
+    def _remember(self, records: Collection[HistoryRecord]) -> None:
+        """Replaces the history in memory."""
+        known = KnownSchemas()
+        for record in records:
+            known.remember(record)
+        self._known, self._count, self._added = known, len(records), 0
+
     def versions(self, position: Position) -> tuple[TableVersion, ...]:
-        """Returns every captured table that has a schema at `position`, by name. Used for `tables_file`."""
+        """Returns every captured table that has a schema at `position`, by name. Used for the list of tables."""
         return tuple(_versions(state for state in self._captured_at(position) if isinstance(state, TableSchema)))
 
     def stopped_versions(self, position: Position) -> tuple[TableVersion, ...]:
@@ -297,6 +314,7 @@ class TableHistory:
         if records:
             self._repository.append(records)
             self.revision += 1
+            self._added += len(records)
         for record in records:
             self._known.remember(record)
             if self._known_cascades is not None and self._changes_cascades(self._known_cascades, record):

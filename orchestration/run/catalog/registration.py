@@ -23,9 +23,9 @@ from sluice.cdc_engine.destination_files.catalog_record import (
     read_registered,
     write_registered,
 )
-from sluice.cdc_engine.table_meta.history.tables_file import Comments
+from sluice.cdc_engine.table_meta.table_list.reading import read_comments
+from sluice.cdc_engine.table_meta.table_list.values import Comments
 from sluice.orchestration.base.lake_settings import lake_error_line, spark_settings, storage_options
-from sluice.orchestration.base.table_catalog import read_comments
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig

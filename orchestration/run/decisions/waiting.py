@@ -15,9 +15,10 @@ import dagster as dg
 from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.states import OF_THE_LAKE, TableState, way_out
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 from sluice.orchestration.base.markdown import code
 from sluice.orchestration.base.shown_tables import ShownTables, others_source_key
-from sluice.orchestration.base.table_catalog import read_tables, source_key
+from sluice.orchestration.base.table_catalog import source_key
 from sluice.orchestration.checks.equality import EQUAL_CHECK, REASONS
 from sluice.orchestration.run.decisions.launchpad import Launchpad, config_text
 

@@ -89,11 +89,11 @@ def path_of(config: SluiceConfig, request: BackfillRequest) -> str:
 
 def _taken(config: SluiceConfig) -> set[str]:
     """Returns the paths of all captured and configured tables, and of their change logs and histories."""
-    from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables  # noqa: PLC0415
+    from sluice.cdc_engine.table_meta.table_list.reading import read_tables  # noqa: PLC0415
 
     found = set()
     for name, destination in config.destinations.items():
-        known = {each.name for each in read_tables(config.destination_dir(name) / TABLES_FILE)}
+        known = {each.name for each in read_tables(config.destination_dir(name))}
         for each in known | destination.tables.keys():
             database, _, table = each.partition(".")
             path = config.table_path(name, database, table)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 from sluice.orchestration.base.lake_settings import lake_errors, storage_options
 from sluice.orchestration.run.rows.request import BackfillRequest
 
@@ -31,7 +31,7 @@ def backfill_of_run(
     """Returns the backfill that repeats what a run merged into `tables`, or into all captured tables if empty. Raises ConfigurationError,
     or MergeFailedError if a log cannot be read.
     """
-    captured = [each.name for each in read_tables(config.destination_dir(destination) / TABLES_FILE)]
+    captured = [each.name for each in read_tables(config.destination_dir(destination))]
     if unknown := sorted(set(tables) - set(captured)):
         raise ConfigurationError(f"{', '.join(unknown)}: not captured; `sluice schema show {destination}` lists tables")
     found = interval_of_run({name: _history(config, destination, name) for name in tables or captured}, run)

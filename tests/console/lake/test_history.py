@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from sluice.cdc_engine.contracts import Column, TableVersion
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.cdc_engine.table_meta.history.tables_file import write_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.lake import history, life
 from sluice.console.lake.history import HistoryTable
 from sluice.console.main import app
@@ -191,7 +191,7 @@ def test_history_the_commands_name_a_table_that_is_not_there(tmp_path: Path, mon
     assert "no destination captures the table 'shop.orders'" in str(done.exception)
     columns = (Column(name="id", type_code=8, nullable=False, mysql_type="bigint"),)
     version = TableVersion(database="shop", table="orders", key=("id",), columns=columns)
-    write_tables(tmp_path / "data/engine/shop/tables.json", [version])
+    write_tables(tmp_path / "data/engine/shop", [version])
     done = runner.invoke(app, ["why", "shop.orders", "1"])
     assert "shop.orders has no Delta table at" in str(done.exception)
 

@@ -16,7 +16,7 @@ from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.config.shards import ShardsConfig
 from sluice.cdc_engine.contracts import Column, TableVersion
 from sluice.cdc_engine.destination_files import run_lock
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.lake.history import captured_table, history_of
 from sluice.console.lake.life import known_life
 from sluice.console.lake.tables import DestinationLake
@@ -45,7 +45,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
     tables = [
         TableVersion(database=f"shop_{n}", table="orders", version="v", columns=(key,), key=("id",)) for n in "12"
     ]
-    write_tables(directory / TABLES_FILE, tables)
+    write_tables(directory, tables)
     for index, name in enumerate(NAMES, start=1):
         commit = {"sluice": 1, "kind": "changes", "table": name, "ledger": "l", "destination": "a", "inserts": 1}
         commit |= {"first_order_key": index, "last_order_key": index, "delivery": 1, "epoch": 0}

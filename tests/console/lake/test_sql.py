@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.contracts import TableVersion
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.lake import sql as lake_sql
 from sluice.console.lake.sql_store import REGIONS, open_stores, s3_secret
 from sluice.console.main import app
@@ -46,7 +46,7 @@ def write_table(config: SluiceConfig, destination: str, *names: str) -> None:
     captured = [version_of(name) for name in (*names, "shop.unmerged")]
     directory = config.destination_dir(destination)
     directory.mkdir(parents=True, exist_ok=True)
-    write_tables(directory / TABLES_FILE, captured)
+    write_tables(directory, captured)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_the_table_of_a_second_destination_has_its_name_before_it(config: Sluice
 
 @pytest.mark.parametrize(
     ("question", "sentence"),
-    [("SELECT * FROM shop.none", "The tables are: shop.orders, shop.order, stock.items"), ("SELEC 1", "syntax error")],
+    [("SELECT * FROM shop.none", "The tables are: shop.order, shop.orders, stock.items"), ("SELEC 1", "syntax error")],
 )
 def test_what_duckdb_refuses_is_said_with_the_tables_there_are(
     config: SluiceConfig, question: str, sentence: str
@@ -229,7 +229,7 @@ def test_store_a_lake_in_s3_is_asked_by_names(
     path = config.table_path("a", "shop", "orders")
     deltalake.write_deltalake(path, pa.table(ROWS), storage_options=s3_store.options)
     (directory := config.destination_dir("a")).mkdir(parents=True)
-    write_tables(directory / TABLES_FILE, [version_of("shop.orders"), version_of("shop.unmerged")])
+    write_tables(directory, [version_of("shop.orders"), version_of("shop.unmerged")])
 
     def asked(question: str) -> Result:
         return RUNNER.invoke(app, ["sql", question, "--json"])

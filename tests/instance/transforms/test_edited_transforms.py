@@ -20,7 +20,7 @@ from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.snapshot.steps import SnapshotStep
 from sluice.cdc_engine.states import TableState
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.binlog.rows.event_bytes import ORDERS
 from tests.fix_ledgers import MemoryLedger, at
@@ -93,7 +93,7 @@ def test_a_module_that_is_broken_now_delays_no_snapshot_of_another_table(tmp_pat
     (tmp_path / "conf" / "destinations" / "shop.yaml").write_text(text)
     config = load_config(tmp_path / "conf")
     folder = config.destination_dir("shop")
-    write_tables(folder / TABLES_FILE, [ORDERS, PARENT])
+    write_tables(folder, [ORDERS, PARENT])
     for table in (ORDERS, PARENT):
         SnapshotRecords(folder).begin(wanted(table.name, at(5), 0.0))
     write(modules, "def orders(rows:")

@@ -30,7 +30,7 @@ from sluice.cdc_engine.instance.tables.value_policies import policies_of
 from sluice.cdc_engine.staging import StagingRules, stage
 from sluice.cdc_engine.staging.staging import StagingResult
 from sluice.cdc_engine.states import TableState
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.conf_check import conf_problems
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.transforms_check import transform_problems, transform_warnings, transforms_sentence
@@ -244,7 +244,7 @@ def test_rows_are_not_read_by_a_function_that_the_engine_does_not_have(tmp_path:
     shop = config.destinations["shop"]
     note_transforms(policies_of(shop), folder)
     refuse_other_functions(policies_of(shop), folder)
-    write_tables(folder / TABLES_FILE, [ORDERS])
+    write_tables(folder, [ORDERS])
     before = SourceTables(config, "shop").table("shop.orders")
     write(modules, UPPER + "\n# another\n")
     with pytest.raises(
@@ -335,7 +335,7 @@ def test_check_calls_the_function_of_a_known_table(tmp_path: Path) -> None:
     conf.write_text(f"source: {{user: u}}\ntables:\n  shop.orders: {{transform: {json.dumps(SETTINGS)}}}\n")
     config = load_config(tmp_path / "conf")
     assert transform_problems(config) == [], "no table is known"
-    write_tables(config.destination_dir("shop") / TABLES_FILE, [ORDERS])
+    write_tables(config.destination_dir("shop"), [ORDERS])
     assert (transforms_sentence(config), transform_problems(config)) == (
         "transforms: shop.orders of shop by shop_rows:orders",
         [],

@@ -207,3 +207,39 @@ def test_fault_a_lake_that_does_not_answer_is_said_while_it_does_not(shop: Watch
     assert "301 s" in sentence
     begun[0]()
     assert watch.troubles() == ()
+
+
+@pytest.mark.scale
+def test_fault_an_inspection_looks_at_a_bounded_number_of_tables_and_at_those_that_changed() -> None:
+    names = [f"shop.t{number:05d}" for number in range(3000)]
+    watched = {name: {"": (f"id-{name}", 1)} for name in names}
+    assert lake_watch.due_tables(watched, {}) == names, "the first inspection looks at all of them"
+    looked, seen = dict(watched), list[str]()
+    for _ in range(-(-len(names) // lake_watch.LOOKED_MAX)):
+        due = lake_watch.due_tables(watched, looked)
+        assert len(due) == lake_watch.LOOKED_MAX
+        seen += due
+        for name in due:
+            looked[name] = looked.pop(name)
+    assert sorted(seen) == names, "each of them is looked at in turn"
+    watched[names[7]] = {"": ("id", 2)}
+    due = lake_watch.due_tables(watched, looked)
+    assert due[0] == names[7]
+    assert len(due) == 1 + lake_watch.LOOKED_MAX
+    del watched[names[8]]
+    assert names[8] not in lake_watch.due_tables(watched, looked)
+
+
+def test_fault_a_table_that_waits_keeps_its_sentence(
+    shop: Watched, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_watch, "LOOKED_MAX", 1)
+    watch = LakeWatch(shop.config, "shop", at_once)
+    paths = [shop.left(name) for name in ("shop.orders", "shop.items")]
+    watch.look([])
+    for number, path in enumerate(paths, start=1):
+        deltalake.DeltaTable(path).restore(0)
+        for _ in paths:
+            clock.now += LAKE_WATCH_SECONDS
+            watch.look([])
+        assert len(watch.troubles()) == number

@@ -26,7 +26,7 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.snapshot import work
 from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.work import SnapshotDependencies
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run.catalog import registration
 from sluice.orchestration.run.catalog.registration import changes_of, register_after_run, wanted_tables
@@ -91,7 +91,7 @@ def test_a_change_of_columns_is_not_forgotten_if_another_table_fails(
     config = without_spark(make_config(tmp_path))
     directory = all_registered(config, "shop", "shop.orders")
     write_tables(directory)
-    orders = next(each for each in read_tables(directory / TABLES_FILE) if each.name == "shop.orders")
+    orders = next(each for each in read_tables(directory) if each.name == "shop.orders")
 
     def run_all(hands: SnapshotDependencies, _: float) -> None:
         hands.publish(wanted("shop.orders", None, time.time()), orders)

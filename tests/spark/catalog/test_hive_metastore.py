@@ -16,7 +16,7 @@ from benchmarks.servers.other_spark import SPARK35
 from benchmarks.servers.s3 import S3Server
 from sluice.cdc_engine.config.sluice import SluiceConfig
 from sluice.cdc_engine.destination_files import LakeTables
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.lake.register import register as lake_register
 from sluice.console.toolchain.artifacts import EXTRAS
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
@@ -196,7 +196,7 @@ def test_views_have_the_columns_of_the_source_and_rows_that_exist_now(tmp_path: 
     deltalake.write_deltalake(f"{path}__history", versions)
     LakeTables(config.destination_dir("east")).keep_side_table("shop.orders", "history", ("h", 0))
     comments = {"shop.orders": {"": "what was sold", "id": "it's the key", "note": "long " * 200}}
-    write_tables(config.destination_dir("east") / TABLES_FILE, (), comments=comments)
+    write_tables(config.destination_dir("east"), (), comments=comments)
     columns = (("id", "bigint"), ("_sluice_order_key", "bigint"), ("_sluice_deleted", "boolean"))
     assert register_tables(config, "east", written={path: columns}).failed == {}
     assert sparks.ask(f"SELECT * FROM {schema}.orders_v") == [(1,), (2,)]

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from benchmarks.servers.azurite.server import KEY, AzuriteServer
 from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.source.server import Source
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.lake.store import store_findings
 from sluice.console.main import app
 from sluice.console.toolchain.database.server import DatabaseServer
@@ -161,7 +161,7 @@ def test_azure_a_lake_is_asked_by_names(
     config = load_config()
     write_deltalake(config.table_path("a", "shop", "orders"), pa.table(ROWS), storage_options=azurite.options)
     (directory := config.destination_dir("a")).mkdir(parents=True)
-    write_tables(directory / TABLES_FILE, [version_of("shop.orders"), version_of("shop.unmerged")])
+    write_tables(directory, [version_of("shop.orders"), version_of("shop.unmerged")])
     answer = CliRunner().invoke(app, ["sql", "SELECT id FROM shop.orders ORDER BY id", "--json"])
     assert answer.exit_code == 0, answer.exception
     assert json.loads(answer.stdout) == [{"id": 1}, {"id": 2}, {"id": 3}]

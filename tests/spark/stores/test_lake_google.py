@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from benchmarks.servers.fake_gcs.server import FakeGcsServer
 from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.source.server import Source
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.lake.store import store_findings
 from sluice.console.main import app
 from sluice.console.toolchain.database.server import DatabaseServer
@@ -150,7 +150,7 @@ def test_google_a_lake_is_asked_by_names(
     config = load_config()
     write_deltalake(config.table_path("a", "shop", "orders"), pa.table(ROWS), storage_options=fake_gcs.options)
     (directory := config.destination_dir("a")).mkdir(parents=True)
-    write_tables(directory / TABLES_FILE, [version_of("shop.orders"), version_of("shop.unmerged")])
+    write_tables(directory, [version_of("shop.orders"), version_of("shop.unmerged")])
     question = "SELECT a.id FROM shop.orders a JOIN shop.orders b USING (id) WHERE b.id > 1 ORDER BY a.id"
     answer = CliRunner().invoke(app, ["sql", question, "--json"])
     assert answer.exit_code == 0, answer.exception

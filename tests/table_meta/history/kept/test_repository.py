@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.cdc_engine.contracts import Column, TableVersion
 from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.history.history import TableHistory
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, SchemaRepository
-from sluice.cdc_engine.table_meta.history.tables_file import read_tables, write_tables
 
 
 def at(offset: int) -> Position:
@@ -108,34 +106,3 @@ def test_a_write_that_the_disk_cuts_short_is_taken_back(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "write", real_write)
     SchemaRepository(path).append([record(3)])
     assert SchemaRepository(path).load() == [record(1), record(3)]
-
-
-VERSION = TableVersion(
-    database="shop",
-    table="orders",
-    columns=(
-        Column(name="id", type_code=3),
-        Column(name="s", type_code=247, metadata=1, charset="utf8mb4", labels=("ä", "b")),
-    ),
-    key=("id",),
-    version="abc",
-)
-
-
-def test_the_table_list_is_read_as_it_was_written(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "tables.json"
-    assert read_tables(path) == ()
-    write_tables(path, [VERSION])
-    assert read_tables(path) == (VERSION,)
-    write_tables(path, [])
-    assert read_tables(path) == ()
-    assert [file.name for file in path.parent.iterdir()] == ["tables.json"]
-
-
-@pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"format": 9, "tables": []}', '{"format": 1, "tables": [{"x": 1}]}']
-)
-def test_a_table_list_of_another_shape_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "tables.json").write_text(content)
-    with pytest.raises(MetaError, match="delete this file"):
-        read_tables(tmp_path / "tables.json")

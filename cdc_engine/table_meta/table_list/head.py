@@ -1,0 +1,97 @@
+"""The head of a list of tables: a digest of all records, and which records the last changes wrote. Pure.
+
+A reader that has the digest has the list: it looks at the head alone. A reader that has the digest of an earlier list reads the records
+that have changed since, and calculates the digest of what it has then. If that is not the digest of the head (a write was interrupted, or
+somebody restored a file), it reads all records. The digest is a sum over the records, in any order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.table_meta.table_list import whole
+from sluice.cdc_engine.table_meta.table_list.record import AGAIN, UNREADABLE
+from sluice.cdc_engine.table_meta.table_list.values import TableList
+
+HEAD = "tables.json"  # Earlier versions stored the whole list in the file of this name.
+FORMAT = 3
+DIGEST_BITS = 128
+CHANGED_MAX = 200  # The number of changed records that a head names.
+
+
+def share_of(record: str, text: str) -> int:
+    """Returns what a record adds to the digest of its list."""
+    found = hashlib.sha256(f"{record}\n{text}".encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(found[: DIGEST_BITS // 8], "big")
+
+
+def digest_of(shares: Iterable[int]) -> str:
+    """Returns the digest of a list from the shares of its records."""
+    return f"{sum(shares) % (1 << DIGEST_BITS):0{DIGEST_BITS // 4}x}"
+
+
+EMPTY_DIGEST = digest_of(())
+
+
+@dataclasses.dataclass(frozen=True)
+class ListChange:
+    """A write of some records, or their removal. `before`: the digest of the list before it."""
+
+    before: str
+    records: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ListHead:
+    """The record that readers look at first. `count`: the number of captured tables. `changes`: the last ones, the newest last."""
+
+    digest: str = EMPTY_DIGEST
+    count: int = 0
+    changes: tuple[ListChange, ...] = ()
+
+    def changed_since(self, digest: str) -> tuple[str, ...] | None:
+        """Returns the records that were written or removed since the list had this digest; None if that is not known."""
+        if digest == self.digest:
+            return ()
+        for number in range(len(self.changes) - 1, -1, -1):
+            if self.changes[number].before == digest:
+                return tuple({record: None for change in self.changes[number:] for record in change.records})
+        return None
+
+    def after(self, digest: str, count: int, records: Iterable[str]) -> ListHead:
+        """Returns the head after a write of some records. It forgets the oldest changes beyond CHANGED_MAX records."""
+        changes = (*self.changes, ListChange(self.digest, tuple(records)))
+        while changes and sum(len(change.records) for change in changes) > CHANGED_MAX:
+            changes = changes[1:]
+        return ListHead(digest, count, changes)
+
+    def to_text(self) -> str:
+        changes = [{"before": each.before, "records": each.records} for each in self.changes]
+        return json.dumps({"format": FORMAT, "digest": self.digest, "count": self.count, "changes": changes}) + "\n"
+
+
+def head_of(text: str, where: str) -> ListHead | TableList:
+    """Parses a head. Returns the list itself if an earlier version wrote the record. `where`: its location, for a person. Raises
+    MetaError, which says what to do.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise MetaError(f"the table list {where} cannot be read; {AGAIN}") from error
+    try:
+        if content["format"] == whole.FORMAT:
+            return whole.from_json(content, where)
+        if content["format"] != FORMAT:
+            raise MetaError(f"the table list {where} has format {content['format']}, not {FORMAT}; {AGAIN}")
+        return ListHead(str(content["digest"]), int(content["count"]), _changes(content["changes"]))
+    except UNREADABLE as error:
+        raise MetaError(f"the table list {where} does not have the form that Sluice writes; {AGAIN}") from error
+
+
+def _changes(content: Any) -> tuple[ListChange, ...]:
+    return tuple(ListChange(str(each["before"]), tuple(map(str, each["records"]))) for each in content)

@@ -1,0 +1,74 @@
+"""Describes in sentences what the lake does with listed tables: foreign keys that change rows without row events, and tables without a key.
+Used by the console and by the definitions of assets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.contracts import TableVersion
+
+CASCADE_WORDS = {
+    "apply": "so Sluice makes the same changes in the lake",
+    "stop": "so the table stops at the first such change",
+    "ignore": "so rows of the lake DIFFER from those of the source",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForeignKeyNote:
+    """Describes what a foreign key does to rows of the captured table "database.table" without row events.
+
+    `followed`: whether the lake always applies it.
+    """
+
+    table: str
+    sentence: str
+    followed: bool
+
+
+def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], str]) -> tuple[ForeignKeyNote, ...]:
+    """Returns one note per foreign key that changes rows of a captured table without row events, ordered by table. `policy`: (database,
+    table) → its setting `cascades`. A note warns if another foreign key can change the parent's rows and the parent is not captured.
+    """
+    every = tuple(cascades)
+    unseen = {each.child for each in every if not each.captured}
+    notes = [_note(each, policy(*each.child), each.parent in unseen) for each in every if each.captured]
+    return tuple(sorted(notes, key=lambda note: note.table))
+
+
+def keyless_names(tables: Iterable[TableVersion], declared: Callable[[str, str], Sequence[str]]) -> tuple[str, ...]:
+    """Returns the names of the tables without a key. `declared`: (database, table) → the key that conf/ declares, or an empty one."""
+    return tuple(sorted(each.name for each in tables if not each.key and not declared(each.database, each.table)))
+
+
+def keyless_sentence(destination: str, names: Sequence[str], *, verbose: bool = False) -> str:
+    """Returns a sentence that describes how the lake stores tables without a key. `verbose`: name all tables; otherwise only the first
+    three.
+    """
+    shown = names if verbose else names[:3]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return (
+        f"{len(names)} table(s) of {destination} have no primary key ({', '.join(shown)}{more}): the lake "
+        "keeps each as a change log, one row per row image, so its number of rows is not the source's. "
+        "Declare a key in conf/ with `tables: {DATABASE.TABLE: {key: [COLUMN, …]}}`"
+    )
+
+
+def _note(found: Cascade, word: str, parent_unseen: bool) -> ForeignKeyNote:
+    events = (("DELETE", found.on_delete), ("UPDATE", found.on_update))
+    actions = " ".join(f"ON {event} {action}" for event, action in events if action)
+    parent = ".".join(found.parent)
+    what = f"{found.name}: ({', '.join(found.columns)}) follows {parent} ({', '.join(found.referenced)})"
+    done = CASCADE_WORDS["stop" if found.doubt and word == "apply" else word]
+    does = f"{what} {actions}, which changes rows" if actions else f"{what}, but {found.doubt}, so it may change rows"
+    sentence = f"{does} without row events. conf/ has cascades: {word}, {done}"
+    stops = word == "apply" and parent_unseen
+    if stops:
+        sentence += (
+            f". If a foreign key changes rows of {parent}, which is not captured, the table STOPS (CASCADE_UNSEEN)"
+        )
+    return ForeignKeyNote(
+        table=".".join(found.child), sentence=sentence, followed=word == "apply" and not stops and not found.doubt
+    )

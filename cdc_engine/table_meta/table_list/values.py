@@ -1,0 +1,83 @@
+"""The list of the captured tables of a destination, as values: each table with its columns, the types that they have in the lake, comments,
+and the foreign keys that change its rows without row events."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.contracts import TableVersion
+
+Comments = Mapping[str, Mapping[str, str]]  # "database.table" → comments, as in TableSchema.comments.
+# "database.table" → the types of its columns in the lake, in the order of its columns, where no setting of the table changes them.
+Types = Mapping[str, Sequence[str]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ListedTable:
+    """What the list has of the table "database.table".
+
+    `version`: None for a table that is not captured and that foreign keys change. `types`: empty if the lake cannot have one of them.
+    `cascades`: the foreign keys that change rows of this table, which is their child.
+    """
+
+    name: str
+    version: TableVersion | None = None
+    types: tuple[str, ...] = ()
+    comments: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    cascades: tuple[Cascade, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class TableList:
+    """The whole list. `by_name`: the tables by "database.table", sorted."""
+
+    by_name: Mapping[str, ListedTable] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def tables(self) -> tuple[TableVersion, ...]:
+        """The captured tables, sorted by name."""
+        return tuple(each.version for each in self.by_name.values() if each.version is not None)
+
+    @functools.cached_property
+    def versions(self) -> Mapping[str, TableVersion]:
+        """The captured tables by "database.table"."""
+        return {table.name: table for table in self.tables}
+
+    @functools.cached_property
+    def cascades(self) -> tuple[Cascade, ...]:
+        """The foreign keys that change rows without row events, sorted by child."""
+        return tuple(cascade for each in self.by_name.values() for cascade in each.cascades)
+
+    @functools.cached_property
+    def comments(self) -> Comments:
+        """The comments of tables and columns in the source, by table."""
+        return {each.name: each.comments for each in self.by_name.values() if each.comments}
+
+
+def list_of(listed: Iterable[ListedTable]) -> TableList:
+    """Returns the list of these tables."""
+    return TableList({each.name: each for each in sorted(listed, key=lambda each: each.name)})
+
+
+def listed_tables(
+    tables: Iterable[TableVersion], cascades: Iterable[Cascade], comments: Comments, types: Types
+) -> dict[str, ListedTable]:
+    """Divides what is known of all tables among them."""
+    versions = {table.name: table for table in tables}
+    below = defaultdict[str, list[Cascade]](list)
+    for cascade in cascades:
+        below[cascade.child_name].append(cascade)
+    return {
+        name: ListedTable(
+            name=name,
+            version=versions.get(name),
+            types=tuple(types.get(name, ())),
+            comments=comments.get(name, {}),
+            cascades=tuple(sorted(below.get(name, ()), key=lambda each: (each.parent, each.name))),
+        )
+        for name in {*versions, *below, *comments}
+    }
