@@ -63,7 +63,8 @@ def setup(
     extras: Annotated[
         list[str] | None,
         typer.Option(
-            "--with", help="Also download the libraries for a lake in this kind of object store: s3. Repeatable."
+            "--with",
+            help="Also download the libraries for a lake in this kind of object store: s3, google. Repeatable.",
         ),
     ] = None,
     without_demo: Annotated[

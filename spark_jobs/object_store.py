@@ -5,12 +5,23 @@ client reads them. Settings would show them: a process's settings are visible in
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
+from sluice.object_stores.google import google_options
 from sluice.object_stores.options import CREDENTIALS, YES, known
 
 S3 = re.compile(r"^s3://")
+GOOGLE, GOOGLE_AUTH = "spark.hadoop.fs.gs.", "spark.hadoop.fs.gs.auth."
+# Google's client reads tokens and keys from settings and files. So a class of Sluice reads them from these variables.
+GOOGLE_TOKENS = "dev.sluice.storage.EnvironmentTokens"
+GOOGLE_CREDENTIALS = {
+    "service_account_key": "SLUICE_GOOGLE_SERVICE_ACCOUNT_KEY",
+    "bearer_token": "SLUICE_GOOGLE_BEARER_TOKEN",
+    "application_credentials": "GOOGLE_APPLICATION_CREDENTIALS",
+}
 
 
 def spark_path(path: str) -> str:
@@ -18,8 +29,21 @@ def spark_path(path: str) -> str:
     return S3.sub("s3a://", path, count=1)
 
 
-def spark_settings(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the Spark settings of the store's region and endpoint, without credentials."""
+def spark_settings(store: str, storage_options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the Spark settings of a store without credentials: its addresses, and for Google the kind of credentials. `store`: "s3" or
+    "google".
+    """
+    return _s3_settings(storage_options) if store == "s3" else _google_settings(google_options(storage_options))
+
+
+def spark_environment(store: str, storage_options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the credentials as environment variables for Spark's process; empty if the machine's own role or account is used."""
+    given = known(storage_options) if store == "s3" else google_options(storage_options)
+    variables = CREDENTIALS if store == "s3" else GOOGLE_CREDENTIALS
+    return {variable: given[name] for name, variable in variables.items() if name in given}
+
+
+def _s3_settings(storage_options: Mapping[str, str]) -> dict[str, str]:
     said, settings = known(storage_options), {}
     if region := said.get("region"):
         settings["spark.hadoop.fs.s3a.endpoint.region"] = region
@@ -31,7 +55,35 @@ def spark_settings(storage_options: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
-def spark_environment(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the credentials as environment variables for Spark's process; empty if the machine's own role is used."""
-    said = known(storage_options)
-    return {variable: said[name] for name, variable in CREDENTIALS.items() if name in said}
+def _google_settings(options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings of Google's client, which Hadoop does not know by itself. As in deltalake, the key of an account may contain
+    the address of an emulator, and that it needs no token.
+
+    The client's reads of several ranges call a method of Hadoop 3.3 that Hadoop 3.4 does not have, so Parquet must not request them.
+    """
+    key = _parsed(options.get("service_account_key", ""))
+    settings = {
+        f"{GOOGLE}impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
+        "spark.hadoop.fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
+        "spark.hadoop.parquet.hadoop.vectored.io.enabled": "false",
+    }
+    if address := options.get("base_url") or key.get("gcs_base_url"):
+        settings[f"{GOOGLE}storage.root.url"] = f"{str(address).rstrip('/')}/"
+    if options.get("skip_signature", "").lower() in YES or key.get("disable_oauth"):
+        return {**settings, f"{GOOGLE_AUTH}type": "UNAUTHENTICATED"}
+    if {"bearer_token", "service_account_key"} & options.keys():
+        tokens = {f"{GOOGLE_AUTH}access.token.provider": GOOGLE_TOKENS}
+        return {**settings, **tokens, f"{GOOGLE_AUTH}type": "ACCESS_TOKEN_PROVIDER"}
+    if file := options.get("service_account"):
+        keyfile = {f"{GOOGLE_AUTH}service.account.json.keyfile": file}
+        return {**settings, **keyfile, f"{GOOGLE_AUTH}type": "SERVICE_ACCOUNT_JSON_KEYFILE"}
+    return {**settings, f"{GOOGLE_AUTH}type": "APPLICATION_DEFAULT"}
+
+
+def _parsed(key: str) -> dict[str, Any]:
+    """Returns the content of an account's key; empty if it cannot be read, which the store's client reports."""
+    try:
+        content = json.loads(key or "{}")
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}

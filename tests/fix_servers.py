@@ -136,9 +136,15 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzuriteServer]
 
 
 @pytest.fixture(scope="session")
-def fake_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGcsServer]:
+def gcs_place(tmp_path_factory: pytest.TempPathFactory) -> FakeGcsServer:
+    """Returns a Google Cloud Storage that is not started. Spark gets its address when Spark starts."""
+    return FakeGcsServer(tmp_path_factory.mktemp("gcs"))
+
+
+@pytest.fixture(scope="session")
+def fake_gcs(gcs_place: FakeGcsServer) -> Iterator[FakeGcsServer]:
     """Starts a Google Cloud Storage for the whole run. A test uses its own prefix in it. Skips the test if Go cannot install it."""
-    yield from _started(FakeGcsServer(tmp_path_factory.mktemp("gcs")))
+    yield from _started(gcs_place)
 
 
 def _started(server: Store) -> Iterator[Store]:
@@ -154,10 +160,13 @@ def _started(server: Store) -> Iterator[Store]:
 
 
 @pytest.fixture(scope="session")
-def spark_server(tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server) -> Iterator[SparkConnectServer]:
+def spark_server(
+    tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server, gcs_place: FakeGcsServer
+) -> Iterator[SparkConnectServer]:
     """Starts a Spark Connect server with Delta for the whole run. It is not warmed up, so the first MERGE takes longer."""
     server = SparkConnectServer(None, tmp_path_factory.mktemp("spark"), memory="2g", extras=EXTRAS)
-    server.tell(spark_settings(s3_place.options), spark_environment(s3_place.options))
+    for store, options in (("s3", s3_place.options), ("google", gcs_place.options)):
+        server.tell(spark_settings(store, options), spark_environment(store, options))
     try:
         yield server.start()
     finally:

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 from benchmarks.servers.installing import installed_once, uv
-from sluice.console.toolchain.artifacts import EXTRAS
 from sluice.console.toolchain.cache import open_cache
 from sluice.console.toolchain.setup import set_up
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
@@ -35,7 +34,7 @@ class OtherSpark:
         """Returns a server that is not started. `more`: further settings. The first call downloads 0.3 to 0.4 GB."""
         jars = set_up([], delta=False, extras=(self.group,)).extra_jars
         if self.shares_store:
-            client = set_up([], delta=False, extras=EXTRAS).extra_jars
+            client = set_up([], delta=False, extras=("s3",)).extra_jars
             jars = (*jars, *(jar for jar in client if HADOOP_MODULE not in jar.name))
         home = installed_once(open_cache(), f"pyspark-{self.version}", self._installed)
         settings = ServerSettings(more={**OTHER_SETTINGS, **more}, home=home)

@@ -8,16 +8,16 @@ import os
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.config.locations import is_in_a_store
-from sluice.console.toolchain.artifacts import EXTRAS
 from sluice.console.toolchain.setup import lacking
 from sluice.object_stores.errors import StoreError
 from sluice.object_stores.folder import StoreFolder
 from sluice.object_stores.options import without_secrets
-from sluice.orchestration.base.lake_settings import on_s3, storage_options
+from sluice.orchestration.base.lake_settings import spark_stores, storage_options
 from sluice.orchestration.base.ports import MergeFailedError
 
 SOON = {"connect_timeout": "5s", "timeout": "10s", "retry_timeout": "10s", "max_retries": "1"}
 NAMED = "AWS_ACCESS_KEY_ID"
+TITLES = {"s3": "S3", "google": "Google Cloud Storage"}
 
 
 def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[str], list[str]]:
@@ -25,7 +25,8 @@ def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[st
     store.
     """
     problems: list[str] = []
-    warnings = [_jars(), _role(config)] if on_s3(config) and starts_spark else []
+    stores = spark_stores(config) if starts_spark else ()
+    warnings = [*map(_jars, stores), _role(config) if "s3" in stores else ""]
     try:
         options = storage_options(config.storage_options)
     except MergeFailedError as error:
@@ -35,11 +36,11 @@ def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[st
     return [each for each in problems if each], [each for each in warnings if each]
 
 
-def _jars() -> str:
-    missing = lacking(EXTRAS)
+def _jars(store: str) -> str:
+    missing = lacking([store])
     return (
         (
-            f"Spark lacks {len(missing)} jars for S3 ({missing[0]}, …): fetch them with `sluice setup --with s3`; "
+            f"Spark lacks {len(missing)} jars for {TITLES[store]} ({missing[0]}, …): fetch them with `sluice setup --with {store}`; "
             "otherwise the next start of Spark fetches them"
         )
         if missing

@@ -9,9 +9,8 @@ from typing import NoReturn
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.config.engine import host_and_port
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.console.toolchain.artifacts import EXTRAS
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
-from sluice.orchestration.base.lake_settings import on_s3, store_environment, store_settings
+from sluice.orchestration.base.lake_settings import spark_stores, store_environment, store_settings
 from sluice.orchestration.base.ports import MergeFailedError
 from sluice.package_files import conf_file
 
@@ -45,7 +44,7 @@ def spark_server(
         config.data_dir / "spark",
         port=listening.port,
         memory=listening.memory,
-        extras=EXTRAS if on_s3(config) else (),
+        extras=spark_stores(config),
         settings=ServerSettings(
             file=conf_file(conf, "spark-defaults.conf"), more={BINDING: listening.host} if listening.host else {}
         ),

@@ -9,7 +9,7 @@ from pathlib import Path
 ARTIFACTS_FILE = Path(__file__).with_name("artifacts.toml")
 
 DELTA = "delta"
-EXTRAS = ("s3",)  # The groups for `sluice setup --with`, which a lake in such a store also needs.
+EXTRAS = ("s3", "google")  # The groups for `sluice setup --with`, which a lake in such a store also needs.
 DELTA_PACKAGE = "delta-spark"  # The Delta jars have the version of this Python package.
 MYSQL_9 = "mysql-9"  # Debian unstable provides MySQL 9, because no jar contains it.
 DATABASE_VERSIONS = ("mysql-8.0.31", "mysql-5.7.22", "mariadb-11.4.5", "mariadb-10.11.5")

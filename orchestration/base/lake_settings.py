@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.targets.report import TableTarget
     from sluice.spark_jobs.uploaded_files import UploadSettings
 
-S3 = ("s3://", "s3a://")
+# The stores for which Sluice configures Spark, by their names in `sluice setup --with`, and the schemes of their URLs.
+SPARK_STORES = {"s3": ("s3://", "s3a://"), "google": ("gs://",)}
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 SHARED_KINDS = ("sql", "zookeeper")
 # Lists the open Spark sessions, so that the next run can end sessions that a killed run left in Spark.
@@ -55,10 +56,11 @@ def _upload_settings(config: SluiceConfig, destination: str) -> UploadSettings:
     return UploadSettings(url=url, storage_options=storage_options(config.storage_options) if url else {})
 
 
-def on_s3(config: SluiceConfig) -> bool:
-    """Returns whether the lake, a table with its own path, or the staging directory is in S3."""
-    paths = [table.path for each in config.destinations.values() for table in each.tables.values()]
-    return any(path.startswith(S3) for path in (config.lake, config.staging, *paths))
+def spark_stores(config: SluiceConfig) -> tuple[str, ...]:
+    """Returns the stores of SPARK_STORES in which the lake, a table with its own path, or the staging directory is."""
+    tables = [table.path for each in config.destinations.values() for table in each.tables.values()]
+    paths = (config.lake, config.staging, *tables)
+    return tuple(store for store, schemes in SPARK_STORES.items() if any(path.startswith(schemes) for path in paths))
 
 
 def several_sparks(config: SluiceConfig) -> str:
@@ -67,7 +69,7 @@ def several_sparks(config: SluiceConfig) -> str:
     Spark's commit checks whether its version exists and then writes it. Only within one Spark server no other write happens in between.
     """
     own = config.spark.master or (urllib.parse.urlsplit(config.spark.remote).hostname or "") in LOOPBACK
-    if not (own and on_s3(config) and config.meta.kind in SHARED_KINDS):
+    if not (own and "s3" in spark_stores(config) and config.meta.kind in SHARED_KINDS):
         return ""
     what = f"spark.master {config.spark.master}" if config.spark.master else f"spark.remote {config.spark.remote}"
     return (
@@ -79,25 +81,27 @@ def several_sparks(config: SluiceConfig) -> str:
 
 
 def store_settings(config: SluiceConfig) -> dict[str, str]:
-    """Returns Spark options, without credentials, for the lake's object store; they are for a Spark that Sluice starts. Raises
+    """Returns Spark options, without credentials, for the lake's object stores; they are for a Spark that Sluice starts. Raises
     MergeFailedError, which names what is missing.
     """
-    if not on_s3(config):
+    if not (stores := spark_stores(config)):
         return {}
     from sluice.spark_jobs import object_store  # noqa: PLC0415  imports deltalake, which takes a second
 
-    return object_store.spark_settings(storage_options(config.storage_options))
+    options = storage_options(config.storage_options)
+    return {name: value for store in stores for name, value in object_store.spark_settings(store, options).items()}
 
 
 def store_environment(config: SluiceConfig) -> dict[str, str]:
-    """Returns environment variables with the credentials of the lake's object store, for a Spark that Sluice starts. Raises
+    """Returns environment variables with the credentials of the lake's object stores, for a Spark that Sluice starts. Raises
     MergeFailedError, which names what is missing.
     """
-    if not on_s3(config):
+    if not (stores := spark_stores(config)):
         return {}
     from sluice.spark_jobs import object_store  # noqa: PLC0415
 
-    return object_store.spark_environment(storage_options(config.storage_options))
+    options = storage_options(config.storage_options)
+    return {name: value for store in stores for name, value in object_store.spark_environment(store, options).items()}
 
 
 def target(config: SluiceConfig, destination: str, name: str, *, locks: str = "", clash: str = "") -> TableTarget:

@@ -12,7 +12,7 @@ from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.console.stack.spark_server import tell_of_the_store
 from sluice.console.stack.stack import Stack
-from sluice.orchestration.base.lake_settings import on_s3, spark_settings, store_environment, store_settings
+from sluice.orchestration.base.lake_settings import spark_settings, spark_stores, store_environment, store_settings
 from tests.config.test_deployment_ha import CONFS, write
 
 S3, AZURE, GCS, CLUSTER = CONFS[-4:]
@@ -43,11 +43,29 @@ def test_s3_the_conf_of_the_page_tells_spark_and_deltalake_one_store(
     assert "secret key" not in repr(spark_settings(inside, "shop"))
 
 
-@pytest.mark.parametrize("text", [GCS, AZURE])
-def test_s3_the_confs_of_other_stores_are_read_and_spark_is_told_nothing(tmp_path: Path, text: str) -> None:
-    config = load_config(write(tmp_path, text))
-    assert not on_s3(config)
+def test_s3_the_conf_of_azure_is_read_and_spark_is_told_nothing(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, AZURE))
+    assert spark_stores(config) == ()
     assert (store_settings(config), store_environment(config)) == ({}, {})
+
+
+@pytest.mark.spark
+def test_google_the_conf_of_the_page_tells_spark_the_account(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, GCS))
+    stack = Stack(config, tmp_path / "conf", lambda _: None)
+    assert stack._spark._extras == spark_stores(config) == ("google",)
+    tell_of_the_store(stack._spark, config, "sluice up")
+    keyfile = "spark.hadoop.fs.gs.auth.service.account.json.keyfile"
+    assert stack._spark._settings[keyfile] == "/etc/sluice/account.json"
+
+
+def test_google_a_lake_may_be_there_and_staged_batches_in_s3(tmp_path: Path) -> None:
+    text = "lake: gs://bucket/lake\nstaging: s3://bucket/staged\nstorage_options: {aws_region: eu-central-1}\n"
+    config = load_config(write(tmp_path, text))
+    assert spark_stores(config) == ("s3", "google")
+    settings = store_settings(config)
+    assert settings["spark.hadoop.fs.s3a.endpoint.region"] == "eu-central-1"
+    assert settings["spark.hadoop.fs.gs.auth.type"] == "APPLICATION_DEFAULT"
 
 
 def test_s3_a_table_may_be_there_alone(tmp_path: Path) -> None:
@@ -80,7 +98,7 @@ def test_s3_staged_batches_may_be_there_and_the_other_files_are_in_the_folder(tm
     assert location.staged_url("0123456789ab", "staging/1-2-3-4") == "s3://bucket/staged/shop/0123456789ab/1-2-3-4"
     assert location.sibling_url("uploaded") == "s3://bucket/staged/_sluice_uploaded/shop"
     assert ("aws_secret_access_key", "$LAKE_SECRET_KEY") in location.storage_options
-    assert on_s3(config)
+    assert spark_stores(config) == ("s3",)
     local = load_config(write(tmp_path / "other", "staging: /mnt/shared\n"))
     assert str(local.destination_dir("shop")) == "/mnt/shared/shop"
     assert (

@@ -80,7 +80,7 @@ def lake(tmp_path: Path, spark_server: SparkConnectServer) -> Lake:
 def spark35_server(tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server) -> Iterator[SparkConnectServer]:
     """Starts a Spark 3.5 with Delta 3.3 without Sluice, and the S3 server."""
     server = SPARK35.server(tmp_path_factory.mktemp("spark35"))
-    server.tell(spark_settings(s3_place.options), spark_environment(s3_place.options))
+    server.tell(spark_settings("s3", s3_place.options), spark_environment("s3", s3_place.options))
     try:
         yield server.start()
     finally:

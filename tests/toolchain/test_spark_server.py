@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
+from sluice.console.toolchain.artifacts import EXTRAS
 from sluice.console.toolchain.spark import log_store
 from sluice.console.toolchain.spark.server import PYTHON_DAEMON, ServerSettings, SparkConnectServer
 from tests.waiting import wait_until_gone
@@ -85,18 +86,25 @@ def test_killed_and_stopped_servers_leave_no_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "ours"),
     [
-        ("", True),
-        (f"{log_store.SETTING} io.delta.storage.LocalLogStore\n", False),
-        ("spark.delta.logStore.class=io.delta.storage.LocalLogStore\n", False),
-        ("spark.delta.logStore.file.impl io.delta.storage.LocalLogStore\n", True),
+        ("", {"s3", "google"}),
+        ("spark.delta.logStore.s3a.impl io.delta.storage.LocalLogStore\n", {"google"}),
+        ("delta.logStore.gs.impl = io.delta.storage.GCSLogStore\n", {"s3"}),
+        ("spark.delta.logStore.class=io.delta.storage.LocalLogStore\n", set()),
+        ("spark.delta.logStore.file.impl io.delta.storage.LocalLogStore\n", {"s3", "google"}),
     ],
 )
-def test_a_lake_in_s3_gets_the_log_store_unless_the_settings_name_another(
-    tmp_path: Path, line: str, ours: bool
+def test_a_lake_in_a_store_gets_the_log_store_unless_the_settings_name_another(
+    tmp_path: Path, line: str, ours: set[str]
 ) -> None:
     settings = tmp_path / "spark-defaults.conf"
     settings.write_text(f"spark.master local[2]\n{line}")
-    server = SparkConnectServer(None, tmp_path / "spark", settings=ServerSettings(settings, {}), extras=("s3",))
+    server = SparkConnectServer(None, tmp_path / "spark", settings=ServerSettings(settings, {}), extras=EXTRAS)
     command = server._command()
-    assert (f"{log_store.SETTING}={log_store.CLASS}" in command) is ours
-    assert any(str(log_store.JAR) in part for part in command) is ours
+    found = {store for store, pair in log_store.SETTINGS.items() if "=".join(pair) in command}
+    assert found == ours
+    assert any(str(log_store.JAR) in part for part in command)
+
+
+def test_a_lake_in_a_folder_gets_no_jars_of_stores(tmp_path: Path) -> None:
+    command = " ".join(SparkConnectServer(None, tmp_path / "spark")._command())
+    assert not [each for each in (str(log_store.JAR), "hadoop-aws", "gcs-connector", ".gs.impl") if each in command]

@@ -1,7 +1,8 @@
-"""Adds to fake-gcs-server what deltalake's client of Google Cloud Storage needs and the server lacks: PUT and DELETE of the XML API, with
-conditions, copies and multipart uploads, which it translates to requests of the JSON API, and `start-after` of lists. The server ignores
-this parameter, by which deltalake finds the newest commits, and lists all objects.
-"""
+"""Adds to fake-gcs-server what clients of Google Cloud Storage need and the server lacks.
+
+For deltalake it adds PUT and DELETE of the XML API, with conditions, copies and multipart uploads, which it translates to requests of the
+JSON API, and `start-after` of lists. The server ignores this parameter, by which deltalake finds the newest commits, and lists all objects.
+For Hadoop's client it adds moves, which become a copy and a DELETE."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from benchmarks.servers.behind_proxy.forwarding import ForwardingHandler, serve
 CONDITION, COPY_SOURCE = "x-goog-if-generation-match", "x-goog-copy-source"
 OBJECT = re.compile(rb"<Contents>.*?</Contents>", re.DOTALL)
 NAME = re.compile(rb"<Key>(.*?)</Key>", re.DOTALL)
+MOVE = re.compile(r"(?P<source>/storage/v1/b/(?P<bucket>[^/]+)/o/[^/]+)/moveTo/o/(?P<target>[^/]+)")
 JSON_PATHS = ("/storage/", "/upload/", "/download/", "/batch/", "/_internal/", "/resumable/")
 _uploads: dict[str, dict[int, bytes]] = {}
 _numbers = itertools.count(1)
@@ -39,7 +41,9 @@ class _Handler(ForwardingHandler):
         path, _, query = self.path.partition("?")
         words = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
         bucket, _, name = path.removeprefix("/").partition("/")
-        if path.startswith(JSON_PATHS) or not name or self.command in {"GET", "HEAD"}:
+        if move := MOVE.fullmatch(path):
+            self._move(move, query)
+        elif path.startswith(JSON_PATHS) or not name or self.command in {"GET", "HEAD"}:
             self.forward()
         elif "uploads" in words or "uploadId" in words:
             self._upload_part(bucket, name, words)
@@ -61,6 +65,14 @@ class _Handler(ForwardingHandler):
         place = f"/storage/v1/b/{from_bucket}/o/{_quoted(source)}/copyTo/b/{bucket}/o/{_quoted(name)}"
         answer, found = self.ask("POST", f"{place}?{self._condition()}", b"")
         self._say_written(answer, found)
+
+    def _move(self, move: re.Match[str], query: str) -> None:
+        del self.headers["Content-Encoding"]  # The client compresses the empty body.
+        place = f"{move['source']}/copyTo/b/{move['bucket']}/o/{move['target']}"
+        answer, found = self.ask("POST", f"{place}?{query}", b"")
+        if answer.status == http.client.OK:
+            self.ask("DELETE", move["source"], b"")
+        self._say(answer.status, found, {"Content-Type": "application/json"})
 
     def _condition(self) -> str:
         generation = self.headers.get(CONDITION)

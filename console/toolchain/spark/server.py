@@ -33,8 +33,8 @@ SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 WARM_UP = "sluice.console.toolchain.spark.warmup"
 WARM_SECONDS_MAX = 300
 PYTHON_DAEMON = "sluice.console.toolchain.spark.python_daemon"
-# Matches a setting in a properties file. Delta refuses a log store for all schemes in addition to one for S3.
-LOG_STORE = re.compile(r"^\s*(?:spark\.)?delta\.logStore\.(?:s3a\.impl|class)\b", re.MULTILINE)
+# Matches the log stores of a properties file. Delta refuses one for all schemes (`class`) in addition to one for a scheme.
+LOG_STORE = re.compile(r"^\s*(?:spark\.)?delta\.logStore\.(\w+\.impl|class)\b", re.MULTILINE)
 MASTER = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)  # Matches a setting in a properties file.
 START_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.1
@@ -212,7 +212,7 @@ class SparkConnectServer:
         self.provide()
         scratch = self.folder / "scratch"
         machine = {
-            "spark.jars": ",".join(str(jar) for jar in (*(self._jars or ()), *self._log_store())),
+            "spark.jars": ",".join(str(jar) for jar in (*(self._jars or ()), *self._own_jars())),
             "spark.driver.memory": self.memory,
             "spark.driver.extraJavaOptions": " ".join(self._java_options(scratch)),
             "spark.local.dir": str(scratch),
@@ -220,7 +220,7 @@ class SparkConnectServer:
             "spark.connect.grpc.binding.port": str(self.port),
             "spark.ui.enabled": "false",
             **({"spark.python.daemon.module": PYTHON_DAEMON} if self._is_local() and not self._other_home else {}),
-            **({log_store.SETTING: log_store.CLASS} if self._log_store() else {}),
+            **self._log_stores(),
         }
         scratch.mkdir(parents=True, exist_ok=True)
         pairs = [part for item in {**machine, **self._settings}.items() for part in ("--conf", "=".join(item))]
@@ -235,12 +235,19 @@ class SparkConnectServer:
             "spark-internal",
         ]
 
-    def _log_store(self) -> tuple[Path, ...]:
-        """Returns the jar of the log store for S3. Returns an empty text if the lake is not in S3, or if the settings file names another
-        log store.
-        """
-        named = LOG_STORE.search(self._settings_file.read_text())
-        return (log_store.JAR,) if "s3" in self._extras and not named else ()
+    def _own_jars(self) -> tuple[Path, ...]:
+        """Returns the jar with Sluice's log stores, if the lake is in a store that needs one of them."""
+        return (log_store.JAR,) if log_store.SETTINGS.keys() & set(self._extras) else ()
+
+    def _log_stores(self) -> dict[str, str]:
+        """Returns the settings of Sluice's log stores, except for stores for which the settings file names another one."""
+        named = set(LOG_STORE.findall(self._settings_file.read_text()))
+        ours = dict(log_store.SETTINGS[store] for store in self._extras if store in log_store.SETTINGS)
+        return {
+            setting: name
+            for setting, name in ours.items()
+            if not {"class", setting.removeprefix("spark.delta.logStore.")} & named
+        }
 
     def _is_local(self) -> bool:
         """Returns whether tasks run on this machine. The executors of a cluster do not have Sluice's packages."""

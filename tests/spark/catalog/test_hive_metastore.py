@@ -18,7 +18,6 @@ from sluice.cdc_engine.config.sluice import SluiceConfig
 from sluice.cdc_engine.destination_files import LakeTables
 from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.lake.register import register as lake_register
-from sluice.console.toolchain.artifacts import EXTRAS
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 from sluice.orchestration.run.catalog.registration import register_after_run, register_tables
 from sluice.spark_jobs.catalog import COMMENT_MAX
@@ -60,8 +59,8 @@ def sparks(tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server) -> Iter
     folder = tmp_path_factory.mktemp("catalog")
     metastore = HiveMetastore(folder / "metastore").start()
     settings = ServerSettings(more=metastore.spark_settings)
-    ours = SparkConnectServer(None, folder / "ours", memory="1g", settings=settings, extras=EXTRAS)
-    ours.tell(spark_settings(s3_place.options), spark_environment(s3_place.options))
+    ours = SparkConnectServer(None, folder / "ours", memory="1g", settings=settings, extras=("s3",))
+    ours.tell(spark_settings("s3", s3_place.options), spark_environment("s3", s3_place.options))
     others = SparkConnectServer(None, folder / "others", memory="1g", settings=settings)
     servers = [ours, others]
     try:
@@ -80,7 +79,7 @@ def spark35(
 ) -> Iterator[SparkConnectServer]:
     """Starts a Spark 3.5 of somebody else with the same metastore."""
     server = SPARK35.server(tmp_path_factory.mktemp("spark35"), more=sparks.metastore.spark_settings)
-    server.tell(spark_settings(s3_place.options), spark_environment(s3_place.options))
+    server.tell(spark_settings("s3", s3_place.options), spark_environment("s3", s3_place.options))
     try:
         yield server.start()
     finally:

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -98,8 +98,14 @@ def runs() -> Iterator[list[BaseProcess]]:
         process.join()
 
 
-def run_killed_at(gate: Gate, lake: Lake, directory: Path, runs: list[BaseProcess]) -> None:
-    process = multiprocessing.get_context("spawn").Process(target=run_with_gate, args=(lake, directory, gate))
+def run_killed_at(
+    gate: Gate,
+    lake: Lake,
+    directory: Path,
+    runs: list[BaseProcess],
+    run: Callable[[Lake, Path, Gate], None] = run_with_gate,
+) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=run, args=(lake, directory, gate))
     runs.append(process)
     process.start()
     wait_for("a task stands at the gate", gate.stands.exists, SECONDS_MAX)

@@ -18,7 +18,6 @@ import yaml
 
 from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from benchmarks.servers.spark_cluster import SparkCluster
-from sluice.console.toolchain.artifacts import EXTRAS
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 from sluice.orchestration.base.ports import MergeOrder
@@ -38,7 +37,7 @@ VARIABLES = {"LAKE_ACCESS_KEY": ACCESS_KEY, "LAKE_SECRET_KEY": SECRET_KEY}
 
 @pytest.fixture
 def cluster(tmp_path: Path, s3_store: S3Server) -> Iterator[SparkCluster]:
-    made = SparkCluster(tmp_path / "cluster", spark_environment(s3_store.options))
+    made = SparkCluster(tmp_path / "cluster", spark_environment("s3", s3_store.options))
     try:
         yield made.start()
     finally:
@@ -49,9 +48,9 @@ def cluster(tmp_path: Path, s3_store: S3Server) -> Iterator[SparkCluster]:
 def connect(tmp_path: Path, s3_store: S3Server, cluster: SparkCluster) -> Iterator[SparkConnectServer]:
     """Starts the Connect server, whose tasks run on the cluster."""
     server = SparkConnectServer(
-        None, tmp_path / "connect", memory="1g", extras=EXTRAS, settings=ServerSettings(more=cluster.settings)
+        None, tmp_path / "connect", memory="1g", extras=("s3",), settings=ServerSettings(more=cluster.settings)
     )
-    server.tell(spark_settings(s3_store.options), spark_environment(s3_store.options))
+    server.tell(spark_settings("s3", s3_store.options), spark_environment("s3", s3_store.options))
     try:
         yield server.start()
     finally:

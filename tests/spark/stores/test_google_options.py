@@ -1,6 +1,8 @@
-"""Tests Google Cloud Storage without a server: accounts that cannot be read, and its file system on a store in memory."""
+"""Tests Google Cloud Storage without a server: accounts, the settings of Spark, and its file system on a store in memory."""
 
 from __future__ import annotations
+
+import json
 
 import pyarrow.fs as pafs
 import pytest
@@ -10,6 +12,11 @@ from sluice.object_stores import folder
 from sluice.object_stores.errors import StoreError
 from sluice.object_stores.folder import StoreFolder
 from sluice.object_stores.google_files import GoogleHandler
+from sluice.spark_jobs.object_store import GOOGLE_TOKENS, spark_environment, spark_settings
+
+AUTH, ADDRESS = "spark.hadoop.fs.gs.auth.", "spark.hadoop.fs.gs.storage.root.url"
+KEY = json.dumps({"type": "service_account", "private_key": "very-secret"})
+EMULATOR = json.dumps({"gcs_base_url": "http://127.0.0.1:4443", "disable_oauth": True, "private_key": ""})
 
 
 @pytest.mark.parametrize(
@@ -25,6 +32,58 @@ def test_google_an_account_that_cannot_be_read_is_an_error_of_the_store(options:
         StoreFolder("gs://lake/shop", options)
     assert "another file" not in str(told.value)
     assert "Debug source" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "environment"),
+    [
+        ({}, {AUTH + "type": "APPLICATION_DEFAULT"}, {}),
+        (
+            {"google_application_credentials": "/etc/user.json"},
+            {AUTH + "type": "APPLICATION_DEFAULT"},
+            {"GOOGLE_APPLICATION_CREDENTIALS": "/etc/user.json"},
+        ),
+        (
+            {"google_service_account": "/etc/account.json", "google_base_url": "https://store/"},
+            {
+                AUTH + "type": "SERVICE_ACCOUNT_JSON_KEYFILE",
+                AUTH + "service.account.json.keyfile": "/etc/account.json",
+                ADDRESS: "https://store/",
+            },
+            {},
+        ),
+        (
+            {"service_account_key": KEY},
+            {AUTH + "type": "ACCESS_TOKEN_PROVIDER", AUTH + "access.token.provider": GOOGLE_TOKENS},
+            {"SLUICE_GOOGLE_SERVICE_ACCOUNT_KEY": KEY},
+        ),
+        (
+            {"GOOGLE_BEARER_TOKEN": "very-secret"},
+            {AUTH + "type": "ACCESS_TOKEN_PROVIDER", AUTH + "access.token.provider": GOOGLE_TOKENS},
+            {"SLUICE_GOOGLE_BEARER_TOKEN": "very-secret"},
+        ),
+        ({"google_skip_signature": "true"}, {AUTH + "type": "UNAUTHENTICATED"}, {}),
+        (
+            {"google_service_account_key": EMULATOR},
+            {AUTH + "type": "UNAUTHENTICATED", ADDRESS: "http://127.0.0.1:4443/"},
+            {"SLUICE_GOOGLE_SERVICE_ACCOUNT_KEY": EMULATOR},
+        ),
+        (
+            {"service_account_key": "no key"},
+            {AUTH + "type": "ACCESS_TOKEN_PROVIDER", AUTH + "access.token.provider": GOOGLE_TOKENS},
+            {"SLUICE_GOOGLE_SERVICE_ACCOUNT_KEY": "no key"},
+        ),
+        ({"aws_region": "eu-central-1", "token": "of-amazon"}, {AUTH + "type": "APPLICATION_DEFAULT"}, {}),
+    ],
+)
+def test_google_options_become_settings_and_secrets_become_environment(
+    options: dict[str, str], settings: dict[str, str], environment: dict[str, str]
+) -> None:
+    found = spark_settings("google", options)
+    assert found.pop("spark.hadoop.parquet.hadoop.vectored.io.enabled") == "false"
+    assert {name: value for name, value in found.items() if not name.endswith(".impl")} == settings
+    assert spark_environment("google", options) == environment
+    assert "very-secret" not in str(found)
 
 
 class NoCopies(GoogleHandler):

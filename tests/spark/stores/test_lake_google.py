@@ -1,18 +1,20 @@
-"""Tests a lake in Google Cloud Storage on a real fake-gcs-server: small merges, a run that is killed, the comparison, the check and
-`sluice sql`.
-
-Spark makes the tables in a folder, which is then uploaded, because Sluice has no jar of Google's client for Spark.
-"""
+"""Tests a lake in Google Cloud Storage on a real fake-gcs-server: merges, a run that is killed, Spark's account, the comparison, the check
+and `sluice sql`."""
 
 from __future__ import annotations
 
+import http.server
 import json
+import threading
 import uuid
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
@@ -23,16 +25,21 @@ from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.lake.store import store_findings
 from sluice.console.main import app
 from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.equality.destination import ComparedDestination, compare_destination
 from sluice.equality.values import Extent, Verdict
 from sluice.object_stores.files import opened
 from sluice.object_stores.folder import StoreFolder
 from sluice.object_stores.options import without_secrets
 from sluice.orchestration.base.lake_settings import storage_options
+from sluice.spark_jobs.object_store import spark_environment, spark_settings
+from sluice.spark_jobs.session import SparkSettings, open_sessions
+from sluice.spark_jobs.sql_text import delta_path
 from tests.console.lake.test_sql import ROWS, version_of
 from tests.equality.shelf import Shelf
 from tests.equality.unwritten import NothingToWaitFor
 from tests.orchestration.fix_location import make_config
+from tests.parser.proxy import Proxy
 from tests.spark.conftest import Lake
 from tests.spark.small.test_kill_fault import (
     BEFORE,
@@ -46,12 +53,13 @@ from tests.spark.small.test_kill_fault import (
     run_killed_at,
     runs,
 )
-from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema
-from tests.spark.stores.test_lake_azure import make_tables
+from tests.spark.staged import INSERT, Changes, Image, Schema
+from tests.spark.stores.test_lake_s3 import require_both_ways
 from tests.waiting import wait_for
 
 __all__ = ["runs"]
 pytestmark = [pytest.mark.servers, pytest.mark.store]
+TOKEN = "a-token-of-the-account"  # noqa: S105  of no real account
 NAMED = {"google_service_account_key": "$LAKE_ACCOUNT"}
 
 
@@ -73,21 +81,8 @@ def google_config(prefix: str, tmp_path: Path) -> SluiceConfig:
 
 
 @pytest.mark.spark
-def test_google_batches_are_merged_once(google_lake: Lake) -> None:
-    log = Schema(ORDERS.columns)
-    make_tables(google_lake)
-    images = [
-        Image(UPDATE_AFTER, 21, {"id": 1, "name": "one"}),
-        Image(DELETE, 22, {"id": 4, "name": "x"}),
-        Image(INSERT, 23, {"id": 11, "name": "new"}),
-    ]
-    directory = google_lake.stage({"shop.keyed": [Changes(ORDERS, images)], "shop.log": [Changes(log, images)]})
-    found = [report.way for report in google_lake.merge_staged(directory, ["shop.keyed", "shop.log"]).values()]
-    assert found == ["small", "small"]
-    assert all(each.skipped for each in google_lake.merge_staged(directory, ["shop.keyed", "shop.log"]).values())
-    assert (1, "one") in google_lake.rows("shop.keyed", "id", "name")
-    assert (4, "x") not in google_lake.rows("shop.keyed", "id", "name")
-    assert len(google_lake.rows("shop.log", "id")) == len(FIRST) + 3
+def test_google_both_ways_merge_one_table_in_turn(google_lake: Lake) -> None:
+    require_both_ways(google_lake)
 
 
 @pytest.mark.spark
@@ -95,7 +90,7 @@ def test_google_fault_a_task_that_outlives_its_killed_run_changes_nothing_twice(
     google_lake: Lake, tmp_path: Path, runs: list[BaseProcess]
 ) -> None:
     assert google_lake.spark.sessions_file is not None
-    make_tables(google_lake)
+    google_lake.merge({"shop.keyed": [Changes(ORDERS, FIRST)], "shop.log": [Changes(Schema(ORDERS.columns), FIRST)]})
     gate, directory = Gate(tmp_path, BEFORE), google_lake.stage(BOTH)
     run_killed_at(gate, google_lake, directory, runs)
     google_lake.spark.sessions_file.unlink()
@@ -106,6 +101,96 @@ def test_google_fault_a_task_that_outlives_its_killed_run_changes_nothing_twice(
     google_lake.merge({"shop.keyed": [Changes(ORDERS, [Image(INSERT, 31, {"id": 7, "name": "later"})])]})
     assert [row[0] for row in google_lake.rows("shop.log", "_sluice_order_key")] == KEYS_OF_LOG
     assert all(each.skipped for each in google_lake.merge_staged(directory, BOTH).values())
+
+
+class TokenServer:
+    """Answers requests for tokens as Google does. `asked`: how many it has answered."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> TokenServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}/token"
+
+    def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
+        tokens = self
+
+        class Answer(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                tokens.asked += 1
+                content = json.dumps({"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"}).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: object) -> None:
+                """Logs nothing."""
+
+        return Answer
+
+
+def account_key(tokens: str, address: str) -> dict[str, str]:
+    """Returns the key of an account whose tokens are at one URL and whose store is at another one."""
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
+    names = {"type": "service_account", "project_id": "shop", "client_id": "1", "client_email": "lake@shop.test"}
+    return {
+        **names,
+        "private_key_id": "1",
+        "private_key": private.decode(),
+        "token_uri": tokens,
+        "gcs_base_url": address,
+    }
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("option", ["google_service_account_key", "google_bearer_token"])
+def test_google_spark_sends_tokens_of_the_account_in_its_environment(
+    fake_gcs: FakeGcsServer, prefix: str, tmp_path: Path, option: str
+) -> None:
+    sent = list[bytes]()
+
+    def asked(piece: bytes) -> bytes:
+        sent.append(piece)
+        return piece
+
+    with Proxy(fake_gcs.port) as proxy, TokenServer() as tokens:
+        proxy.asked = asked
+        address = f"http://127.0.0.1:{proxy.port}"
+        key = account_key(tokens.url, address)
+        secrets = {"google_service_account_key": json.dumps(key), "google_bearer_token": TOKEN}
+        options = {option: secrets[option], "google_base_url": address}
+        server = SparkConnectServer(None, tmp_path / "spark", memory="1g", extras=("google",))
+        server.tell(spark_settings("google", options), spark_environment("google", options))
+        try:
+            server.start()
+            with open_sessions(SparkSettings(remote=server.url), 1) as (session,):
+                path = delta_path(f"{prefix}/t")
+                session.spark.sql(f"CREATE TABLE {path} USING delta AS SELECT 1 AS id").collect()
+                assert session.spark.table(path).count() == 1
+                told = " ".join(str(tuple(row)) for row in session.spark.sql("SET").collect())
+            told += " ".join(psutil.Process(server.pid).cmdline()) + server.log.read_text()
+        finally:
+            server.stop()
+    assert tokens.asked == (1 if option == "google_service_account_key" else 0)
+    requests = b"".join(sent).lower()
+    assert requests.count(f"authorization: bearer {TOKEN}".encode()) == requests.count(b" http/1.1\r\n") > 0
+    assert TOKEN not in told
+    assert key["private_key"].split()[5] not in told
 
 
 def test_google_equality_compares_a_lake_there(
@@ -128,15 +213,19 @@ def test_google_equality_compares_a_lake_there(
         shelf.drop()
 
 
-def test_google_check_reports_what_is_missing(google_config: SluiceConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_google_check_reports_what_is_missing(
+    google_config: SluiceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     staged = google_config.model_copy(update={"staging": f"{google_config.lake}/staged"})
     assert store_findings(staged, starts_spark=True) == ([], [])
     elsewhere = staged.model_copy(update={"lake": "gs://no-such-bucket/lake"})
     problems, _ = store_findings(elsewhere, starts_spark=True)
     assert ["cannot be read" in each for each in problems] == [True]
     monkeypatch.delenv("LAKE_ACCOUNT")
-    (problem,), _ = store_findings(staged, starts_spark=True)
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "empty"))
+    (problem,), (warning,) = store_findings(staged, starts_spark=True)
     assert "LAKE_ACCOUNT" in problem
+    assert "sluice setup --with google" in warning
 
 
 def test_google_a_lake_is_asked_by_names(

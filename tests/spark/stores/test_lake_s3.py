@@ -80,23 +80,27 @@ def s3_config(s3_store: S3Server, prefix: str, tmp_path: Path, monkeypatch: pyte
 @pytest.mark.servers
 @pytest.mark.spark
 def test_s3_both_ways_merge_one_table_in_turn(s3_lake: Lake) -> None:
+    require_both_ways(s3_lake)
+
+
+def require_both_ways(lake: Lake) -> None:
     log = Schema(ORDERS.columns)
-    s3_lake.way = "spark"
-    s3_lake.merge({"shop.keyed": [Changes(ORDERS, FIRST)], "shop.log": [Changes(log, FIRST)]})
+    lake.way = "spark"
+    lake.merge({"shop.keyed": [Changes(ORDERS, FIRST)], "shop.log": [Changes(log, FIRST)]})
     found = []
     for number, way in enumerate(("small", "spark", "small"), start=1):
-        s3_lake.way = "small" if way == "small" else "spark"
+        lake.way = "small" if way == "small" else "spark"
         images = [
             Image(UPDATE_AFTER, 10 * number + 1, {"id": 1, "name": way}),
             Image(DELETE, 10 * number + 2, {"id": 5 - number, "name": "x"}),
             Image(INSERT, 10 * number + 3, {"id": 10 + number, "name": "new"}),
         ]
-        directory = s3_lake.stage({"shop.keyed": [Changes(ORDERS, images)], "shop.log": [Changes(log, images)]})
-        found += [report.way for report in s3_lake.merge_staged(directory, ["shop.keyed", "shop.log"]).values()]
-        assert all(each.skipped for each in s3_lake.merge_staged(directory, ["shop.keyed", "shop.log"]).values())
+        directory = lake.stage({"shop.keyed": [Changes(ORDERS, images)], "shop.log": [Changes(log, images)]})
+        found += [report.way for report in lake.merge_staged(directory, ["shop.keyed", "shop.log"]).values()]
+        assert all(each.skipped for each in lake.merge_staged(directory, ["shop.keyed", "shop.log"]).values())
     assert found == ["small", "small", "spark", "spark", "small", "small"]
-    assert s3_lake.rows("shop.keyed", "id", "name") == [(0, "x"), (1, "small"), (11, "new"), (12, "new"), (13, "new")]
-    assert len(s3_lake.rows("shop.log", "id")) == len(FIRST) + 9
+    assert lake.rows("shop.keyed", "id", "name") == [(0, "x"), (1, "small"), (11, "new"), (12, "new"), (13, "new")]
+    assert len(lake.rows("shop.log", "id")) == len(FIRST) + 9
 
 
 @pytest.mark.servers

@@ -43,17 +43,17 @@ def test_s3_a_path_is_said_as_spark_calls_it(path: str, of_spark: str) -> None:
 )
 def test_s3_the_place_of_a_store_becomes_settings(options: dict[str, str], settings: dict[str, str]) -> None:
     secrets = {"aws_access_key_id": "AKIA-one", "secret_access_key": "secret-one", "AWS_SESSION_TOKEN": "token-one"}
-    assert spark_settings({**options, **secrets}) == {PREFIX + name: value for name, value in settings.items()}
+    assert spark_settings("s3", {**options, **secrets}) == {PREFIX + name: value for name, value in settings.items()}
 
 
 def test_s3_credentials_become_environment_and_nothing_else_does() -> None:
     options = {"ACCESS_KEY_ID": "a", "aws_secret_access_key": "b", "token": "c", "region": "eu", "endpoint": "http://x"}
-    assert spark_environment(options) == {
+    assert spark_environment("s3", options) == {
         "AWS_ACCESS_KEY_ID": "a",
         "AWS_SECRET_ACCESS_KEY": "b",
         "AWS_SESSION_TOKEN": "c",
     }
-    assert spark_environment({"region": "eu"}) == {}
+    assert spark_environment("s3", {"region": "eu"}) == {}
 
 
 def test_s3_an_error_shows_the_place_and_no_secret_also_of_an_option_that_is_not_known() -> None:

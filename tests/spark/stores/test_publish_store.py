@@ -87,6 +87,13 @@ def google_root(fake_gcs: FakeGcsServer) -> tuple[str, dict[str, str]]:
     return f"gs://{fake_gcs.bucket}/{uuid.uuid4().hex[:12]}", fake_gcs.options
 
 
+@pytest.fixture(params=["s3", "google"])
+def spark_root(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
+    """The stores for which Sluice starts Spark."""
+    found: tuple[str, dict[str, str]] = request.getfixturevalue(f"{request.param}_root")
+    return found
+
+
 @pytest.fixture(params=["s3", "azure", "google"])
 def root(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
     found: tuple[str, dict[str, str]] = request.getfixturevalue(f"{request.param}_root")
@@ -265,11 +272,11 @@ def test_store_a_run_that_stands_still_removes_no_file_of_the_table_that_another
 
 
 @pytest.mark.spark
-def test_s3_spark_goes_on_with_a_table_that_consists_of_what_was_read(
-    lake: Lake, s3_root: tuple[str, dict[str, str]]
+def test_store_spark_goes_on_with_a_table_that_consists_of_what_was_read(
+    lake: Lake, spark_root: tuple[str, dict[str, str]]
 ) -> None:
     """Spark reads the table, merges into it, and publishes it again. Both ways give the same rows."""
-    lake.root, lake.storage_options = s3_root
+    lake.root, lake.storage_options = spark_root
     holds = Holding(lake.folder / "held")
     found = {}
     for number, way in enumerate(("auto", "spark")):
@@ -286,11 +293,11 @@ def test_s3_spark_goes_on_with_a_table_that_consists_of_what_was_read(
 
 
 @pytest.mark.spark
-def test_s3_spark_makes_a_table_where_a_killed_publication_left_files(
-    lake: Lake, s3_root: tuple[str, dict[str, str]]
+def test_store_spark_makes_a_table_where_a_killed_publication_left_files(
+    lake: Lake, spark_root: tuple[str, dict[str, str]]
 ) -> None:
     """The snapshot that uploaded the files was canceled, so no publication removes them."""
-    lake.root, lake.storage_options, lake.way = *s3_root, "spark"
+    lake.root, lake.storage_options, lake.way = *spark_root, "spark"
     StoreFolder(lake.path(NAME), lake.storage_options).write(uploaded_name("0123456789ab", "0" * 32, 1), b"")
     lake.merge({NAME: [Changes(ORDERS, [image(INSERT, 10, 1, "merged")])]})
     assert lake.rows(NAME, "id") == [(1,)]

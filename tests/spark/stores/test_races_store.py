@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
 
 from benchmarks.servers.azurite.server import AzuriteServer
+from benchmarks.servers.fake_gcs.server import FakeGcsServer
 from benchmarks.servers.s3 import S3Server
 from sluice.batch_manifest.table_report import TableReport
 from sluice.object_stores.folder import StoreFolder
@@ -71,6 +73,11 @@ def in_s3(request: pytest.FixtureRequest, lake: Lake) -> Lake:
     return dataclasses.replace(lake, root=f"s3://{store.bucket}/{uuid.uuid4().hex[:12]}", storage_options=store.options)
 
 
+def in_google(request: pytest.FixtureRequest, lake: Lake) -> Lake:
+    store: FakeGcsServer = request.getfixturevalue("fake_gcs")
+    return dataclasses.replace(lake, root=f"gs://{store.bucket}/{uuid.uuid4().hex[:12]}", storage_options=store.options)
+
+
 def in_azure(request: pytest.FixtureRequest, lake: Lake) -> Lake:
     """Azurite has no endpoint for Spark, so Spark makes the table in a folder, which is then uploaded."""
     store: AzuriteServer = request.getfixturevalue("azurite")
@@ -82,7 +89,7 @@ def in_azure(request: pytest.FixtureRequest, lake: Lake) -> Lake:
     return there
 
 
-@pytest.fixture(params=["local", "s3", "azure"])
+@pytest.fixture(params=["local", "s3", "azure", "google"])
 def raced(request: pytest.FixtureRequest, lake: Lake) -> Lake:
     """Creates a lake whose table has the first two batches in two files."""
     lake.way = "small"
@@ -91,6 +98,8 @@ def raced(request: pytest.FixtureRequest, lake: Lake) -> Lake:
             return in_azure(request, lake)
         case "s3":
             lake = in_s3(request, lake)
+        case "google":
+            lake = in_google(request, lake)
     merge_first(lake)
     return lake
 
@@ -146,10 +155,11 @@ def test_store_a_small_merge_that_another_writer_came_before_is_done_again_and_c
 @pytest.mark.servers
 @pytest.mark.spark
 @pytest.mark.store
+@pytest.mark.parametrize("located", [in_s3, in_google])
 def test_store_merges_by_spark_and_compactions_replace_no_commit_of_each_other(
-    request: pytest.FixtureRequest, lake: Lake
+    request: pytest.FixtureRequest, lake: Lake, located: Callable[[pytest.FixtureRequest, Lake], Lake]
 ) -> None:
-    lake = dataclasses.replace(in_s3(request, lake), way="spark")
+    lake = dataclasses.replace(located(request, lake), way="spark")
     for number in (0, 1):
         lake.merge({NAME: batch(number, ("id",))})
     with Colleague(lake) as colleague:

@@ -1,4 +1,4 @@
-"""Tests Spark's commits to a Delta table in S3 while another writer commits the same version, or while the answer of the store is lost."""
+"""Tests Spark's commits to a Delta table in a store while another writer commits the same version, or the answer of the store is lost."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from benchmarks.servers.fake_gcs.server import FakeGcsServer
 from benchmarks.servers.s3 import S3Server
 from sluice.console.toolchain.ports import LOOPBACK
 from sluice.console.toolchain.spark.build_log_store import checksum, recorded_checksum
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.session import SparkSettings, open_sessions
+from sluice.spark_jobs.sql_text import delta_path
 from tests.parser.proxy import Proxy
 
 
-def test_the_jar_of_the_log_store_was_made_of_the_source_in_the_repository() -> None:
+def test_the_jar_of_the_log_stores_was_made_of_the_sources_in_the_repository() -> None:
     assert recorded_checksum() == checksum(), f"run {sys.executable} -m sluice.console.toolchain.spark.build_log_store"
 
 
 class Table:
-    """A Delta table in its own bucket, which Spark reaches over a proxy."""
+    """A Delta table that Spark reaches over a proxy."""
 
-    def __init__(self, store: S3Server) -> None:
-        self.bucket = f"commits-{uuid.uuid4().hex[:12]}"
-        self.url, self.options = f"s3://{self.bucket}/t", store.options
-        store.make_bucket(self.bucket)
+    scheme = "s3"
+
+    def __init__(self, bucket: str, folder: str, options: dict[str, str]) -> None:
+        self.bucket, self.options = bucket, options
+        self.url = f"{self.scheme}://{bucket}/{folder}"
         self.append(1)
 
     def append(self, number: int) -> None:
@@ -45,15 +48,63 @@ class Table:
     def commits(self) -> int:
         return deltalake.DeltaTable(self.url, storage_options=self.options).version()
 
+    def settings(self, port: int) -> dict[str, str]:
+        """Returns the settings by which Spark reaches the table at this port."""
+        return {f"fs.s3a.bucket.{self.bucket}.endpoint": f"http://{LOOPBACK}:{port}"}
+
+    def begins(self, request: bytes, version: int) -> bool:
+        """Returns whether the request begins to write a version of the table."""
+        return request.startswith(f"PUT /{self.bucket}/t/_delta_log/{version:020}.json".encode())
+
+    def writes(self, request: bytes) -> bool:
+        """Returns whether the request, which comes after `begins`, writes the content."""
+        return request.startswith(b"PUT ")
+
     def append_by_spark(self, spark: SparkConnectServer, proxy: Proxy, number: int) -> None:
         with open_sessions(SparkSettings(remote=spark.url), 1) as (session,):
-            session.spark.conf.set(f"fs.s3a.bucket.{self.bucket}.endpoint", f"http://{LOOPBACK}:{proxy.port}")
-            session.spark.sql(f"INSERT INTO delta.`s3a://{self.bucket}/t` VALUES ({number})").collect()
+            session.configure(self.settings(proxy.port))
+            session.spark.sql(f"INSERT INTO {delta_path(self.url)} VALUES ({number})").collect()
+
+
+class GoogleTable(Table):
+    """Google's client uploads a file by a request that names it, and others that have its content."""
+
+    scheme = "gs"
+
+    def settings(self, port: int) -> dict[str, str]:
+        # A client of an earlier statement would not use the proxy.
+        return {"fs.gs.impl.disable.cache": "true", "fs.gs.storage.root.url": f"http://{LOOPBACK}:{port}/"}
+
+    def begins(self, request: bytes, version: int) -> bool:
+        line = request.partition(b"\r\n")[0]
+        return line.startswith(b"POST ") and b"uploadType=resumable" in line and f"{version:020}.json".encode() in line
 
 
 @pytest.fixture
-def table(s3_store: S3Server) -> Table:
-    return Table(s3_store)
+def s3_table(s3_store: S3Server) -> Table:
+    bucket = f"commits-{uuid.uuid4().hex[:12]}"
+    s3_store.make_bucket(bucket)
+    return Table(bucket, "t", s3_store.options)
+
+
+@pytest.fixture
+def google_table(fake_gcs: FakeGcsServer) -> Table:
+    return GoogleTable(fake_gcs.bucket, uuid.uuid4().hex[:12], fake_gcs.options)
+
+
+STORES = {"s3": "s3_store", "google": "fake_gcs"}
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def table(request: pytest.FixtureRequest, store: str) -> Table:
+    found: Table = request.getfixturevalue(f"{store}_table")
+    return found
 
 
 class FirstCommit:
@@ -63,13 +114,14 @@ class FirstCommit:
         self, table: Table, version: int, *, before: Callable[[], None] = lambda: None, lost: bool = False
     ) -> None:
         self.seen = False
-        self._request = f"PUT /{table.bucket}/t/_delta_log/{version:020}.json".encode()
-        self._before, self._loses = before, lost
+        self._table, self._version = table, version
+        self._before, self._loses, self._begun = before, lost, False
 
     def asked(self, sent: bytes) -> bytes:
-        if sent.startswith(self._request) and not self.seen:
-            self.seen = True
+        if not self._begun and self._table.begins(sent, self._version):
+            self._begun = True
             self._before()
+        self.seen = self.seen or (self._begun and self._table.writes(sent))
         return sent
 
     def tamper(self, answer: bytes) -> bytes:
@@ -80,8 +132,8 @@ class FirstCommit:
 
 
 @pytest.fixture
-def proxy(s3_store: S3Server) -> Iterator[Proxy]:
-    with Proxy(s3_store.port) as made:
+def proxy(request: pytest.FixtureRequest, store: str) -> Iterator[Proxy]:
+    with Proxy(request.getfixturevalue(STORES[store]).port) as made:
         yield made
 
 

@@ -1,13 +1,8 @@
 package dev.sluice.storage;
 
 import io.delta.storage.HadoopFileSystemLogStore;
-import java.io.ByteArrayOutputStream;
-import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InterruptedIOException;
-import java.nio.charset.StandardCharsets;
-import java.nio.file.FileAlreadyExistsException;
-import java.util.Arrays;
 import java.util.Iterator;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataOutputStream;
@@ -20,9 +15,7 @@ import org.apache.hadoop.fs.Path;
  *
  * <p>Delta's own store for S3 looks whether the file exists and then writes it. A commit of another process in between is lost.
  *
- * <p>An error of a write does not tell whether the store has the file: the client repeats requests whose answers are lost, and the
- * repetition is refused because the first one succeeded. So after an error the store is asked for the file. A commit has an id of its
- * own, so a file with the same bytes is this commit.
+ * <p>After an error the store is asked for the file ({@link CommitFile}).
  *
  * <p>Needs Hadoop 3.4.2 or later.
  */
@@ -37,9 +30,9 @@ public final class ConditionalS3LogStore extends HadoopFileSystemLogStore {
   @Override
   public void write(Path path, Iterator<String> actions, Boolean overwrite, Configuration configuration) throws IOException {
     FileSystem store = path.getFileSystem(configuration);
-    byte[] content = joined(actions);
+    CommitFile commit = new CommitFile(store, path, actions);
     if (overwrite) {
-      put(store.create(path, true), content);
+      put(store.create(path, true), commit.content());
       return;
     }
     for (int attempt = 1; ; attempt++) {
@@ -47,17 +40,11 @@ public final class ConditionalS3LogStore extends HadoopFileSystemLogStore {
         FSDataOutputStreamBuilder<?, ?> builder = store.createFile(path);
         builder.overwrite(true);
         builder.must(CONDITIONAL, true);
-        put(builder.build(), content);
+        put(builder.build(), commit.content());
         return;
       } catch (IOException error) {
-        byte[] there = content(store, path);
-        if (there != null && Arrays.equals(there, content)) {
+        if (commit.isWritten(error)) {
           return;
-        }
-        if (there != null) {
-          FileAlreadyExistsException exists = new FileAlreadyExistsException(path.toString());
-          exists.initCause(error);
-          throw exists;
         }
         // The store refuses one of two requests at the same time, even if the other one fails then. A statement that was
         // interrupted must not commit any more.
@@ -82,22 +69,5 @@ public final class ConditionalS3LogStore extends HadoopFileSystemLogStore {
       throw error;
     }
     stream.close();
-  }
-
-  private static byte[] joined(Iterator<String> actions) {
-    ByteArrayOutputStream content = new ByteArrayOutputStream();
-    while (actions.hasNext()) {
-      content.writeBytes((actions.next() + "\n").getBytes(StandardCharsets.UTF_8));
-    }
-    return content.toByteArray();
-  }
-
-  /** Returns the bytes of a file, or null if there is none. */
-  private static byte[] content(FileSystem store, Path path) throws IOException {
-    try (var stream = store.open(path)) {
-      return stream.readAllBytes();
-    } catch (FileNotFoundException error) {
-      return null;
-    }
   }
 }

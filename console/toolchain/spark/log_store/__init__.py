@@ -1,12 +1,15 @@
-"""Contains the log store by which Spark commits to Delta tables in S3: its Java source, and the jar that `build_log_store` compiles from
-it.
+"""Contains the log stores by which Spark commits to Delta tables in S3 and Google Cloud Storage, and the class from which Google's client
+gets tokens: their Java sources, and the jar that `build_log_store` compiles from them.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("ConditionalS3LogStore.java")
+SOURCES = tuple(sorted(Path(__file__).parent.glob("*.java")))
 JAR = Path(__file__).with_name("sluice-log-store.jar")
-SETTING = "spark.delta.logStore.s3a.impl"
-CLASS = "dev.sluice.storage.ConditionalS3LogStore"
+# The store's name in `sluice setup --with` → Delta's setting for the scheme of its URLs, and the log store.
+SETTINGS = {
+    "s3": ("spark.delta.logStore.s3a.impl", "dev.sluice.storage.ConditionalS3LogStore"),
+    "google": ("spark.delta.logStore.gs.impl", "dev.sluice.storage.VerifiedGoogleLogStore"),
+}

@@ -1,0 +1,106 @@
+"""Tests Spark in each kind of store for which Sluice starts it: a run that is killed during a MERGE, OPTIMIZE and VACUUM."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+from sluice.object_stores.folder import StoreFolder
+from sluice.spark_jobs.errors import MergeError
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.maintain import rule
+from sluice.spark_jobs.maintain.tables import MaintainedTable, optimize, vacuum
+from sluice.spark_jobs.session import LakeSession
+from sluice.spark_jobs.table_owner import Owner
+from tests.spark.conftest import Lake
+from tests.spark.small.test_kill_fault import (
+    AFTER,
+    BOTH,
+    FIRST,
+    LOG,
+    ORDERS,
+    Gate,
+    require_all_once,
+    run_killed_at,
+    runs,
+)
+from tests.spark.staged import INSERT, LEDGER_ID, Changes, Image
+
+__all__ = ["runs"]
+pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.store]
+DURING = "during"
+STORES = {"s3": ("s3", "s3_store"), "google": ("gs", "fake_gcs")}
+
+
+@pytest.fixture(params=STORES)
+def store_lake(request: pytest.FixtureRequest, lake: Lake) -> Lake:
+    scheme, fixture = STORES[request.param]
+    store = request.getfixturevalue(fixture)
+    lake.root, lake.storage_options = f"{scheme}://{store.bucket}/{uuid.uuid4().hex[:12]}", store.options
+    lake.way = "spark"
+    return lake
+
+
+def run_by_spark(lake: Lake, directory: Path, gate: Gate) -> None:
+    """A run that reports its first commit before Spark executes it, or that stops after this commit."""
+    commit = LakeSession.commit
+
+    def gated(session: LakeSession, name: str, statement: str) -> None:
+        if gate.location == DURING:
+            gate.stands.touch()
+        commit(session, name, statement)
+        gate.stop_here(AFTER)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LakeSession, "commit", gated)
+        lake.merge_staged(directory, BOTH)
+
+
+@pytest.mark.parametrize("location", [DURING, AFTER])
+def test_store_fault_a_merge_by_spark_whose_run_is_killed_is_finished_by_the_next(
+    store_lake: Lake, tmp_path: Path, runs: list[BaseProcess], location: str
+) -> None:
+    """Spark may still execute the statement of the killed run, and commit it while the next run merges."""
+    store_lake.merge({"shop.keyed": [Changes(ORDERS, FIRST)], "shop.log": [Changes(LOG, FIRST)]})
+    gate, directory = Gate(tmp_path, location), store_lake.stage(BOTH)
+    run_killed_at(gate, store_lake, directory, runs, run_by_spark)
+    with contextlib.suppress(MergeError):  # The commit of the killed run came first. Sluice merges such a batch again.
+        store_lake.merge_staged(directory, BOTH)
+    store_lake.merge_staged(directory, BOTH)
+    require_all_once(store_lake)
+    assert all(each.skipped for each in store_lake.merge_staged(directory, BOTH).values())
+    require_all_once(store_lake)
+
+
+def test_store_files_are_joined_by_optimize_and_the_former_ones_removed_by_vacuum(
+    store_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "shop.log"
+    for number in range(4):
+        store_lake.merge({name: [Changes(LOG, [Image(INSERT, 10 * number + 1, {"id": number, "name": "x"})])]})
+    rows = [(number, "x") for number in range(4)]
+    assert store_lake.rows(name, "id", "name") == rows
+    table = MaintainedTable(
+        owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=name),
+        path=store_lake.path(name),
+        storage_options=store_lake.storage_options,
+        fence=BY_HAND,
+    )
+    monkeypatch.setattr(rule, "SMALL_FILES_MAX", 1)
+    joined = optimize(store_lake.spark, table, wanted=True)
+    assert joined is not None
+    assert (joined.act, joined.after.files) == ("compact", 1)
+    assert joined.before.files > 1
+    removed = vacuum(store_lake.spark, table, 0.0, logged=0.0, log_days=1)
+    assert removed is not None
+    assert removed.removed_files >= joined.before.files
+    folder = StoreFolder(store_lake.path(name), store_lake.storage_options)
+    assert len([each for each in folder.sizes() if each.endswith(".parquet") and "_delta_log" not in each]) == 1
+    assert store_lake.rows(name, "id", "name") == rows
+    later = [Changes(LOG, [Image(INSERT, 91, {"id": 9, "name": "later"})])]
+    assert store_lake.merge({name: later})[name].way == "spark"
+    assert store_lake.rows(name, "id", "name") == [*rows, (9, "later")]
