@@ -102,6 +102,12 @@ class StoreFolder:
 
         return put_new(f"{self.url}/{name}", content, self._options)
 
+    def why_no_put_new(self, name: str) -> str:
+        """Returns why `put_new` cannot write this file, as far as a request that reads shows it; empty if no reason is known."""
+        from sluice.object_stores.store_requests import why_refused  # noqa: PLC0415  as in `put_new`
+
+        return why_refused(f"{self.url}/{name}", self._options)
+
     def put_file(self, file: Path, name: str = "") -> None:
         """Uploads one file. `name`: its name in the store, if that is not the file's own name."""
         self._put(file, name or file.name)

@@ -2,6 +2,7 @@
 
 - `put_new` writes a file unless it exists, and the store decides. pyarrow has no such request. It is used for the first commit of a Delta
   table, for which `deltalake` has no function: it refuses properties that it does not know.
+- `why_refused` tests whether requests like those of `put_new` can be made, before large files are uploaded for them.
 - `remove_files` removes files in Azure, where pyarrow may abort the process if a file does not exist any more."""
 
 from __future__ import annotations
@@ -52,6 +53,21 @@ def put_new(url: str, content: bytes, options: Mapping[str, str]) -> bool:
         except (AlreadyExistsError, PreconditionError):
             return False
     return True
+
+
+def why_refused(url: str, options: Mapping[str, str]) -> str:
+    """Returns why this client cannot read a file's size; empty if it can, or if the file does not exist. `options`: as in `put_new`.
+
+    Its library knows no profiles of AWS, for example, and not all values of `conditional_put`.
+    """
+    try:
+        with _as_store_error(url, options):
+            store, path = _bucket(url, options)
+            with contextlib.suppress(FileNotFoundError, NotFoundError):
+                obstore.head(store, path)
+    except StoreError as error:
+        return str(error)
+    return ""
 
 
 def remove_files(url: str, names: Iterable[str], options: Mapping[str, str]) -> None:

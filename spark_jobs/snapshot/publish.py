@@ -134,6 +134,7 @@ def publish(
     if history is not None:
         announce(history, given.record(label))
     why = whole_files.why_not(given, before, session.defaults_of_tables())
+    why = why or whole_files.why_no_commit(given, storage_options)
     there = before
     free = before.exists or whole_files.clear(given, session.fence, storage_options)
     properties = _properties(given, before)

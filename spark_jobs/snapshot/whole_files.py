@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from sluice.batch_manifest.values import LakeColumn
 from sluice.object_stores.files import is_in_store
 from sluice.object_stores.folder import StoreFolder
-from sluice.spark_jobs.durable_lake import local_folder
+from sluice.spark_jobs.durable_lake import LOG, local_folder
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.snapshot.buffered_keys import BufferedKeys
 from sluice.spark_jobs.snapshot.publication import Publication, is_partial
@@ -42,7 +42,7 @@ from sluice.spark_jobs.snapshot.table_files import (
 from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.tables.delta_table import DeltaSnapshot, wanted_columns
 from sluice.spark_jobs.tables.file_statistics import statistics
-from sluice.spark_jobs.tables.new_table import Contents, first_commit, make_table
+from sluice.spark_jobs.tables.new_table import FIRST_COMMIT, Contents, first_commit, make_table
 from sluice.spark_jobs.tables.table_in_store import TableInStore, clear_path
 from sluice.spark_jobs.targets.ways import CONFIGURED, PLAIN_NAME, PLAIN_TYPES, UNSAFE_KEYS
 
@@ -130,6 +130,14 @@ def _has_marks(given: Publication, footer: pq.FileMetaData) -> bool:
         if (word.min, word.max) != (READ, READ):
             return False
     return True
+
+
+def why_no_commit(given: Publication, storage_options: Mapping[str, str]) -> str:
+    """Returns why this process cannot make the first commit of a table in a store; empty if it can, or if the table is in a folder."""
+    if not is_in_store(given.target.path):
+        return ""
+    why = StoreFolder(given.target.path, storage_options).why_no_put_new(f"{LOG}/{FIRST_COMMIT}")
+    return f"the run has no access of its own to the store ({why})" if why else ""
 
 
 def make_of_files(

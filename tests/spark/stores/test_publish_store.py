@@ -21,6 +21,7 @@ from sluice.object_stores.folder import StoreFolder
 from sluice.object_stores.stored_files import StoredFiles
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.snapshot import whole_files
 from sluice.spark_jobs.snapshot.publication import Publication, PublishedSnapshot
 from sluice.spark_jobs.snapshot.publish import publish
 from sluice.spark_jobs.snapshot.table_files import FilesInStore
@@ -234,6 +235,25 @@ def test_store_identity_what_lies_where_the_table_goes_is_left_to_spark(reading:
     with pytest.raises(AttributeError):  # There is no such Spark.
         reading.publish(100)
     assert list(reading.table.sizes()) == ["notes.txt"]
+
+
+def test_s3_a_store_that_refuses_the_client_of_the_run_is_left_to_spark_before_anything_is_uploaded(
+    tmp_path: Path, s3_root: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = reading_in(tmp_path)
+    found.lake.root, options = s3_root
+    found.lake.storage_options = options
+    reading = StoreReading(found, uploads=False)
+    reading.reading.chunk(1, [{"id": 1, "value": "read"}])
+    given = reading.publication(100)
+    assert whole_files.why_no_commit(given, options) == ""
+    why = whole_files.why_no_commit(given, {**options, "aws_secret_access_key": "another-secret"})
+    assert "the run has no access of its own to the store" in why
+    assert "another-secret" not in why
+    monkeypatch.setattr(StoreFolder, "why_no_put_new", lambda *_: "no such profile")
+    with pytest.raises(AttributeError):  # no such Spark
+        reading.publish(100)
+    assert reading.table.sizes() == {}
 
 
 def fenced(refusal: Callable[[], str]) -> NoSpark:
