@@ -186,7 +186,7 @@ def test_admin_a_stop_is_kept_and_a_start_ends_it(house: House) -> None:
     status = json.loads(RUNNER.invoke(app, ["status", "--json"]).output)
     web = next(each for each in status["destinations"] if each["name"] == "web")
     assert web["state"] == "STOPPED"
-    assert "`sluice instance start web` starts it" in web["reason"]
+    assert "start it with `sluice instance start web`" in web["reason"]
     assert house.call("restart", "web")[0] == 1, "it is stopped"
     assert house.reads("shop")
     code, said = house.call("start", "web", "--json")

@@ -72,7 +72,7 @@ def test_ddl_swaps_of_copies_that_are_not_followed_re_snapshot_the_table(
         record = records.get(name)
         assert record is not None
         assert (
-            f"replaced the table, and Sluice did not follow every row of the copy {captured.database}.{TOOLS[tool][0]}"
+            f"the copy {captured.database}.{TOOLS[tool][0]} replaced the table, and Sluice did not follow every row"
             in record.reason
         )
     finally:

@@ -116,7 +116,7 @@ def test_failover_what_is_purged_comes_from_the_archive_and_then_from_the_server
     needed = names[names.index(begin.file) + 1]
     (kept,) = (tmp_path / "archive").glob(f"{needed}*")
     hidden = kept.rename(tmp_path / kept.name)
-    captured.refused(f"lacks number {int(needed.rpartition('.')[2])}")
+    captured.refused(f"lacks the file with number {int(needed.rpartition('.')[2])}")
     foreign_file = tmp_path / "archive" / needed
     foreign_file.write_bytes(b"\xfebin" + bytes(200))
     captured.refused("is not a binlog file")
