@@ -57,13 +57,15 @@ OWN_SPARK = "tests/spark/versions/"
 # A broker of tests/brokers/conftest.py.
 USES_BROKER = re.compile(r"\b(ApicurioServer|KafkaServer|PulsarServer|RabbitServer|RocketServer)\b")
 WHOLE_STACK = re.compile(r"\bKillBench\b|\"sluice\.console\.main\"")
+# The tests of this folder install the wheel into an environment of its own, once in each worker that runs them.
+PACKAGE = "tests/package/"
 # Started first, so that no worker runs one of them at the end. A folder means the groups of its files.
 LONGEST = (
     "stacks",
     "spark",
     "brokers",
     "tests/spark/versions",
-    "tests/package",
+    PACKAGE,
     "tests/acceptance",
     "tests/orchestration",
     "tests/spark",
@@ -86,8 +88,10 @@ SHORTEST = "tests/style"
 def group_of(file: str) -> str:
     """Returns the group of a test file. One worker runs all tests of a group. These are groups: all whole stacks, which would otherwise
     slow each other down; most tests of tests/spark and all other tests with the shared Spark, because a Spark starts and warms up slowly;
-    the brokers. Any other file is a group of its own, because its tests share what they start.
+    the brokers; the tests of the installed wheel. Any other file is a group of its own, because its tests share what they start.
     """
+    if file.startswith(PACKAGE):
+        return PACKAGE
     text = (ROOT / file).read_text()
     if file.startswith("tests/acceptance/") and WHOLE_STACK.search(text):
         return "stacks"

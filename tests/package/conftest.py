@@ -23,6 +23,12 @@ FOREIGN_VARIABLES = (
     "DAGSTER_HOME",
     "SLUICE_TEST_QUICK",
 )
+KERNELS = """
+from sluice.console.toolchain.cache import locked, open_cache
+from sluice.console.toolchain.kernels import compile_kernels
+with locked(cache := open_cache()):
+    compile_kernels(cache, print)
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +57,8 @@ class Installed:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     """Installs the wheel without extras, with the versions in uv.lock, which this machine has already. The environment is removed at once,
     because it has 13 000 files.
+
+    Its kernels are copied from the cache, as `sluice setup` does, because compiling them takes more than a minute.
     """
     folder = tmp_path_factory.mktemp("package")
     uv("build", "-q", "--out-dir", str(folder / "dist"))
@@ -61,5 +69,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     uv("venv", "-q", "--python", sys.executable, str(environment))
     python = str(environment / "bin" / "python")
     uv("pip", "install", "-q", "--python", python, "--constraint", str(constraints), str(wheel))
-    yield Installed(wheel, environment)
+    made = Installed(wheel, environment)
+    provided = made.python(folder, KERNELS)
+    assert provided.returncode == 0, provided.stderr
+    yield made
     shutil.rmtree(environment)
