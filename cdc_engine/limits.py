@@ -47,7 +47,7 @@ SOURCE_WATCH_SECONDS = 60.0  # How often a second connection queries the source'
 WATCH_AGAIN_SECONDS = 3.0
 # How often the Delta tables are checked between runs. An unchanged table costs two stat calls.
 LAKE_WATCH_SECONDS = 30.0
-# The longest time without a tick before it is reported. Dagster begins a tick every 5 s; a busy daemon may be late.
+# If an engine's sensor has not ticked for this long, a problem is reported. Dagster begins a tick every 5 s; a busy daemon may be late.
 TICK_SILENCE_SECONDS_MAX = 90.0
 # How long a failed tick counts as a sign that the daemon runs. Failed ticks are up to 300 s apart.
 TICK_FAILED_SECONDS_MAX = 400.0

@@ -49,6 +49,6 @@ class OtherSpark:
         return target / "pyspark"
 
 
-# In 3.5.6 and 3.5.7, Delta 3.3 cannot replace a table (delta-io/delta#4671).
+# Not Spark 3.5.6 or 3.5.7: with these, Delta 3.3 cannot replace a table (delta-io/delta#4671).
 SPARK35 = OtherSpark("spark35", "3.5.5", "6effc9ce98edf231f4d683fd14f7270629bf8458c628d6a2620ded4bb34f3cb9", False)
 SPARK40 = OtherSpark("spark40", "4.0.1", "9d1f22d994f60369228397e3479003ffe2dd736ba79165003246ff7bd48e2c73", True)

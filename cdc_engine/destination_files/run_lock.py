@@ -148,7 +148,7 @@ def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -
 
     try:
         with contextlib.suppress(MetaError):
-            lock.try_acquire()  # From now on this process watches the renewals of another holder.
+            lock.try_acquire()  # If another run holds the lock, this process now watches whether that run renews it.
         yield why_not
     finally:
         lock.release()

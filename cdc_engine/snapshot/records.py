@@ -142,7 +142,9 @@ class SnapshotRecords:
         return self._placed(record.name, f"{record.snapshot_id}-chunks-{record.generation}")
 
     def reading(self) -> Lock:
-        """Returns the lock of the run that reads and publishes. It is free if no run does, whatever Dagster's state is."""
+        """Returns the lock that a run holds while it reads and publishes snapshots. If no run does so, the lock is free, even if Dagster
+        still shows such a run as started.
+        """
         return open_lock(self._location, READING)
 
     def take_reading(self) -> Lock | None:

@@ -36,4 +36,7 @@ def consumer_forget(
         screen.print("nothing was changed")
         return
     forget(directory, client_id)
-    screen.print(f"{destination}: the engine removes consumer {client_id} at once, or when it starts", markup=False)
+    screen.print(
+        f"{destination}: the engine removes consumer {client_id} now if the engine runs, otherwise at its next start",
+        markup=False,
+    )

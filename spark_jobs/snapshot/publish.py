@@ -166,7 +166,7 @@ def publish(
         table_rows=size.rows if size else None,
         table_bytes=size.bytes if size else None,
         way="spark" if why else "files",
-        reason=why or "the files of the chunks became the files of the table",
+        reason=why or "the Parquet files that the snapshot wrote were added to the table as they are, without Spark",
     )
 
 

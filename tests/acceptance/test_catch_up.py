@@ -106,7 +106,9 @@ def test_catch_up_merges_up_to_a_time_the_end_and_gtids_and_leaves_nothing_runni
     config = load_config(conf)
 
     began = server_time(server)[:SECOND]
-    wait_for("the binlog began in an earlier second", lambda: server_time(server)[:SECOND] > began)
+    wait_for(
+        "the server's clock has passed the second of the last INSERT", lambda: server_time(server)[:SECOND] > began
+    )
     moment, end = server_time(server), binlog_end(server)
     execute(server, "INSERT INTO idle.t VALUES (4, 4)")
 

@@ -31,7 +31,8 @@ def test_a_destination_begins_at_the_time_that_conf_names_backfill(
 ) -> None:
     server: DatabaseServer = request.getfixturevalue(kind)
     captured = Captured(tmp_path, server)
-    captured.run("FLUSH BINARY LOGS")  # Binlog that other tests wrote with future times is before this file.
+    # Begins a new binlog file, because earlier files may have transactions of other tests with commit times in the future.
+    captured.run("FLUSH BINARY LOGS")
     base = int(time.time()) + 1000
     for number in range(4):
         insert_at(captured, number, base + 10 * number)

@@ -147,7 +147,7 @@ def counted() -> Iterator[Counted]:
 
 
 def growth(tmp_path: Path, act: Callable[[Path, int], Counted]) -> float:
-    """Returns by which factor the function calls of `act` grow from FEW tables to MANY; 2.0 if they are in proportion to the tables.
+    """Returns the number of function calls of `act` with MANY tables, divided by the number with FEW. It is 2.0 if calls grow as tables do.
 
     `act`: makes a destination with a number of tables in a folder, and returns what it counted there.
     """

@@ -14,7 +14,7 @@ from sluice.console.toolchain.shared_kernels import SharedKernels
 
 
 class Room:
-    """A package with two files with kernels, of which one uses a constant from a third file. The rehearsal compiles what is missing."""
+    """A copy of the package `binlog`: two files have kernels, and one of them imports a constant from a third file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.said, self.rehearsals = folder / "binlog", list[str](), 0

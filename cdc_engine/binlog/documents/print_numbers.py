@@ -163,7 +163,8 @@ def group_value(buffer: Bytes, at: Integer, size: Integer, first: bool, inverted
 
 @kernel
 def print_group(out: Bytes, first: Integer, at: Integer, value: Integer, digits: Integer, whole: bool) -> Integer:
-    """Writes a group of digits. Omits leading zeros of the whole part. `first`: where the number's digits begin in `out`."""
+    """Writes one group of digits of a DECIMAL to `out`, and returns the offset after them. `whole`: the group is before the decimal point,
+    so leading zeros of the number are omitted. `first`: the offset of the number's first digit."""
     if whole and at == first:
         return print_digits(out, at, value, digits_of(value)) if value else at
     return print_digits(out, at, value, digits)

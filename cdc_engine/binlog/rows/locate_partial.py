@@ -43,7 +43,8 @@ from sluice.cdc_engine.binlog.rows.locate_diffs import (
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
 ABSENT = -2  # The start of a value that the image omits.
-# Results in addition to those of `locate` and `locate_diffs`: why an event cannot be decoded. cursor[3] is then the index of the column.
+# Results of `locate_partial` besides those of `locate` and `locate_diffs`. Each says why an event cannot be decoded, and cursor[3] has the
+# index of the column that is the cause.
 KEY_ABSENT, VALUE_ABSENT, DEFAULT_UNKNOWN, GENERATED_ABSENT, REPLACE_POSSIBLE, ALL_ABSENT, DOCUMENT_ABSENT = range(
     10, 17
 )

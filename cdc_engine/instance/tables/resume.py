@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 def facts_of(source: Source, *files: str) -> ServerFacts:
-    """Asks the source, over a connection of its own, for its facts and for the creation times of `files`. Raises SourceConnectionError."""
+    """Opens a connection, and reads the source's settings and state and the creation times of `files`. Raises SourceConnectionError."""
     connection = SourceConnection(source)
     try:
         return read_facts(connection, *files)

@@ -42,7 +42,7 @@ def test_ddl_the_servers_schema_answers_until_another_statement_touches_the_tabl
         assert schema_now(asked, "meta_live", "never_was", now) is None
         with played.connection.cursor() as cursor:
             cursor.execute("FLUSH BINARY LOGS")
-        assert schema_now(asked, "meta_live", "t", now) is None, "the place is in an older file"
+        assert schema_now(asked, "meta_live", "t", now) is None, "the position is not in the current binlog file"
 
 
 def test_ddl_a_statement_no_rule_reads_is_answered_at_the_live_end_once_and_for_all(
