@@ -194,7 +194,9 @@ def _merged(
         reference = BatchReference.from_config(context.op_config)
         check_tags(reference, context.run.tags)
         if reference.destination != destination:
-            raise BatchReferenceError(f"{reference} is not of {destination}, whose job this is; nothing was written")
+            raise BatchReferenceError(
+                f"{reference} does not belong to {destination}, the destination of this job; nothing was written"
+            )
         say, run = context.log.info, context.run.run_id
         if config.destinations[destination].runs == DRAIN:
             claim, unreported = claim_of(context.instance, run), Unreported(context.instance, destination)

@@ -30,7 +30,7 @@ def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
             what="read the rows of tables",
             job=f"{snapshot_name(destination)}_job",
             remedy=(
-                "Sluice tries again, and changes of these tables are buffered meanwhile: correct what it names; "
+                "Sluice tries again, and changes of these tables are buffered until then: correct the cause; "
                 f"`sluice snapshot cancel {destination} TABLE` ends a snapshot"
             ),
             matters=functools.partial(_snapshot_is_open, directory),
@@ -74,8 +74,8 @@ def _operation(operation: rows.OperationKind, what: str, meanwhile: str) -> RunK
 
 def _start_again(job: str, meanwhile: str) -> str:
     return (
-        f"{meanwhile}: correct what it names, then start the job {job} again in Dagster's UI. This is reported until one of "
-        "its runs succeeds, or until the failed ones are deleted there"
+        f"{meanwhile}: correct the cause, then start the job {job} again in Dagster's UI. This is reported "
+        "until one of its runs succeeds, or until the failed runs are deleted there"
     )
 
 

@@ -32,8 +32,9 @@ def engine_sensor(line: DestinationSensor, job: MergeJob, host: Callable[[], Eng
         minimum_interval_seconds=INTERVAL_SECONDS_MIN,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
-            f"Runs the engine of {line.destination}: acks what runs have merged, rolls back what failed, hands out the next batch. "
-            "Testing it here is harmless; switching it off stops the merging and loses nothing."
+            f"Runs the engine of {line.destination}: acks merged batches, rolls failed batches back, and "
+            "hands out the next batch. A test of the sensor here is harmless. If the sensor is switched off, "
+            "merges stop, and no change is lost."
         ),
     )
     def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:

@@ -81,7 +81,9 @@ class BatchReference:
         """
         names = {field.name for field in dataclasses.fields(cls)}
         if set(config) != names:
-            raise BatchReferenceError(f"a batch is named by {sorted(names)}, not by {sorted(config)}")
+            raise BatchReferenceError(
+                f"a reference to a batch must have the fields {sorted(names)}, and has {sorted(config)}"
+            )
         for name, value in config.items():
             wanted = int if name in {"batch", "first_end", "delivery"} else str
             if type(value) is not wanted:

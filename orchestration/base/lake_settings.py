@@ -73,10 +73,10 @@ def several_sparks(config: SluiceConfig) -> str:
         return ""
     what = f"spark.master {config.spark.master}" if config.spark.master else f"spark.remote {config.spark.remote}"
     return (
-        f"the lake is in S3, `meta` of kind {config.meta.kind} is for several hosts, and {what} is a Spark of each host: one "
-        "that is paused during a commit can overwrite a commit of another host. Start one Spark Connect server for all hosts "
-        "and name it by the same address in spark.remote everywhere; with one host alone, name that host there, or keep "
-        "`meta` in files"
+        f"the lake is in S3, `meta` of kind {config.meta.kind} is for several hosts, and {what} is a separate "
+        "Spark server on each host: a server that is paused during a commit can overwrite a commit of "
+        "another host. Start one Spark Connect server for all hosts, and write the same address in "
+        "spark.remote on every host. With only one host, write the name of that host, or keep `meta` in files"
     )
 
 

@@ -336,7 +336,8 @@ def no_publish(
 ) -> PublishOutcome:
     """Implements `Publish` for definitions without a Spark."""
     raise MergeFailedError(
-        f"{record.name} of {destination} cannot be published: these definitions have no Spark; `sluice up` starts those that have"
+        f"{record.name} of {destination} cannot be published, because these definitions have no Spark; "
+        "`sluice up` starts definitions with Spark"
     )
 
 

@@ -62,7 +62,9 @@ def equality_check(
     if not tables_of:
         return None
     specs = [
-        dg.AssetCheckSpec(EQUAL_CHECK, asset=key, description=f"The Delta table of {_named(names)} has its rows.")
+        dg.AssetCheckSpec(
+            EQUAL_CHECK, asset=key, description=f"The Delta table of {_named(names)} has the same rows as the source."
+        )
         for key, names in tables_of.items()
     ]
 

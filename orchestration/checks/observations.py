@@ -111,8 +111,9 @@ def behind(lag_seconds: float, lag_seconds_max: float) -> str:
     if lag_seconds <= lag_seconds_max:
         return ""
     return (
-        f"{BEHIND}: what the source committed more than {lag_seconds_max:g} s ago (lag_seconds_max) is not in the lake; the plot of "
-        "lag_seconds shows for how long, the check `running` and the runs of the merge job why"
+        f"{BEHIND}: changes that the source committed more than {lag_seconds_max:g} s ago (lag_seconds_max) "
+        "are not in the lake; the plot of lag_seconds shows since when, and the check `running` and the runs "
+        "of the merge job show why"
     )
 
 

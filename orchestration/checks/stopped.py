@@ -66,7 +66,7 @@ def destination_checks(
         dg.AssetCheckSpec(
             LAG_CHECK,
             asset=engine,
-            description=f"What was committed {late_after:g} s ago (lag_seconds_max) is in the lake.",
+            description=f"Changes that the source committed {late_after:g} s ago (lag_seconds_max) are in the lake.",
         ),
         *(dg.AssetCheckSpec(TABLE_CHECK, asset=key, description=_taken(keys.get(table_of[key]))) for key in table_of),
         *(
@@ -208,7 +208,7 @@ def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = 
         unsaid_seconds = age_seconds if age_seconds > STATUS_SECONDS_MAX else 0.0
         late = behind(float(record["lag_seconds"]) + unsaid_seconds, lag_seconds_max)
     except FileNotFoundError:
-        return {"": f"STOPPED: {path} does not exist: no engine has run yet, `sluice up` starts it"}
+        return {"": f"STOPPED: {path} does not exist: no engine has run yet; start the engine with `sluice up`"}
     except (OSError, ValueError, KeyError, TypeError) as error:
         return {"": f"UNKNOWN: {path} cannot be read: {type(error).__name__}: {error}"}
     stopped |= {LAG: late} if late else {}
@@ -219,7 +219,7 @@ def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = 
     if abs(age_seconds) > STATUS_SECONDS_MAX:
         return {
             **stopped,
-            "": f"STOPPED: no engine has written {path} for {age_seconds:.0f} s; `sluice up` starts it",
+            "": f"STOPPED: no engine has written {path} for {age_seconds:.0f} s; start the engine with `sluice up`",
         }
     if state not in HEALTHY_STATES:
         return {**stopped, "": why_engine_stopped(directory.name, state, reason)}

@@ -116,7 +116,7 @@ class EngineProcess:
             lines = self.log.read_text(errors="replace").strip().splitlines()
         except OSError:
             lines = []
-        return f"{lines[-1][:LOG_LINE_MAX] if lines else 'without a word'} (log: {self.log})"
+        return f"{lines[-1][:LOG_LINE_MAX] if lines else 'the log has no line'} (log: {self.log})"
 
 
 def is_wanted(data_dir: Path, now: float | None = None) -> bool:

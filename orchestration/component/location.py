@@ -143,7 +143,7 @@ def _discover(config: SluiceConfig) -> None:
         try:
             discover(config, name)
         except (SluiceError, OSError) as error:
-            log.warning("%s: its tables are not known yet, for %s", name, error)
+            log.warning("%s: the tables of the destination are not known yet, because of an error: %s", name, error)
 
 
 def _digest_of_tables(config: SluiceConfig, destination: str) -> str:

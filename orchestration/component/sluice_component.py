@@ -86,10 +86,11 @@ class SluiceComponent(dg.Component, Resolvable):
         """Returns the definitions. Raises ConfigurationError, which lists all errors in the settings."""
         root = Path(context.project_root)
         if bool(self.conf) == bool(self.destinations):
-            raise ConfigurationError("SluiceComponent: set `conf` or `destinations`, one of them")
+            raise ConfigurationError("SluiceComponent: set either `conf` or `destinations`")
         if self.conf and self.settings:
             raise ConfigurationError(
-                "SluiceComponent: `settings` belong to inline `destinations`; with `conf` write them there"
+                "SluiceComponent: `settings` belong to inline `destinations`; with `conf`, write them in "
+                "sluice.yaml of that folder"
             )
         files = folder_texts(root / self.conf) if self.conf else inline_texts(root, self.settings, self.destinations)
         translations = Translations(self.translation, self.source_translation)

@@ -50,8 +50,8 @@ def prune(
     run_storage, event_storage = instance.run_storage, instance.event_log_storage
     if not isinstance(run_storage, SqlRunStorage) or not isinstance(event_storage, SqlEventLogStorage):
         raise MergeFailedError(
-            f"old runs stay, because Dagster's storage is {type(event_storage).__name__}, which is in no SQL database: set `dagster.prune` "
-            'to "" in conf/sluice.yaml and bound it with its own means'
+            f"old runs stay, because Dagster's storage is {type(event_storage).__name__}, which is not an SQL database: set "
+            '`dagster.prune` to "" in conf/sluice.yaml, and limit the size of the storage by its own means'
         )
     now = clock()
     is_old = functools.partial(retention.is_old, now=now)

@@ -49,8 +49,8 @@ def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
         raise ConfigurationError(f"{path} cannot be read: {type(error).__name__}") from error
     if len(token) < TOKEN_LENGTH_MIN:
         raise ConfigurationError(
-            f"{path} has fewer than {TOKEN_LENGTH_MIN} characters, which is too short for a token: remove it, and `sluice "
-            "engine` makes another"
+            f"{path} has fewer than {TOKEN_LENGTH_MIN} characters, which is too short for a token: remove it, "
+            "and `sluice engine` creates a new one"
         )
     return token
 
@@ -90,7 +90,8 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigurationError(
-            f"engine: {path} cannot be read ({error.strerror}): correct the path in conf/sluice.yaml, or give permission"
+            f"engine: {path} cannot be read ({error.strerror}): correct the path in conf/sluice.yaml, or "
+            "permit reading this file"
         ) from error
 
 

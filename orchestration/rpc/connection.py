@@ -74,11 +74,14 @@ class Connection:
         code = error.code() if isinstance(error, grpc.Call) else None
         details = (error.details() or "") if isinstance(error, grpc.Call) else type(error).__name__
         known = {
-            grpc.StatusCode.UNAUTHENTICATED: "refuses the token: it was restarted meanwhile, or the two sides have different tokens",
+            grpc.StatusCode.UNAUTHENTICATED: "refuses the token: the process was restarted, or the two sides have different tokens",
             grpc.StatusCode.DEADLINE_EXCEEDED: (
-                f"has not answered for {seconds:g} s: it hangs, or its machine cannot be reached"
+                f"has not answered for {seconds:g} s: the process hangs, or its machine cannot be reached"
             ),
-            grpc.StatusCode.UNIMPLEMENTED: f"is of another version of Sluice, or is none ({details})",
-            grpc.StatusCode.UNAVAILABLE: f"does not answer ({details}): `sluice engine` starts one there, `sluice up` on this host",
+            grpc.StatusCode.UNIMPLEMENTED: f"is of another version of Sluice, or is not an engine process ({details})",
+            grpc.StatusCode.UNAVAILABLE: (
+                f"does not answer ({details}): start an engine process with `sluice engine` on that host, or with "
+                "`sluice up` on this host"
+            ),
         }
         return f"the engine's process at {self.address} {known.get(code, f'fails ({code}: {details})')}"

@@ -133,7 +133,7 @@ class RemoteHost:
         if now - self._differs_since.setdefault(destination, now) < DIFFERS_SECONDS_MAX:
             return ()
         there = f"{file_of(destination)} in conf/ differs between this host and the engine host at {self._last[destination].address}"
-        remedy = 'make both equal; if they are, press "Reload" of the code location in Dagster'
+        remedy = 'make both files equal; if they are equal, press "Reload" of the code location in Dagster'
         return (f"{there}, so batches would not be merged as they were staged: {remedy}",)
 
     def close(self) -> None:

@@ -82,6 +82,7 @@ class _Endpoint:
 
     def _away(self, why: str) -> EngineAwayError:
         return EngineAwayError(
-            f"the engine of {self._destination} is in Dagster's code server, and {why}; for runs on other hosts set "
-            "engine: {kind: remote} with TLS in conf/sluice.yaml (docs/deployment.md), on the code server's host start it with `sluice up`"
+            f"the engine of {self._destination} is in Dagster's code server, and {why}; for runs on other "
+            "hosts set engine: {kind: remote} with TLS in conf/sluice.yaml (docs/deployment.md); on the "
+            "code server's host, start the code server with `sluice up`"
         )

@@ -82,7 +82,9 @@ def open_run_endpoint(host: Callable[[], EngineHost], directory: Path) -> None:
         _run_endpoints[0].open_for(directory)
     except (OSError, SluiceError) as error:
         _log.warning(
-            "the RPC endpoint of %s cannot be opened: %s; each of its runs merges one batch", directory.name, error
+            "the RPC endpoint of %s cannot be opened: %s; each run of the destination merges only one batch",
+            directory.name,
+            error,
         )
 
 

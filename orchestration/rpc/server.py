@@ -70,18 +70,19 @@ class RpcServer:
             return int(self._server.add_secure_port(address, credentials))
         except RuntimeError as error:  # gRPC raises RuntimeError if the port is not available.
             raise ConfigurationError(
-                f"no engine can be served at {address}: another program has the port, or the address is not of this host; "
-                "stop that program, or set engine.listen in conf/sluice.yaml"
+                f"the RPC endpoint of the engines cannot listen at {address}: another program has the port, "
+                "or the address is not of this host; stop that program, or set engine.listen in "
+                "conf/sluice.yaml"
             ) from error
 
     def _answer(self, request: Record, context: Any) -> Record:
         given = dict(context.invocation_metadata()).get("authorization", "")
         if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is not that of this server")
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the request does not have the token of this server")
         if request.get("form") != FORM or request.get("method") not in METHODS:
             context.abort(
                 grpc.StatusCode.UNIMPLEMENTED,
-                f"this server reads requests of form {FORM} only: run one version of Sluice on both sides",
+                f"this server reads only requests of form {FORM}: run the same version of Sluice on both sides",
             )
         try:
             engine = self._engines.get_or_start(str(request["destination"]))

@@ -32,7 +32,7 @@ class CatchUp(dg.Config):
     """The config of a run, which the launchpad shows."""
 
     destination: str = ""  # `with_destination` replaces this field and accepts only names from conf/.
-    seconds_max: float = Field(default=3600.0, ge=0.0, description="How long to wait; 0: no limit.")
+    seconds_max: float = Field(default=3600.0, ge=0.0, description="Seconds after which the run fails. 0: no limit.")
 
 
 def catch_up_job(settings: SluiceConfig) -> dg.JobDefinition:
@@ -60,8 +60,8 @@ def catch_up_job(settings: SluiceConfig) -> dg.JobDefinition:
     @dg.job(
         name=JOB,
         executor_def=dg.in_process_executor,
-        description="Waits until the lake has everything that the source had when the run began, and fails if a table has stopped. "
-        "A schedule of it, or a job after it, reads a lake that is complete up to then.",
+        description="Waits until the lake has everything that the source had when the run began, and fails if a table "
+        "has stopped. A job that starts after this job reads a lake that is complete up to that time.",
     )
     def job() -> None:
         wait()

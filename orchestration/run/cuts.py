@@ -83,7 +83,9 @@ def _recorded_tables(
             raise
         except Exception as error:  # An error of any kind concerns only this table.
             if name not in stopped:
-                odd.append(table_error(name, error, "its version for the consistent snapshot cannot be found"))
+                odd.append(
+                    table_error(name, error, "the version of a table for the consistent snapshot cannot be found")
+                )
         else:
             current_states[name], side_tables[name] = one
     if odd:

@@ -34,7 +34,7 @@ class Attached:
 def why_leave(run: Attached) -> str:
     """Returns why the run takes no further batch, as the end of a sentence; empty if it takes another batch."""
     if run.seconds >= run.seconds_max:
-        return f"it has been attached for {run.seconds:.0f} s, and another run replaces it"
+        return f"the run has been attached for {run.seconds:.0f} s, and another run replaces it"
     if run.idle_seconds >= run.idle_seconds_max:
         return f"no changes arrived for {run.idle_seconds:.0f} s"
     return ""

@@ -95,7 +95,8 @@ class Unreported:
             ]
         except (ManifestError, KeyError, TypeError, ValueError) as error:
             say(
-                f"a run ended before it reported what it merged, and Dagster does not show it, because it cannot be read: {error}"
+                "a run ended before it reported what it merged, and Dagster does not show the merge, because "
+                f"the report cannot be read: {error}"
             )
             return []
 
@@ -199,11 +200,11 @@ def _settled(work: DrainRun, engine: Callable[[], RunEngine], reference: BatchRe
         _answered(lambda: engine().ack(reference))
     except BatchNotFoundError:
         work.say(
-            f"{reference} was settled by another process; if it was rolled back, it is handed out again, and merging it again "
-            "changes nothing"
+            f"{reference} was acked or rolled back by another process; a batch that was rolled back is handed "
+            "out again, and merging it again applies no change twice"
         )
     except SluiceError as error:
-        work.say(f"this run ends: {error}; what it merged is settled by the next tick")
+        work.say(f"this run ends: {error}; the next tick settles what the run merged")
         return False
     return True
 

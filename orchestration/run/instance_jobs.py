@@ -40,12 +40,12 @@ class Instance(dg.Config):
     act: InstanceAct = Field(
         default=InstanceAct.start,
         description=(
-            "start: changes nothing for an engine that runs. stop: it stays stopped, over restarts and on every host, until it is started. "
-            "release: another host takes it."
+            "start: changes nothing if the engine runs. stop: the engine stays stopped, over restarts and on "
+            "every host, until it is started. release: another host takes the destination."
         ),
     )
     destination: str = ""  # `with_destination` replaces this field and accepts only names from conf/.
-    wait_seconds: float = Field(default=acts.WAIT_SECONDS, description="How long to wait for the result.")
+    wait_seconds: float = Field(default=acts.WAIT_SECONDS, description="Seconds to wait for the result.")
 
 
 def instance_job(settings: SluiceConfig) -> dg.JobDefinition:

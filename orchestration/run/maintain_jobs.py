@@ -36,11 +36,11 @@ UNDER_WAY = [  # While a run is in one of these states, the schedule requests no
 class Maintenance(dg.Config):
     """The config of a run, which the launchpad shows."""
 
-    tables: list[str] = Field(default=[], description='"database.table" each; all that the lake has if empty.')
+    tables: list[str] = Field(default=[], description='Tables, as "database.table". Default: all tables in the lake.')
     optimize: bool = Field(default=True, description="Rewrite files where the benefit is large enough.")
-    force: bool = Field(default=False, description="Rewrite them also where the benefit is still small.")
+    force: bool = Field(default=False, description="Rewrite files also where the benefit is small.")
     vacuum: bool = Field(
-        default=False, description="Remove files that left their table longer ago than the retention in conf/."
+        default=False, description="Remove files that left the table longer ago than the retention in conf/."
     )
 
 
@@ -79,8 +79,9 @@ def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.J
         executor_def=dg.in_process_executor,
         tags={TAG: destination},
         description=(
-            f"Maintains the Delta tables of {destination} between its merges: rewrites small files, and files with rows that "
-            "are marked as deleted, where the benefit is large enough, and removes files that nothing needs any more."
+            f"Maintains the Delta tables of {destination} between its merges: rewrites small files, and files "
+            "with rows that are marked as deleted, where the benefit is large enough, and removes files that "
+            "no table version within the retention needs."
         ),
     )
     def job() -> None:
@@ -91,7 +92,10 @@ def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.J
 
 DESCRIPTIONS = {
     "optimize": "Compacts small files of the Delta tables of {}. Switched on by `maintenance.optimize` in conf/.",
-    "vacuum": "Removes files of the Delta tables of {} that no version in retention needs. Switched on by `maintenance.vacuum` in conf/.",
+    "vacuum": (
+        "Removes files of the Delta tables of {} that no version within the retention needs. Switched on by "
+        "`maintenance.vacuum` in conf/."
+    ),
 }
 
 
@@ -122,10 +126,10 @@ def _schedule(  # noqa: PLR0917  two callers, above
         lost = [each for each in open_runs if each.start_time and time.time() - each.start_time > LOST_SECONDS]
         for each in lost:
             context.instance.report_run_failed(
-                each.dagster_run, "it has lasted for a day, so its process must have ended"
+                each.dagster_run, "the run has lasted for a day, so its process must have ended"
             )
         if len(open_runs) > len(lost):
-            return dg.SkipReason(f"a run of {job.name} is under way")
+            return dg.SkipReason(f"a run of {job.name} is in progress")
         return dg.RunRequest(run_config=dg.RunConfig(ops={maintain_name(destination): given}))
 
     return dg.ScheduleDefinition(

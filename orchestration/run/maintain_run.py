@@ -90,7 +90,7 @@ def run_maintenance(  # noqa: PLR0917  its dependencies and listeners
             # If another table is inside this table's folder, VACUUM would regard its files as unreferenced.
             if clash := clashes.get((request.destination, name)):
                 given = dataclasses.replace(request, vacuum=False)
-                failed[name] = f"VACUUM left it out: {clash}"
+                failed[name] = f"VACUUM did not process the table: {clash}"
                 say(f"{name}: {failed[name]}")
             try:
                 table = _table(config, request.destination, name, run)
@@ -125,7 +125,7 @@ def _sentence(error: Exception) -> str:
         return error.reason
     if isinstance(error, MergeFailedError):
         return str(error)
-    return f"it could not be maintained: {type(error).__name__}: {error}"
+    return f"the table could not be maintained: {type(error).__name__}: {error}"
 
 
 def sentence_of(made: Maintained) -> str:
@@ -141,7 +141,8 @@ def _names(config: SluiceConfig, request: MaintainRequest) -> list[str]:
     there = LakeTables(config.destination_dir(request.destination)).names
     if unknown := sorted(set(request.tables) - set(there)):
         raise ConfigurationError(
-            f"{', '.join(unknown)}: {request.destination} has no such table in the lake; it has {', '.join(there) or 'none yet'}"
+            f"{', '.join(unknown)}: the lake of {request.destination} has no such table; its tables: "
+            f"{', '.join(there) or 'none yet'}"
         )
     return sorted(request.tables) or there
 

@@ -115,8 +115,8 @@ def take(ports: Ports, config: SluiceConfig, reference: BatchReference, say: Cal
                 return
             if time.monotonic() >= deadline:
                 raise MergeFailedError(
-                    f"nothing was written: the engine did not fix the end of {reference} ({error}); the batch is handed "
-                    "out again, and nothing has to be done"
+                    f"nothing was written: the engine did not fix the end of {reference} ({error}); Sluice "
+                    "hands the batch out again by itself"
                 ) from error
         else:
             return
@@ -144,7 +144,8 @@ def only_writer(
         try:
             if ports.files().run_lock_held(directory):
                 say(
-                    f"another run of {destination} merges or publishes; waiting for it, {RUN_LOCK_SECONDS_MAX:g} s at most"
+                    f"another run of {destination} merges or publishes; waiting until it ends, "
+                    f"{RUN_LOCK_SECONDS_MAX:g} s at most"
                 )
             lock = ports.files().run_lock(directory, RUN_LOCK_SECONDS_MAX)
             fence = stack.enter_context(lock)
@@ -162,7 +163,7 @@ def only_writer_of_rows_read(
     """
     with only_writer(ports, config, destination, say) as fence:
         if why := ports.conf_changed(destination):
-            raise MergeFailedError(f"{why} since this run began and read; nothing was written: start it again")
+            raise MergeFailedError(f"{why} since this run began to read; nothing was written: start the run again")
         yield fence
 
 
@@ -182,8 +183,8 @@ def merge_one(
     head = _head(ports, directory, reference)
     if head.appendable:
         raise MergeFailedError(
-            f"the end of {reference} is not fixed, because no run has taken it; nothing was written. "
-            "The batch is handed out again, and nothing has to be done"
+            f"the end of {reference} is not fixed, because no run has taken it; nothing was written. Sluice "
+            "hands the batch out again by itself"
         )
     say(f"merging {reference}: {head.rows} rows, {head.bytes} bytes, tables {', '.join(head.tables) or 'none'}")
     failpoints.reach(failpoints.BEFORE_MERGE)
@@ -210,8 +211,9 @@ def merge_one(
     stored = config.ledger_location(reference.destination).staged_url(reference.ledger, head.path)
     if stored and not config.ledger_location(reference.destination).is_apart and not (directory / HEAD).is_file():
         raise MergeFailedError(
-            f"{directory} does not have {HEAD}: this host does not see the engine's folder, which with meta kind {config.meta.kind} "
-            "has the records of snapshots, and nothing was written; use meta kind sql or zookeeper, or mount <data_dir>/engine here"
+            f"{directory} does not have {HEAD}: this host cannot see the engine's folder, which with "
+            f"meta kind {config.meta.kind} has the records of snapshots, and nothing was written; set "
+            "`meta.kind` to sql or zookeeper, or mount <data_dir>/engine on this host"
         )
     order = MergeOrder(
         config=config,

@@ -49,7 +49,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
 
         reading = SnapshotRecords(config.destination_dir(destination)).take_reading()
         if reading is None:
-            context.log.info("another run reads the rows of %s; this one has nothing to do", destination)
+            context.log.info("another run reads the rows of %s, so this run has nothing to do", destination)
             return
         listener = _SnapshotListener(context, config, destination, ports)
         callbacks = SnapshotCallbacks(

@@ -133,7 +133,7 @@ def settings_unread(name: str, error: Exception) -> TableError:
     """Returns the merge error for a table whose target cannot be built."""
     from sluice.spark_jobs.session import table_error  # noqa: PLC0415  pyspark takes a second to import
 
-    return table_error(name, error, "its settings and paths cannot be read")
+    return table_error(name, error, "the settings and paths of a table cannot be read")
 
 
 def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:

@@ -48,6 +48,9 @@ def observed(record: dict[str, Any]) -> dict[str, dg.MetadataValue[Any]]:
         **{name: dg.MetadataValue.float(float(record[name])) for name in NUMBERS if name in record},
         "state": dg.MetadataValue.text(str(record.get("state", "UNKNOWN"))),
         "reason": dg.MetadataValue.text(
-            str(record.get("reason") or ("none" if record else "no engine has run yet; `sluice up` starts it"))
+            str(
+                record.get("reason")
+                or ("none" if record else "no engine has run yet; start the engine with `sluice up`")
+            )
         ),
     }

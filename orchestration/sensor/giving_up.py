@@ -34,4 +34,4 @@ def _in_a_row(name: str, runs: Sequence[Mapping[str, TableFailure]]) -> int:
 
 
 def _sentence(why: TableFailure, tries: int) -> str:
-    return why.reason if why.for_good else f"{why.reason} ({tries} runs in a row could not merge it)"
+    return why.reason if why.for_good else f"{why.reason} ({tries} runs in a row could not merge the table)"

@@ -55,7 +55,7 @@ class RunRecord:
     @property
     def takes_it_next(self) -> str:
         """The reason why a tick requests no run and leaves the batch to this draining run."""
-        return f"run {self.run_id[:8]} drains and takes it next"
+        return f"run {self.run_id[:8]} drains and takes the batch next"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,11 +121,17 @@ def overdue(run: RunRecord) -> str:
     """Returns a sentence that says why a run must be ended, or an empty text if it may continue."""
     rule = RULES[run.status]
     if rule.lock_free_seconds_max is not None and run.lock_free_seconds > rule.lock_free_seconds_max:
-        return f"Dagster shows it as {run.status.value}, but no process has had the run lock for {run.lock_free_seconds:.0f} s"
+        return (
+            f"Dagster shows the run as {run.status.value}, but no process has had the run lock for "
+            f"{run.lock_free_seconds:.0f} s"
+        )
     if rule.silent_seconds_max is not None and run.silent_seconds > rule.silent_seconds_max:
-        return f"Dagster shows it as {run.status.value}, but it has reported nothing for {run.silent_seconds:.0f} s"
+        return (
+            f"Dagster shows the run as {run.status.value}, but the run has reported nothing for "
+            f"{run.silent_seconds:.0f} s"
+        )
     if rule.state_seconds_max is not None and run.state_seconds > rule.state_seconds_max:
-        return f"it has been {run.status.value} for {run.state_seconds:.0f} s"
+        return f"the run has been {run.status.value} for {run.state_seconds:.0f} s"
     return ""
 
 

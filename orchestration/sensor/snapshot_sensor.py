@@ -49,8 +49,8 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
         minimum_interval_seconds=INTERVAL_SECONDS_MIN,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
-            f"Starts the snapshots of tables of {destination} that were requested. Switching it off pauses them; changes are "
-            "buffered meanwhile and nothing is lost."
+            f"Starts the snapshots of tables of {destination} that were requested. If the sensor is switched "
+            "off, snapshots pause, and changes are buffered: no change is lost."
         ),
     )
     def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -64,7 +64,7 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
         try:
             open_now = look().open()
             if not open_now:
-                return dg.SkipReason("no snapshot is under way")
+                return dg.SkipReason("no snapshot is in progress")
             newest = context.instance.get_run_records(dg.RunsFilter(job_name=job.name), limit=RUNS_LOOKED_AT)
             _end_lost_runs(context.instance, newest, SnapshotRecords(config.destination_dir(destination)))
             if not all(each.dagster_run.is_finished for each in newest):
@@ -88,7 +88,7 @@ def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord],
         begun = time.time() - (each.start_time or time.time())
         if each.dagster_run.status in HAS_PROCESS and begun > LOST_SECONDS and not records.are_read():
             instance.report_run_failed(
-                each.dagster_run, ("its process has ended without an end of the run; the next run continues")
+                each.dagster_run, ("the process of this run ended without reporting an end; the next run continues")
             )
 
 
@@ -100,7 +100,7 @@ def why_none_is_due(open_now: Iterable[tuple[SnapshotRecord, StepDecision]]) -> 
             waits.append(f"{record.name}: {decision.why}")
         elif decision.step != SnapshotStep.NOTHING:
             return ""
-    return first_of(waits, "; ") if waits else "no snapshot is under way"
+    return first_of(waits, "; ") if waits else "no snapshot is in progress"
 
 
 def first_of(texts: Sequence[str], between: str) -> str:

@@ -174,7 +174,10 @@ class Ticker:
         except EngineStartingError as error:
             return _answer(f"STARTING: {error}; the next tick tries again", [], cursor)
         except CanalServiceError as error:
-            answer = f"{error.code}: {error}; it was settled elsewhere in this moment, and the next tick tries again"
+            answer = (
+                f"{error.code}: {error}; another process acked the batch or rolled it back at this moment, and "
+                "the next tick tries again"
+            )
         except SluiceError as error:
             answer = trouble = f"{error.code}: {error}"
         older: dict[str, str] = {}
@@ -230,7 +233,7 @@ class Ticker:
         taken = runs.of_batch(BatchReference.of(self._line.destination, batch))
         if isinstance(decide(taken), Reissue):
             return ""
-        return f"a run has taken delivery {batch.delivery} meanwhile; the next tick settles it"
+        return f"a run has just taken delivery {batch.delivery}; the next tick settles it"
 
     def _leave_to_draining(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
         """Waits while a draining run is attached and no batch is in flight, because that run gets the next batch. Returns why the tick
@@ -238,7 +241,7 @@ class Ticker:
         """
         while self._line.drains and engine.outstanding() is None and (draining := runs.draining()):
             if time.monotonic() >= deadline - HAND_OUT_RESERVE_SECONDS:
-                return f"run {draining[0].run_id[:8]} drains and takes what comes"
+                return f"run {draining[0].run_id[:8]} drains and takes the next batches"
             self._pause(DRAINING_LOOK_SECONDS)
         return ""
 
@@ -342,6 +345,6 @@ def _recycled() -> str:
     if "--heartbeat" not in sys.argv:
         return ""
     return (
-        "; the program that started this code server replaces it again and again, which ends the engine in it: start "
-        "`dagster api grpc` yourself and name it as grpc_server in workspace.yaml"
+        "; the program that started this code server replaces it again and again, which ends the engine: "
+        "start `dagster api grpc` yourself, and name that server as grpc_server in workspace.yaml"
     )

@@ -111,7 +111,7 @@ def test_it_says_how_it_is_and_listens_to_what_it_is_told(subject: Subject) -> N
     assert type(status.state) is str, "it goes into Dagster's metadata, which takes no other type"
     assert status.ring_bytes_max > 0
     assert (status.stopped_tables, status.troubles) == ((), ())
-    subject.engine.tell_failing("2 runs in a row could not merge it")
+    subject.engine.tell_failing("2 runs in a row could not merge the table")
     assert subject.engine.directory.is_dir()
 
 

@@ -109,7 +109,7 @@ def changes_of(
         if (other.path, other.over) != (table.path, table.over):
             settings = "catalog.views" if table.over else "catalog.schema or catalog.table"
             what = f"{other.of} and {'the view of ' if table.over else ''}{table.of}"
-            clashes[table.identifier] = f"{what} have this name there: set {settings} in conf/sluice.yaml"
+            clashes[table.identifier] = f"{what} have the same name in the catalog: set {settings} in conf/sluice.yaml"
     register = tuple(
         dataclasses.replace(table, before=known.tables[name].path if name in known.tables else "")
         for name, table in first.items()

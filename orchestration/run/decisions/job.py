@@ -57,13 +57,13 @@ class Decision(dg.Config):
     position: str = Field(
         default="",
         description=(
-            "For approve and resume: the position that show gives for the statement or the stop. If the table has another one by then, the "
-            "decision is refused."
+            "For approve and resume: the position that show gives for the statement or the stop. If the "
+            "table is now at another statement or stop, the decision is refused."
         ),
     )
     plan: str = Field(default="", description="For approve: one of the plans that show lists.")
     consumer: int = Field(default=0, description="For forget: the consumer's number.")
-    reason: str = Field(default="", description=f"Why, for whoever reads it later: the run's tag {REASON_TAG}.")
+    reason: str = Field(default="", description=f"Why you decide this. Stored as the tag {REASON_TAG} of the run.")
 
 
 CHANGE_NOTHING = {Act.show, Act.plan_repair}
@@ -94,7 +94,9 @@ def problem_of(decision: Decision) -> str:
     if act not in CHANGE_NOTHING and not reason:
         return "`reason` is empty: write why this is decided"
     return (
-        "" if reason.isprintable() else "`reason` has a line break or a character that cannot be shown: write one line"
+        ""
+        if reason.isprintable()
+        else "`reason` has a line break or a character that cannot be printed: write one line"
     )
 
 
@@ -127,8 +129,9 @@ def decide_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
         name=JOB,
         executor_def=dg.in_process_executor,
         description=(
-            "Launched as it is, shows what waits for a decision, what each decision would do, and links to the launchpad with its config. "
-            "Approves a schema change, resumes a stopped table, repairs rows that differ, or forgets a consumer."
+            "With the default config, shows what waits for a decision, what each decision would do, and "
+            "links to the launchpad with its config. Approves a schema change, resumes a stopped table, "
+            "repairs rows that differ, or forgets a consumer."
         ),
     )
     def job() -> None:
@@ -165,11 +168,12 @@ def _resume(directory: Path, decision: Decision) -> str:
     stop = stopped_table.stop_of(directory, decision.table, position=decision.position)
     if stop.state in OF_THE_LAKE:
         raise ActRefusedError(
-            f"{decision.table} stopped because of its Delta table ({stop.state}): `sluice schema resume {directory.name} "
-            f"{decision.table}` looks at that table first; Materialize of its asset re-snapshots it"
+            f"{decision.table} stopped because of its Delta table ({stop.state}): `sluice schema resume "
+            f"{directory.name} {decision.table}` checks the Delta table first; Materialize of the table's "
+            "asset re-snapshots the table"
         )
     stopped_table.resume(directory, decision.table, position=decision.position)
-    return f"{code(decision.table)}: continues from its stop at {stop.position} ({stop.state})"
+    return f"{code(decision.table)}: continues from the position of its stop, {stop.position} ({stop.state})"
 
 
 def _forget(directory: Path, decision: Decision) -> str:

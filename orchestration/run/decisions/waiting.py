@@ -65,7 +65,7 @@ class WaitingDecisions:
             seen += [f"{what}: {plan}: {does}" for what, plans in record.items for plan, does in plans.items()]
             lines = [f"**{code(name)}**: {code(record.statement)} at {code(record.position)}"]
             if each.approved:
-                lines.append(f"It is approved as {code(each.approved)}; the engine has not read that yet.")
+                lines.append(f"It is approved as {code(each.approved)}; the engine has not read the approval yet.")
             for what, plans in record.items:
                 lines.append(
                     "\n".join([f"- {code(what)}", *(f"    - {code(plan)}: {does}" for plan, does in plans.items())])
@@ -87,10 +87,10 @@ class WaitingDecisions:
         stopped = f"- **{code(name)}** ({stop.state}): {stop.reason}."
         if stop.state in OF_THE_LAKE:
             return f"{stopped} resume is refused here: {way_out(stop.state, self.destination, name)}"
-        done = f"continues from its stop at {position} and reads what follows again"
+        done = f"continues from the position of its stop, {position}, and reads the later changes again"
         seen = (f"{name} stopped ({stop.state}): {stop.reason}", f"resume: it {done}")
         link = self._decide("resume", seen, act="resume", table=name, position=position)
-        already = ". A resume is requested; the engine has not read that yet" if requested else ""
+        already = ". A resume is requested; the engine has not read the request yet" if requested else ""
         return f"{stopped} {link} {done}{already}"
 
     def _differing(self) -> Iterator[str]:
@@ -131,10 +131,10 @@ class WaitingDecisions:
         cursors = {each.client_id: str(each.cursor) for each in ledger.consumers}
         cursors |= {each.client_id: str(each.cursor) for each in ledger.group_consumers}
         for client_id, cursor in cursors.items():
-            does = f"deletes its cursor ({cursor}); the consumer then starts as a new one"
+            does = f"deletes its cursor ({cursor}); the consumer then starts as a new consumer"
             seen = (f"consumer {client_id}: forget {does}",)
             link = self._decide("forget", seen, act="forget", consumer=client_id)
-            already = ". That is requested; the engine has not read it yet" if client_id in requested else ""
+            already = ". This is requested; the engine has not read the request yet" if client_id in requested else ""
             yield f"- {client_id}: {link} {does}{already}"
 
 

@@ -128,5 +128,7 @@ class _Backfill:
         for name, why in reading.refused.items():
             self._run.listener.say(f"{name} is left out: {why}")
         if not reading.tables:
-            self._run.listener.say("no table has changes in that interval, apart from those left out: nothing to merge")
+            self._run.listener.say(
+                "no table has changes in the interval, except tables that are left out: nothing to merge"
+            )
         return dict.fromkeys(reading.tables)

@@ -65,24 +65,25 @@ def path_of(config: SluiceConfig, request: BackfillRequest) -> str:
     instead.
     """
     if len(request.tables) != 1:
-        raise ConfigurationError("--into builds one table: name its origin with --tables DATABASE.TABLE")
+        raise ConfigurationError("--into builds one table: name the captured table with --tables DATABASE.TABLE")
     if not NAME.fullmatch(request.into):
         raise ConfigurationError(f"--into {request.into!r} is not of the form DATABASE.TABLE")
     if not config.destinations[request.destination].table(*request.tables[0].split(".", 1)).current_state:
         raise ConfigurationError(
-            f"{request.tables[0]} has no current-state table to begin with: query its history or its change log instead "
-            "(`sluice sql`)"
+            f"{request.tables[0]} has no current-state table from which a past state could be built: query "
+            "its history or its change log instead (`sluice sql`)"
         )
     if target(config, request.destination, request.tables[0]).shard is not None:
         raise ConfigurationError(
-            f"{request.tables[0]} is a shard, and its Delta table has rows of others: query its earlier versions with Delta's "
-            "time travel"
+            f"{request.tables[0]} is a shard, and its Delta table has rows of other shards: query its earlier "
+            "versions with Delta's time travel"
         )
     database, _, table = request.into.partition(".")
     path = config.table_path(request.destination, database, table)
     if path in _taken(config):
         raise ConfigurationError(
-            f"--into {request.into} is the path of a captured table, or of its change log or history; name another"
+            f"--into {request.into} is the path of a captured table, or of its change log or history; name "
+            "another table"
         )
     return path
 
@@ -223,7 +224,10 @@ def _build(
     past = folder / "past.parquet"
     images = folded(name, segments, past, up_to, changed_in=((-1, up_to),)).segment if segments else None
     at = f"{position} ({time_text(request.to_us)})" if request.to_us is not None else str(position)
-    comment = f"{name} as it was at {at}: version {base.version} and what came after it, by `sluice backfill --into`; nothing writes to it."
+    comment = (
+        f"{name} as it was at {at}: version {base.version} and later changes, built by `sluice backfill --into`. "
+        "Sluice does not write to this table again."
+    )
     live = _live(config, request, base.ledger)
     rows = build(
         PastState(
@@ -241,7 +245,7 @@ def _build(
             lambda: (
                 ""
                 if folder.is_dir()
-                else f"another backfill has removed {folder}, which this one wrote to: start it again"
+                else f"another backfill has removed {folder}, to which this backfill wrote: start the backfill again"
             )
         ),
     )

@@ -42,7 +42,7 @@ TAG = "sluice/rows"
 DAYS_ON_OFFER = 31
 WAIT_SECONDS = 6 * 3600.0  # The longest wait for another operation on the destination's rows.
 FROM_TIME = "-1h"
-TABLES = '"database.table" each; all that are captured if empty'
+TABLES = 'Tables, as "database.table". Default: all captured tables'
 REPORTED_AS = {BackfillRequest: "changes of a past interval applied again", RepairRequest: "repaired"}
 Request = BackfillRequest | RepairRequest | SnapshotRequest
 Metadata = dict[str, dg.MetadataValue[Any]]
@@ -68,7 +68,7 @@ class RowsConfig(dg.Config):
     )
     destination: str = ""  # `with_destination` replaces this field and accepts only names from conf/.
     tables: list[str] = Field(default=[], description=f"{TABLES}.")
-    only_plan: bool = Field(default=False, description="Report what would be done; change nothing.")
+    only_plan: bool = Field(default=False, description="Report what the run would do; change nothing.")
     from_time: str = Field(
         default="",
         description=(
@@ -77,7 +77,7 @@ class RowsConfig(dg.Config):
         ),
     )
     to_time: str = Field(
-        default="", description="For a backfill: changes before this time, in the same form; up to now if empty."
+        default="", description="For a backfill: changes before this time, in the same form. Default: up to now."
     )
     run: str = Field(
         default="",
@@ -96,8 +96,8 @@ class RowsConfig(dg.Config):
     into: str = Field(
         default="",
         description=(
-            'For a backfill: "database.table" that is built from the one table in `tables`, as it was at `to_time`; the live table is not '
-            "changed."
+            'For a backfill: "database.table" that is built from the one table in `tables`, as it was at `to_time`; the captured table '
+            "does not change."
         ),
     )
     archive: str = Field(
@@ -118,7 +118,7 @@ class RowsConfig(dg.Config):
     )
     settle_seconds: float = Field(
         default=RepairRequest.settle_seconds,
-        description="For a repair: how long to wait until the merges have reached the source.",
+        description="For a repair: seconds to wait until the lake has reached the position of the comparison.",
     )
 
 
@@ -145,7 +145,7 @@ def request_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> Request:
     others = set().union(*FIELDS.values()) - FIELDS[given.operation]
     if unfit := [each for each in sorted(others) if getattr(given, each) != getattr(default, each)]:
         raise ConfigurationError(
-            f"a {given.operation.value} has no {', '.join(unfit)}: leave that out, or choose another operation"
+            f"a {given.operation.value} has no {', '.join(unfit)}: leave these fields out, or choose another operation"
         )
     match given.operation:
         case OperationKind.repair:
@@ -168,10 +168,10 @@ def _changes_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> Backfil
     destination, tables = one_destination(given.destination, config.destinations), tuple(given.tables)
     if sum(map(bool, (given.from_time or given.to_time, given.run, given.gtids))) > 1:
         raise ConfigurationError(
-            "the changes are named by from_time and to_time, or by run, or by gtids: leave the others empty"
+            "name the changes by from_time and to_time, or by run, or by gtids, and leave the other fields empty"
         )
     if given.gtids and given.into:
-        raise ConfigurationError("into builds a table as it was at a time: name from_time and to_time instead of gtids")
+        raise ConfigurationError("into builds a table as it was at a time: set from_time and to_time instead of gtids")
     if given.run:
         return backfill_of_run(config, destination, given.run, tables, given.into)
     if given.gtids:
@@ -201,10 +201,11 @@ def rows_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
         executor_def=dg.in_process_executor,
         tags={TAG: "yes"},
         description=(
-            "Makes rows of the lake right while the stream continues: newer rows stay, deleted rows stay deleted. `operation: backfill` "
-            "applies the changes of an interval of the past again, as `sluice backfill` does; `operation: repair` reads the rows that "
-            "differ from the source again, as `sluice repair` does; `operation: snapshot` requests a snapshot, as `sluice snapshot "
-            "start` does."
+            "Corrects rows of the lake while the stream continues: newer rows stay, deleted rows stay "
+            "deleted. `operation: backfill` applies the changes of an interval of the past again, as `sluice "
+            "backfill` does; `operation: repair` reads the rows that differ from the source again, as "
+            "`sluice repair` does; `operation: snapshot` requests a snapshot, as `sluice snapshot start` "
+            "does."
         ),
     )
     def job() -> None:

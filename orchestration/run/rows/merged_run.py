@@ -33,7 +33,9 @@ def backfill_of_run(
     """
     captured = [each.name for each in read_tables(config.destination_dir(destination))]
     if unknown := sorted(set(tables) - set(captured)):
-        raise ConfigurationError(f"{', '.join(unknown)}: not captured; `sluice schema show {destination}` lists tables")
+        raise ConfigurationError(
+            f"{', '.join(unknown)}: these tables are not captured; `sluice schema show {destination}` lists tables"
+        )
     found = interval_of_run({name: _history(config, destination, name) for name in tables or captured}, run)
     return BackfillRequest(
         destination=destination, from_us=found.from_us, to_us=found.to_us, tables=found.tables, into=into

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.staged_batch import Backfill
 
 NOT_IN_SNAPSHOT = (
-    "its rows are right, but its version could not be added to the newest consistent snapshot; the snapshot of the next "
-    "batch includes it"
+    "the rows of the table are correct, but its version could not be added to the newest consistent "
+    "snapshot; the snapshot of the next batch includes it"
 )
 
 
@@ -127,8 +127,8 @@ def _merge(
 
     def left(name: str, keys: int) -> None:
         run.listener.say(
-            f"{name}: {keys} keys that differed are not changed: the source no longer has rows of them; the next "
-            "comparison shows whether they still differ"
+            f"{name}: {keys} keys that differed are not changed: the source did not find rows by these keys; "
+            "the next comparison shows whether they still differ"
         )
 
     failed = _merge_tables(run, _interval(run, operation, reading, lake), rows, refusal, (done, left))
@@ -205,4 +205,6 @@ def _merge_tables(
 def _not_merged(act: str, merged: Sequence[TableReport], failed: Mapping[str, TableError]) -> str:
     """Returns a sentence about tables that could not be merged. `act`: backfill or repair."""
     whys, there = "; ".join(map(str, failed.values())), ", ".join(each.name for each in merged) or "none"
-    return f"{whys} (merged: {there}; not merged: {', '.join(failed)}; start the {act} again: it changes nothing twice)"
+    return (
+        f"{whys} (merged: {there}; not merged: {', '.join(failed)}; start the {act} again: it applies no change twice)"
+    )

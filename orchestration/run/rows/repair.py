@@ -31,14 +31,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-KEYLESS = "it has no key, so its rows cannot be distinguished; re-snapshot it with `sluice snapshot start`"
+KEYLESS = "the table has no key, so its rows cannot be identified; re-snapshot it with `sluice snapshot start`"
 NO_CURRENT_STATE_TABLE = (
-    "it has no current-state table whose rows could be corrected; re-snapshot it with `sluice snapshot start`"
+    "the table has no current-state table whose rows could be corrected; re-snapshot it with `sluice snapshot start`"
 )
-SHARD = "it is a shard, and other shards may have the same keys; re-snapshot it with `sluice snapshot start`"
-NO_TABLE = "it has no Delta table; read its rows with `sluice snapshot start`"
+SHARD = "the table is a shard, and other shards may have the same keys; re-snapshot it with `sluice snapshot start`"
+NO_TABLE = "the table has no Delta table; read the rows with `sluice snapshot start`"
 TWICE_MARKED = (
-    "the lake has keys twice, and deleted rows are only marked there; re-snapshot it with `sluice snapshot start`"
+    "the lake has keys twice, and deleted rows are only marked in the Delta table; re-snapshot the table "
+    "with `sluice snapshot start`"
 )
 
 
@@ -114,7 +115,9 @@ def _refusal_of(config: SluiceConfig, destination: str, result: TableResult, sco
 
 
 def _unexpected(error: Exception) -> str:
-    return f"it could not be repaired: {type(error).__name__}: {error}; re-snapshot it with `sluice snapshot start`"
+    return (
+        f"the table could not be repaired: {type(error).__name__}: {error}; re-snapshot it with `sluice snapshot start`"
+    )
 
 
 def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope: Scope | None) -> str:

@@ -125,17 +125,20 @@ def _why_not(config: SluiceConfig, request: SwapRequest, table: DeltaTable) -> s
     snapshot = SnapshotRecords(directory).get(request.table)
     if given.shard is not None:
         return (
-            "it is a shard, and its Delta table has rows of other shards: re-snapshot it with `sluice snapshot start`"
+            "the table is a shard, and its Delta table has rows of other shards: re-snapshot it with `sluice "
+            "snapshot start`"
         )
     if not given.current_state or given.has_side_tables:
         return (
-            "its change log or history would not record the swap: re-snapshot the table with `sluice snapshot start`, "
-            "which records it there"
+            "the change log or history of the table would not record the swap: re-snapshot the table with "
+            "`sluice snapshot start`, which the change log or history records"
         )
     if not table.snapshot.exists:
-        return f"there is no Delta table at {table.path} yet"
+        return f"no Delta table exists at {table.path} yet"
     if stop is not None:
-        return f"it has stopped ({stop.state}): resume it first"
+        return f"the table has stopped ({stop.state}): resume the table first"
     if snapshot is not None and snapshot.is_open:
-        return f"its snapshot is {snapshot.state}: wait for its end, which publishes all rows, or cancel it"
+        return (
+            f"a snapshot of the table is {snapshot.state}: wait until the snapshot has published all rows, or cancel it"
+        )
     return ""

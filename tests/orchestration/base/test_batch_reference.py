@@ -82,7 +82,7 @@ def test_any_garbage_raises_only_its_own_error(change: dict[str, Any]) -> None:
 
 def test_a_part_that_lacks_is_refused() -> None:
     for name in GOOD:
-        with pytest.raises(BatchReferenceError, match="is named by"):
+        with pytest.raises(BatchReferenceError, match="must have the fields"):
             BatchReference.from_config({key: value for key, value in GOOD.items() if key != name})
 
 

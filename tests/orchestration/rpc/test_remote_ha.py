@@ -137,7 +137,7 @@ def test_ha_a_host_that_comes_and_goes_is_found_again_without_a_new_caller(tmp_p
     with pytest.raises(EngineAwayError, match="does not answer") as away:
         host.get_or_start("shop")
     assert str(first.port) in str(away.value)
-    assert "`sluice engine` starts one there" in str(away.value)
+    assert "start an engine process with `sluice engine` on that host" in str(away.value)
     again = server_of(engines, config_at(tmp_path, 1), f"127.0.0.1:{first.port}")
 
     def found() -> RemoteEngine | None:
@@ -182,7 +182,7 @@ def test_ha_each_call_has_a_deadline(house: House, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(connection, "ANSWER_SECONDS_MAX", 0.3)
     engine = house.handle()
     monkeypatch.setattr(house.engine, "outstanding", lambda: gate.wait(30) and None)
-    with pytest.raises(EngineAwayError, match=r"has not answered for 0\.3 s: it hangs"):
+    with pytest.raises(EngineAwayError, match=r"has not answered for 0\.3 s: the process hangs"):
         engine.outstanding()
     gate.set()
 
@@ -317,7 +317,9 @@ def test_ha_a_token_that_lacks_or_is_weak_is_named_and_not_shown(
 def test_ha_a_port_that_another_has_is_said(tmp_path: Path) -> None:
     engines = FakeHost(FakeEngine(tmp_path))
     first = server_of(engines, config_at(tmp_path, 1))
-    with pytest.raises(ConfigurationError, match=f"no engine can be served at 127.0.0.1:{first.port}"):
+    with pytest.raises(
+        ConfigurationError, match=f"the RPC endpoint of the engines cannot listen at 127.0.0.1:{first.port}"
+    ):
         server_of(engines, config_at(tmp_path, 1), f"127.0.0.1:{first.port}")
     first.close()
 

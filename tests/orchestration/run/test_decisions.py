@@ -112,7 +112,7 @@ def test_what_each_decision_would_do_is_shown_by_default(directory: Path, tmp_pa
         told = waiting(instance, directory, "shop", Launchpad())
     for words in (
         "## Schema changes (`act: approve`)",
-        f"**`shop.audit`** (SCHEMA_MISMATCH): it differs. resume continues from its stop at {PLACE}",
+        f"**`shop.audit`** (SCHEMA_MISMATCH): it differs. resume continues from the position of its stop, {PLACE}",
         "**`shop.lost`** (TABLE_MISSING): it is gone. resume is refused here: `sluice lake accept shop shop.lost`",
         "**`shop.orders`**: 0 rows differ. plan_repair changes nothing; repair compares again",
         f"- 1001: forget deletes its cursor ({PLACE})",
@@ -254,7 +254,7 @@ def test_a_decision_whose_fields_do_not_fit_changes_nothing(directory: Path, tmp
         ({**APPROVE, "table": "shop.audit"}, "sluice schema resume shop shop.audit"),
         ({**APPROVE, "table": "shop.orders`; DROP TABLE x"}, "has not stopped"),
         ({**RESUME, "table": "shop.calm"}, "has not stopped"),
-        ({**RESUME, "table": "shop.lost"}, "looks at that table first"),
+        ({**RESUME, "table": "shop.lost"}, "checks the Delta table first"),
         (FORGET, "has no consumer 7"),
     ],
 )
@@ -309,7 +309,7 @@ def test_the_second_of_two_operators_does_not_replace_the_first_ones_plan(direct
     assert ReviewFiles(directory).approved("shop", "orders", HELD.order_key) == "apply"
     assert launched(tmp_path, **APPROVE)[0].success, "the same decision again"
     _, told, _ = launched(tmp_path)
-    assert "It is approved as `apply`; the engine has not read that yet." in told
+    assert "It is approved as `apply`; the engine has not read the approval yet." in told
 
 
 @pytest.mark.found

@@ -87,7 +87,7 @@ def test_ha_a_run_that_no_host_answers_ends_well_and_leaves_its_batch_to_the_tic
     assert result.success
     assert shop.engine.acked == [1]
     assert shop.tag(result).endswith(":2"), "a tick finds a SUCCESS of the batch that it merged"
-    assert "what it merged is settled by the next tick" in said(shop, result)
+    assert "the next tick settles what the run merged" in said(shop, result)
 
 
 def test_ha_a_run_is_told_to_leave_by_the_host_that_is_to_end(shop: Shop, hosts: EngineHosts) -> None:

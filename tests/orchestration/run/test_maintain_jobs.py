@@ -153,7 +153,7 @@ def test_no_second_run_is_asked_for_beside_one_that_is_under_way(
         with dg.build_schedule_context(instance=instance) as context:
             tick = schedule.evaluate_tick(context)
             assert not tick.run_requests
-            assert tick.skip_message == "a run of maintain_shop_job is under way"
+            assert tick.skip_message == "a run of maintain_shop_job is in progress"
             monkeypatch.setattr(maintain_jobs, "LOST_SECONDS", -1.0)
             assert schedule.evaluate_tick(context).run_requests, "its process was killed, and nobody else would say so"
         ended = instance.get_run_by_id(run.run_id)

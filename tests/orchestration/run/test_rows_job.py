@@ -171,7 +171,7 @@ def test_a_backfill_of_a_run_is_of_what_the_logs_say_that_it_merged(
     assert found == BackfillRequest(destination="shop", from_us=5, to_us=8, tables=("shop.orders",))
     for given, why in (
         (RowsConfig(run="two"), "no log of these tables has a batch of the run 'two'"),
-        (RowsConfig(run="one", tables=["shop.absent"]), "shop.absent: not captured"),
+        (RowsConfig(run="one", tables=["shop.absent"]), "shop.absent: these tables are not captured"),
     ):
         with pytest.raises(ConfigurationError, match=why):
             request_of(config, given, NOW_US)
@@ -229,7 +229,8 @@ def test_what_was_read_as_conf_was_before_is_not_written(tmp_path: Path) -> None
     fakes.conf_changed = "destinations/shop.yaml in conf/ has changed"
     with (
         pytest.raises(
-            MergeFailedError, match=r"has changed since this run began and read; nothing was written: start it again"
+            MergeFailedError,
+            match=r"has changed since this run began to read; nothing was written: start the run again",
         ),
         only_writer_of_rows_read(fakes.ports(), config, "shop", print),
     ):

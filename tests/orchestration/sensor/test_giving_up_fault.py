@@ -14,7 +14,9 @@ OWNED = TableFailure("TABLE_OWNED", "it belongs to another", for_good=True)
 def test_fault_a_table_stops_when_it_failed_in_enough_runs_in_a_row() -> None:
     assert tables_to_stop([{"shop.a": FAILED}] * (TRIES_MAX - 1)) == {}
     stops = tables_to_stop([{"shop.a": FAILED}] * TRIES_MAX)
-    assert stops == {"shop.a": ("MERGE_FAILED", f"a type differs ({TRIES_MAX} runs in a row could not merge it)")}
+    assert stops == {
+        "shop.a": ("MERGE_FAILED", f"a type differs ({TRIES_MAX} runs in a row could not merge the table)")
+    }
 
 
 @pytest.mark.parametrize("gap", range(1, TRIES_MAX))

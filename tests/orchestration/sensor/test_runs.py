@@ -123,7 +123,7 @@ def test_s3_a_run_is_told_the_url_of_its_batch_and_refused_where_it_does_not_see
         assert order.stored == f"s3://bucket/staged/shop/{batch.ledger_id}/{batch.path.removeprefix('staging/')}"
         (shop.fakes.engine.directory / "tables.json").unlink()
         failed = shop.run(reference)
-        assert "this host does not see the engine's folder" in shop.why_failed(failed)
+        assert "this host cannot see the engine's folder" in shop.why_failed(failed)
         assert len(shop.fakes.merge.orders) == 1
 
 
@@ -212,7 +212,7 @@ def test_a_run_that_names_no_batch_merges_none(shop: Shop, config: dict[str, str
     )
     assert not result.success
     (failed,) = [event for event in result.all_events if event.is_step_failure]
-    told = "a batch is named by" if config else "has no position yet"
+    told = "a reference to a batch must have the fields" if config else "has no position yet"
     assert told in str(failed.step_failure_data.user_failure_data)
     assert not materialized(result)
 

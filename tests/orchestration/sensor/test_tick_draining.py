@@ -54,13 +54,13 @@ def test_what_comes_while_a_run_drains_is_left_to_it(shop: Shop) -> None:
     attached(shop)
     answer = shop.tick()
     assert not answer.run_requests
-    assert "drains and takes what comes" in answer.skip_message
+    assert "drains and takes the next batches" in answer.skip_message
     shop.engine.capture(5)
     assert shop.engine.head is None, "the run asks for it, not the tick"
     shop.engine.hand_out(0)
     answer = shop.tick()
     assert not answer.run_requests
-    assert "drains and takes it next" in answer.skip_message
+    assert "drains and takes the batch next" in answer.skip_message
 
 
 def test_a_batch_that_was_never_taken_gets_a_run_once_none_drains(shop: Shop) -> None:
@@ -88,7 +88,7 @@ def test_a_batch_that_a_run_was_handed_in_the_same_moment_is_left_to_it(
     monkeypatch.setattr(shop.engine, "hand_out", beside_a_run)
     answer = shop.tick()
     assert not answer.run_requests
-    assert "drains and takes it next" in answer.skip_message
+    assert "drains and takes the batch next" in answer.skip_message
 
 
 def test_a_batch_that_a_run_took_and_failed_in_the_same_moment_waits_for_the_next_tick(
@@ -108,7 +108,7 @@ def test_a_batch_that_a_run_took_and_failed_in_the_same_moment_waits_for_the_nex
     monkeypatch.setattr(shop.engine, "hand_out", beside_a_run)
     answer = shop.tick()
     assert not answer.run_requests, "its failure is settled first, with what it says of tables and waits"
-    assert "has taken delivery 2 meanwhile" in answer.skip_message
+    assert "has just taken delivery 2" in answer.skip_message
     monkeypatch.setattr(shop.engine, "hand_out", hand_out)
     assert delivery_of(shop.request().tags) == "3"
     assert shop.engine.rolled_back == [2]

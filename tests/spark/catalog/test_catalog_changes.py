@@ -111,7 +111,9 @@ def test_a_view_is_due_only_for_other_columns_or_another_table() -> None:
 def test_a_table_takes_its_name_from_a_view() -> None:
     table = CatalogTable(of="shop.orders_v", identifier=VIEW.identifier, path="/lake/shop/orders_v")
     todo = changes_of([ORDERS, table, VIEW], VIEWED, again=False)
-    assert "shop.orders_v and the view of shop.orders have this name" in todo.clashes[VIEW.identifier]
+    assert (
+        "shop.orders_v and the view of shop.orders have the same name in the catalog" in todo.clashes[VIEW.identifier]
+    )
     assert "catalog.views" in todo.clashes[VIEW.identifier]
     assert [each.over for each in todo.unregister] == [ORDERS.identifier], "the view is dropped first"
     assert [each.of for each in todo.register] == ["shop.orders_v"]

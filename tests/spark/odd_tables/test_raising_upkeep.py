@@ -140,7 +140,7 @@ def test_tables_that_raise_in_a_repair_are_named_and_the_others_are_repaired(sho
             done = shop.repair()
         assert shop.of(done.refused) == set(odd.values())
         assert shop.has_lost() == set(odd.values()) - {odd["snapshot"]}
-        assert "its rows are right" in done.refused[f"{shop.captured.database}.{odd['snapshot']}"]
+        assert "the rows of the table are correct" in done.refused[f"{shop.captured.database}.{odd['snapshot']}"]
         assert shop.of(each.table for each in done.after) == set(PLAIN) - set(odd.values())
         assert all(each.equal for each in done.after)
         assert shop.repair().all_right
