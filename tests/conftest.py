@@ -50,8 +50,8 @@ ROOT = Path(__file__).parents[1]
 USES_SPARK = re.compile(
     r"\b(spark_server: SparkConnectServer|lake: Lake|shop: ShopStack|ddl\.test_ddl_review import)\b"
 )
-# The tests of this folder are in another group, so that both groups with Spark have about the same amount of work.
-SPARK_BESIDE = "tests/spark/tables/"
+# The tests of these folders have the Spark with the product's settings, as all tests outside of tests/spark.
+SPARK_BESIDE = ("tests/spark/merging/", "tests/spark/tables/")
 # The tests of this folder start a Spark of another version.
 OWN_SPARK = "tests/spark/versions/"
 # A broker of tests/brokers/conftest.py.

@@ -3,7 +3,7 @@
 Every server has its own folder (`memory_folder`) and a free port. It is stopped at the end, and ends with pytest even if pytest is killed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
@@ -20,12 +20,20 @@ from sluice.console.toolchain.database.options import Options
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.errors import SetupError
 from sluice.console.toolchain.ports import free_port
-from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 from sluice.spark_jobs.object_store import spark_environment, spark_settings
 from tests.memory_folder import servers_folder
 
 __all__ = ["servers_folder"]
 
+# Sluice gives all but the last to its own statements for few rows (`SMALL_SETTINGS`). With these settings, all statements have them.
+FEW_ROWS = {
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
 ServerFactory = Callable[..., DatabaseServer]
 Store = TypeVar("Store", AzuriteServer, FakeGcsServer)
 
@@ -160,17 +168,45 @@ def _started(server: Store) -> Iterator[Store]:
 
 
 @pytest.fixture(scope="session")
-def spark_server(
-    tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server, gcs_place: FakeGcsServer
+def stores_of_spark(s3_place: S3Server, gcs_place: FakeGcsServer) -> Mapping[str, Mapping[str, str]]:
+    """Returns kind of store → options, for the stores that Spark servers of the tests can use."""
+    return {"s3": s3_place.options, "google": gcs_place.options}
+
+
+@pytest.fixture(scope="session")
+def product_spark_server(
+    tmp_path_factory: pytest.TempPathFactory, stores_of_spark: Mapping[str, Mapping[str, str]]
 ) -> Iterator[SparkConnectServer]:
-    """Starts a Spark Connect server with Delta for the whole run. It is not warmed up, so the first MERGE takes longer."""
-    server = SparkConnectServer(None, tmp_path_factory.mktemp("spark"), memory="2g", extras=EXTRAS)
-    for store, options in (("s3", s3_place.options), ("google", gcs_place.options)):
+    """Starts a Spark Connect server with Delta and the product's settings, for all tests of the worker. It is not warmed up, so the first
+    MERGE takes longer.
+    """
+    yield from _running_spark(tmp_path_factory.mktemp("spark"), ServerSettings(), stores_of_spark)
+
+
+@pytest.fixture(scope="session")
+def few_rows_spark_server(
+    tmp_path_factory: pytest.TempPathFactory, stores_of_spark: Mapping[str, Mapping[str, str]]
+) -> Iterator[SparkConnectServer]:
+    """Starts the same server with the settings FEW_ROWS, with which statements over a few rows take half of the processor time."""
+    yield from _running_spark(tmp_path_factory.mktemp("spark"), ServerSettings(more=FEW_ROWS), stores_of_spark)
+
+
+def _running_spark(
+    folder: Path, settings: ServerSettings, stores: Mapping[str, Mapping[str, str]]
+) -> Iterator[SparkConnectServer]:
+    server = SparkConnectServer(None, folder, memory="2g", settings=settings, extras=EXTRAS)
+    for store, options in stores.items():
         server.tell(spark_settings(store, options), spark_environment(store, options))
     try:
         yield server.start()
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_server(product_spark_server: SparkConnectServer) -> SparkConnectServer:
+    """Returns the Spark of most tests. Those in tests/spark have another one."""
+    return product_spark_server
 
 
 @pytest.fixture(scope="session")

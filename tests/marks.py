@@ -37,7 +37,7 @@ FIXTURES = {
         ("mysql80", "mysql9", "mysql57", "mariadb114", "mariadb1011", "s3_store", "azurite", "fake_gcs"), "servers"
     ),
     **dict.fromkeys(("postgres16", "zookeeper39"), "servers"),
-    "spark_server": "spark",
+    **dict.fromkeys(("spark_server", "product_spark_server", "few_rows_spark_server"), "spark"),
 }
 
 

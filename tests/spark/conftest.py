@@ -70,6 +70,12 @@ class Lake:
         return sorted(found, key=lambda row: [(value is not None, value) for value in row])
 
 
+@pytest.fixture(scope="session")
+def spark_server(few_rows_spark_server: SparkConnectServer) -> SparkConnectServer:
+    """Returns the Spark of this folder, except for the folders in SPARK_BESIDE (tests/conftest.py), which have the product's settings."""
+    return few_rows_spark_server
+
+
 @pytest.fixture
 def lake(tmp_path: Path, spark_server: SparkConnectServer) -> Lake:
     """Returns an empty lake with the shared Spark server. A test of both ways of merging also uses `way`. A test of one way sets it."""
