@@ -118,7 +118,7 @@ def test_tables_that_cannot_be_read_anew_are_refused_by_name_backfill(
         pipeline.merge(engine)
         pipeline.change(f"TRUNCATE {other}")
         pipeline.merge(engine)
-        with pytest.raises(ActRefusedError, match=rf"{other}: statements of the interval"):
+        with pytest.raises(ActRefusedError, match=rf"{other}: the interval has DDL statements on the table"):
             pipeline.backfill(-5, tables=(other,))
         done = pipeline.backfill(-5)
         assert list(done.refused) == [other]
