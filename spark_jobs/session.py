@@ -123,6 +123,7 @@ class LakeSession:
         self.uploaded = UploadedFiles(UploadSettings())
         self.fence = READ_ONLY
         self._small = False
+        self._before_small: Mapping[str, str] = {}  # The values that SMALL_SETTINGS replaced.
 
     def configure(self, settings: Mapping[str, str]) -> None:
         for name, value in settings.items():
@@ -163,10 +164,14 @@ class LakeSession:
         """Selects settings for few or for many rows, by the number of rows that the next statements will read."""
         small = rows <= SMALL_ROWS_MAX
         if small and not self._small:
+            there = self.spark.conf.getAll
+            self._before_small = {name: there[name] for name in SMALL_SETTINGS if name in there}
             self.configure(SMALL_SETTINGS)
         elif self._small and not small:
-            for name in SMALL_SETTINGS:
+            # Unsetting a setting that spark-defaults.conf or conf/ has would replace it by Spark's own default.
+            for name in SMALL_SETTINGS.keys() - self._before_small.keys():
                 self.spark.conf.unset(name)
+            self.configure(self._before_small)
         self._small = small
 
 

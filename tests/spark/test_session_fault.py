@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs import session
 from sluice.spark_jobs.errors import SparkUnavailableError
 from sluice.spark_jobs.session import SparkSettings, open_sessions
@@ -35,3 +36,16 @@ def test_fault_spark_that_dies_while_sessions_are_opened_is_away(
     with pytest.raises(expected, match=str(error)), open_sessions(SparkSettings(), 1):
         pass
     assert released == ["session"]
+
+
+@pytest.mark.spark
+def test_statements_for_many_rows_get_the_settings_back_that_those_for_few_rows_replaced(
+    spark_server: SparkConnectServer,
+) -> None:
+    given = {"spark.sql.shuffle.partitions": "7"}
+    with open_sessions(SparkSettings(remote=spark_server.url, options=given), 1) as (one,):
+        before = dict(one.spark.conf.getAll)
+        one.expect(session.SMALL_ROWS_MAX)
+        assert one.spark.conf.get("spark.sql.shuffle.partitions") == "1"
+        one.expect(session.SMALL_ROWS_MAX + 1)
+        assert dict(one.spark.conf.getAll) == before
