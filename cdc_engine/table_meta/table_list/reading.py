@@ -24,11 +24,14 @@ KEPT_MAX = 128  # The number of destinations whose list a process keeps.
 
 @dataclasses.dataclass(frozen=True)
 class _ReadList:
-    """What a process has read. `digest`: of these records. `records`: record → its share of the digest, and the table."""
+    """What a process has read. `digest`: of these records. `records`: record → its share of the digest, and the table. `whole`: whether a
+    head had this digest.
+    """
 
     digest: str
     records: Mapping[str, tuple[int, ListedTable]]
     tables: TableList
+    whole: bool = False
 
 
 _NOTHING = _ReadList("", {}, TableList())
@@ -58,11 +61,13 @@ def read_list(directory: Location) -> TableList:
     if known.digest == head.digest:
         return known.tables
     now = _changed(store, head, known) or _all(store, known)
-    if now.digest != head.digest and known is not _NOTHING:
+    whole = now.digest == head.digest
+    if known.whole and not whole:
         return known.tables  # A write is under way, or its writer was killed: the engine's next start completes it.
     if len(_read) >= KEPT_MAX:
         _read.clear()
-    _read[location] = now
+    # Records that no head had are read again at each look. Otherwise a removed record would hide all later statements from this process.
+    _read[location] = dataclasses.replace(now, whole=whole)
     return now.tables
 
 
@@ -153,7 +158,6 @@ def _all(store: RecordStore, known: _ReadList) -> _ReadList:
 
 
 def _list_of(records: Mapping[str, tuple[int, ListedTable]]) -> _ReadList:
-    digest = digest_of(share for share, _ in records.values())
     # A copy of a record under another name is left out: it would be a second version of the table, which no write changes.
-    own = (listed for record, (_, listed) in records.items() if record == record_of(listed.name))
-    return _ReadList(digest, records, list_of(own))
+    own = {record: each for record, each in records.items() if record == record_of(each[1].name)}
+    return _ReadList(digest_of(share for share, _ in own.values()), own, list_of(listed for _, listed in own.values()))

@@ -309,6 +309,24 @@ def test_a_copy_of_a_record_is_no_table(tmp_path: Path) -> None:
     assert set((tmp_path / FOLDER).iterdir()) == {tmp_path / record_of(each.name) for each in (ORDERS, ITEMS)}
 
 
+@pytest.mark.parametrize("odd", ["copied", "removed"])
+def test_a_process_that_began_with_an_odd_record_sees_the_statements_after_it(tmp_path: Path, odd: str) -> None:
+    engine, there = TableListWriter(tmp_path), tmp_path / record_of("shop.items")
+    engine.write([ORDERS, ITEMS])
+    if odd == "copied":
+        shutil.copy(there, there.with_name("copy.json"))
+    else:
+        there.unlink()
+    begun = in_a_new_process(tmp_path)
+    assert begun == ((ITEMS, ORDERS) if odd == "copied" else (ORDERS,))
+    engine.write([dataclasses.replace(ORDERS, version="new"), ITEMS, NOTES])
+    assert {each.name: each.version for each in read_tables(tmp_path)} == {
+        **{each.name: each.version for each in begun},
+        "shop.orders": "new",
+        "shop.notes": "jkl",
+    }
+
+
 def test_a_reader_that_missed_more_than_a_head_names_reads_all_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
