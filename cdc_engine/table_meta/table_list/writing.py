@@ -76,7 +76,8 @@ class TableListWriter:
             self._digest = digest
             return True
         self._fence()
-        changed = self._write_records(self._stored, now)
+        stored, self._stored = self._stored, None  # After an error it is not known which records are written.
+        changed = self._write_records(stored, now)
         self._stored = now
         text = (head or ListHead()).after(digest, count, changed).to_text()
         try:
@@ -99,8 +100,18 @@ class TableListWriter:
         gone = stored.keys() - now.keys()
         self._store.write_all(texts, token=self._token)
         for record in sorted(gone):
-            self._store.remove(record)
+            self._remove(record)
         return sorted({*texts, *gone})
+
+    def _remove(self, record: str) -> None:
+        """Removes a record in the version that is read here. Raises StaleWriteError if a later holder of the lease has written it, for
+        example because the table exists again.
+        """
+        there = self._store.read(record)
+        if there is not None and there.token > self._token:
+            raise StaleWriteError(f"{self._store.where(record)} is written under a later lease than {self._token}")
+        if there is not None:
+            self._store.remove(record, there.version)
 
     def _head(self, found: StoredRecord | None) -> ListHead | None:
         """Returns the stored head; None if there is none, if it cannot be read, or if an earlier version stored the list in its place."""

@@ -238,6 +238,47 @@ def test_a_takeover_completes_what_a_late_writer_left(
     assert in_a_new_process(location) == (ITEMS, NOTES, ORDERS)
 
 
+@every_shared_kind
+def test_a_late_removal_leaves_a_record_that_a_later_engine_wrote(
+    location: LedgerLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first engine stands still before it removes the record of a dropped table. The second one creates the table again."""
+    first, second = TableListWriter(location, token=1), TableListWriter(location, token=2)
+    first.write([ORDERS, ITEMS])
+    store, write = list_store(location), type(list_store(location)).write_all
+
+    def late(texts: dict[str, str], *, token: int) -> None:
+        write(store, texts, token=token)
+        monkeypatch.undo()
+        second.write([ORDERS])
+        second.write([ORDERS, CHANGED])
+
+    monkeypatch.setattr(store, "write_all", late)
+    with pytest.raises(StaleWriteError):
+        first.write([ORDERS])
+    assert in_a_new_process(location) == (CHANGED, ORDERS)
+
+
+@every_kind
+def test_a_list_that_goes_back_after_a_failed_write_has_the_records_of_before(
+    location: LedgerLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, store = TableListWriter(location), list_store(location)
+    engine.write([ORDERS, ITEMS])
+
+    def interrupted(texts: dict[str, str], *, token: int) -> None:
+        for name, text in texts.items():
+            store.put(name, text)
+        raise MetaError("the store does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "write_all", interrupted)
+        with pytest.raises(MetaError):
+            engine.write([ORDERS, CHANGED])
+    engine.write([ORDERS, ITEMS])  # The stream continues at a position before the statement.
+    assert in_a_new_process(location) == (ITEMS, ORDERS)
+
+
 def test_two_writers_in_files_see_what_the_other_one_wrote(tmp_path: Path) -> None:
     engine = TableListWriter(tmp_path)
     engine.write([ORDERS, ITEMS])
