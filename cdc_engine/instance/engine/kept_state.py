@@ -18,6 +18,7 @@ from sluice.cdc_engine.staging.batches import StagedBatches
 from sluice.cdc_engine.store.files.forget import EVENTS_DIRECTORY
 from sluice.cdc_engine.store.prepared import PREPARED_DIRECTORY
 from sluice.cdc_engine.store.prepared_copies import PreparedCopies
+from sluice.cdc_engine.store.window.window import Window
 from sluice.cdc_engine.table_meta.history.kept.repository import Repository, SchemaRepository
 from sluice.cdc_engine.table_meta.history.kept.shared_repository import SharedRepository
 
@@ -96,13 +97,20 @@ def positions_to_keep(meta: MetaManager, begin: Position, directory: Path, group
 
 
 def positions_while_running(
-    meta: MetaManager, store: EventStore, begin: Position, directory: Path, groups: tuple[Path, ...]
+    meta: MetaManager,
+    store: EventStore,
+    begin: Position,
+    directory: Path,
+    groups: tuple[Path, ...],
+    *,
+    window: Window | None = None,
 ) -> list[Position]:
     """Returns what `positions_to_keep` returns while the engine runs. A rollback may read again from the cursor. `begin`: the start of the
-    stream, while the ledger has no cursor.
+    stream, while the ledger has no cursor. `window`: a new consumer starts at its oldest change, and reads from the source when the window
+    no longer has this change.
     """
     kept = positions_to_keep(meta, meta.ledger.cursor or begin, directory, groups)
-    return [*kept, *filter(None, [store.acked_position])]
+    return [*kept, *filter(None, [store.acked_position, window.begin if window is not None else None])]
 
 
 def never_read_again(

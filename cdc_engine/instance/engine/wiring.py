@@ -102,12 +102,12 @@ def _parts_around(
     note_transforms(policies, directory)
     history.compact(positions_to_keep(meta, begin, directory, groups), COMPACTED_RECORDS_MIN)
     listed = TableListWriter(directory, token=lease.token, fence=lease.check)
-    running = functools.partial(positions_while_running, meta, store, begin, directory, groups)
-    published = PublishedHistory(history, listed, fence=lease.check, begins=folder.note, kept=running)
     goes_on = store.put_position or begin  # The stream continues after the stored events.
+    window = window_of(config, goes_on) if config.has_consumers or groups else None
+    running = functools.partial(positions_while_running, meta, store, begin, directory, groups, window=window)
+    published = PublishedHistory(history, listed, fence=lease.check, begins=folder.note, kept=running)
     published.publish(goes_on)
     for_runs.share(directory, SOURCE_FILE, json.dumps({"address": address_in_use(directory)}).encode())
-    window = window_of(config, goes_on) if config.has_consumers or groups else None
     sink = EventSink(store, tables, window, keeps_stopped=isinstance(store, FileEventStore))
     prepared = PreparedFiles(
         directory / PREPARED_DIRECTORY,
