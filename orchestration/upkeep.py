@@ -84,6 +84,20 @@ class ShownDefinitions:
         return found or known
 
 
+def first_definitions(
+    in_use: InUse, reload: Callable[[], None] = reload_definitions, clock: Callable[[], float] = time.monotonic
+) -> ShownDefinitions:
+    """Copies the lists of tables for the first definitions, and returns what reloads these definitions when a list changes."""
+    # The digests are read first: a list that changes in between is copied again.
+    shown = ShownDefinitions(in_use, reload, clock)
+    try:
+        with current_tables():
+            pass
+    except (OSError, MetaError) as error:
+        log.error("tables_not_copied", reason=str(error))
+    return shown
+
+
 class CheckPublishers:
     """Returns one `CheckPublisher` per destination of the conf/ in use, when it is called."""
 
@@ -104,12 +118,7 @@ def keep_up(watch: ConfWatch) -> None:
 
     The definitions are read after this call, in this process and in the process from which runs are forked.
     """
-    try:
-        with current_tables():
-            pass
-    except (OSError, MetaError) as error:
-        log.error("tables_not_copied", reason=str(error))
-    stopping, lookers = threading.Event(), [ShownDefinitions(watch.in_use).look, LogFiles().look]
+    stopping, lookers = threading.Event(), [first_definitions(watch.in_use).look, LogFiles().look]
     if watch.in_use.config.engine.kind == "embedded":
         from sluice.cdc_engine.keeping import launcher  # noqa: PLC0415  needed by engine processes only
 

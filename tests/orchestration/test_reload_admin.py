@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import sys
@@ -19,7 +20,7 @@ from dagster._grpc.server import DagsterApiServer
 
 from sluice.cdc_engine.keeping.conf_watch import ConfWatch
 from sluice.cdc_engine.keeping.in_use import VARIABLE, troubles_now
-from sluice.orchestration import reload
+from sluice.orchestration import reload, upkeep
 from sluice.orchestration.upkeep import TABLES_SECONDS, ShownDefinitions
 from tests.keeping.test_conf_watch_admin import WRONG, Conf, changes
 from tests.orchestration.fix_location import write_tables
@@ -86,6 +87,25 @@ def test_admin_tables_that_become_known_get_their_assets(conf: Conf, server: Any
     assert "shop/orders" not in assets(server)
     shown.look(watch.in_use)
     assert "shop/orders" in assets(server)
+
+
+def test_admin_a_list_that_changes_right_after_its_copy_is_copied_again(
+    conf: Conf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, now, reloads = ConfWatch(conf.directory, "test"), [0.0], list[float]()
+    shop = watch.in_use.config.destination_dir("shop")
+    write_tables(shop, ("shop.orders",))
+
+    @contextlib.contextmanager
+    def copied() -> Iterator[None]:
+        yield
+        write_tables(shop, ("shop.orders", "shop.items"))
+
+    monkeypatch.setattr(upkeep, "current_tables", copied)
+    shown = upkeep.first_definitions(watch.in_use, lambda: reloads.append(now[0]), lambda: now[0])
+    for now[0] in (1.0, TABLES_SECONDS, 2 * TABLES_SECONDS):
+        shown.look(watch.in_use)
+    assert reloads == [TABLES_SECONDS]
 
 
 @pytest.mark.found
