@@ -93,7 +93,7 @@ def test_fault_a_commit_of_a_replay_that_another_commit_replaced_is_an_error(
         entry.write_text(json.dumps({"commitInfo": {"operation": "OPTIMIZE"}}))
 
     monkeypatch.setattr(LakeSession, "commit", written_over)
-    with pytest.raises(TableError, match="does not have the rows that this run committed"):
+    with pytest.raises(TableError, match="has a commit of another writer instead of the commit of this run"):
         put_back(replayed(lake, session), "note", values(lake.folder))
 
 
