@@ -256,7 +256,7 @@ def test_s3_a_commit_that_was_written_over_is_no_success(
     monkeypatch.setattr(DeltaTable, "refresh", written_over)
     before_it = s3_lake.rows(NAME, "id")
     directory = s3_lake.stage({NAME: [Changes(ORDERS, [Image(INSERT, 31, {"id": 7, "name": "later"})])]})
-    with pytest.raises(MergeError, match="does not have the rows that this run committed"):
+    with pytest.raises(MergeError, match="has a commit of another writer instead of the commit of this run"):
         s3_lake.merge_staged(directory, [NAME])
     assert over
     assert s3_lake.rows(NAME, "id") == before_it
