@@ -16,6 +16,7 @@ from pathlib import Path
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/(?!/))")
 SECRET = re.compile(r"access_key|secret|password|(?<!allow_)token$|account_key|sas_key|service_account_key")
+UNKNOWN_TO_DELTALAKE = "google_bearer_token"  # Other clients of the store know this option.
 # The most bytes of a folder's name in a path. With `__history` appended, it stays within the 255 bytes that a file system allows.
 SEGMENT_BYTES_MAX = 200
 ESCAPE = re.compile(r"@(?=[0-9a-f]{4})")
@@ -68,11 +69,18 @@ def archive_location(word: str, root: Path | None) -> str:
 
 
 def storage_options(options: dict[str, str]) -> dict[str, str]:
-    """Checks the options of a store. Raises ValueError if one contains a secret instead of the name of its variable."""
+    """Checks the options of a store. Raises ValueError if one contains a secret instead of the name of its variable, or if deltalake does
+    not know it although other clients of the store do.
+    """
     bare = [name for name, value in options.items() if SECRET.search(name.lower()) and not value.startswith("$")]
     if bare:
         raise ValueError(
             f"{', '.join(bare)} must be $NAME of a variable of the environment, {{file: …}} or {{command: […]}}, not the secret itself"
+        )
+    if UNKNOWN_TO_DELTALAKE in map(str.lower, options):
+        raise ValueError(
+            f"{UNKNOWN_TO_DELTALAKE}: deltalake accepts no tokens of Google Cloud Storage; set google_service_account or "
+            "google_service_account_key"
         )
     return options
 

@@ -14,10 +14,9 @@ NAMES = {
     "service_account_key": "service_account_key",
     "application_credentials": "application_credentials",
     "skip_signature": "skip_signature",
-    "bearer_token": "bearer_token",
     "base_url": "base_url",
 }
-SECRETS = frozenset({"service_account_key", "bearer_token"})
+SECRETS = frozenset({"service_account_key"})
 
 
 def google_name(option: str) -> str:

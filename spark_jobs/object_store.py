@@ -15,11 +15,10 @@ from sluice.object_stores.options import CREDENTIALS, YES, known
 
 S3 = re.compile(r"^s3://")
 GOOGLE, GOOGLE_AUTH = "spark.hadoop.fs.gs.", "spark.hadoop.fs.gs.auth."
-# Google's client reads tokens and keys from settings and files. So a class of Sluice reads them from these variables.
+# Google's client reads keys only from files. So a class of Sluice reads them from this variable.
 GOOGLE_TOKENS = "dev.sluice.storage.EnvironmentTokens"
 GOOGLE_CREDENTIALS = {
     "service_account_key": "SLUICE_GOOGLE_SERVICE_ACCOUNT_KEY",
-    "bearer_token": "SLUICE_GOOGLE_BEARER_TOKEN",
     "application_credentials": "GOOGLE_APPLICATION_CREDENTIALS",
 }
 
@@ -71,7 +70,7 @@ def _google_settings(options: Mapping[str, str]) -> dict[str, str]:
         settings[f"{GOOGLE}storage.root.url"] = f"{str(address).rstrip('/')}/"
     if options.get("skip_signature", "").lower() in YES or key.get("disable_oauth"):
         return {**settings, f"{GOOGLE_AUTH}type": "UNAUTHENTICATED"}
-    if {"bearer_token", "service_account_key"} & options.keys():
+    if "service_account_key" in options:
         tokens = {f"{GOOGLE_AUTH}access.token.provider": GOOGLE_TOKENS}
         return {**settings, **tokens, f"{GOOGLE_AUTH}type": "ACCESS_TOKEN_PROVIDER"}
     if file := options.get("service_account"):

@@ -68,6 +68,12 @@ def test_google_a_lake_may_be_there_and_staged_batches_in_s3(tmp_path: Path) -> 
     assert settings["spark.hadoop.fs.gs.auth.type"] == "APPLICATION_DEFAULT"
 
 
+def test_google_a_token_which_deltalake_does_not_know_is_refused(tmp_path: Path) -> None:
+    text = "lake: gs://bucket/lake\nstorage_options: {GOOGLE_BEARER_TOKEN: $TOKEN}\n"
+    with pytest.raises(ConfigurationError, match="deltalake accepts no tokens of Google Cloud Storage"):
+        load_config(write(tmp_path, text))
+
+
 def test_s3_a_table_may_be_there_alone(tmp_path: Path) -> None:
     conf = write(tmp_path, "storage_options: {aws_region: eu-central-1}\n")
     shop = conf / "destinations" / "shop.yaml"

@@ -57,11 +57,6 @@ def test_google_an_account_that_cannot_be_read_is_an_error_of_the_store(options:
             {AUTH + "type": "ACCESS_TOKEN_PROVIDER", AUTH + "access.token.provider": GOOGLE_TOKENS},
             {"SLUICE_GOOGLE_SERVICE_ACCOUNT_KEY": KEY},
         ),
-        (
-            {"GOOGLE_BEARER_TOKEN": "very-secret"},
-            {AUTH + "type": "ACCESS_TOKEN_PROVIDER", AUTH + "access.token.provider": GOOGLE_TOKENS},
-            {"SLUICE_GOOGLE_BEARER_TOKEN": "very-secret"},
-        ),
         ({"google_skip_signature": "true"}, {AUTH + "type": "UNAUTHENTICATED"}, {}),
         (
             {"google_service_account_key": EMULATOR},

@@ -6,30 +6,22 @@ import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
-import java.time.Duration;
-import java.time.Instant;
 import org.apache.hadoop.conf.Configuration;
 
 /**
- * Gives Google's client the tokens of an account whose key is in the environment, or a token that is there itself.
+ * Gives Google's client the tokens of an account whose key is in the environment.
  *
  * <p>The client reads keys only from files, and settings are visible in a process's command line, its log and its UI.
  */
 public final class EnvironmentTokens implements AccessTokenProvider {
   private static final String KEY = "SLUICE_GOOGLE_SERVICE_ACCOUNT_KEY";
-  private static final String TOKEN = "SLUICE_GOOGLE_BEARER_TOKEN";
   private static final String SCOPE = "https://www.googleapis.com/auth/devstorage.read_write";
-  private static final Duration TOKEN_AGE = Duration.ofHours(1);
 
   private Configuration configuration;
   private GoogleCredentials account;
 
   @Override
   public synchronized AccessToken getAccessToken() {
-    String token = System.getenv(TOKEN);
-    if (token != null) {
-      return new AccessToken(token, Instant.now().plus(TOKEN_AGE));
-    }
     try {
       account().refreshIfExpired();
       var given = account().getAccessToken();
@@ -41,9 +33,7 @@ public final class EnvironmentTokens implements AccessTokenProvider {
 
   @Override
   public synchronized void refresh() throws IOException {
-    if (System.getenv(TOKEN) == null) {
-      account().refresh();
-    }
+    account().refresh();
   }
 
   @Override
@@ -60,7 +50,7 @@ public final class EnvironmentTokens implements AccessTokenProvider {
     if (account == null) {
       String key = System.getenv(KEY);
       if (key == null) {
-        throw new IOException("the environment of this process has neither " + KEY + " nor " + TOKEN);
+        throw new IOException("the environment of this process does not have " + KEY);
       }
       byte[] content = key.getBytes(StandardCharsets.UTF_8);
       account = GoogleCredentials.fromStream(new ByteArrayInputStream(content)).createScoped(SCOPE);
