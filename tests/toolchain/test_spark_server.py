@@ -10,6 +10,7 @@ from pyspark.sql.connect.session import SparkSession
 from sluice.console.toolchain.artifacts import EXTRAS
 from sluice.console.toolchain.spark import log_store
 from sluice.console.toolchain.spark.server import PYTHON_DAEMON, ServerSettings, SparkConnectServer
+from sluice.spark_jobs.object_store import spark_settings
 from tests.waiting import wait_until_gone
 
 pytestmark = pytest.mark.spark
@@ -103,6 +104,25 @@ def test_a_lake_in_a_store_gets_the_log_store_unless_the_settings_name_another(
     found = {store for store, pair in log_store.SETTINGS.items() if "=".join(pair) in command}
     assert found == ours
     assert any(str(log_store.JAR) in part for part in command)
+
+
+@pytest.mark.parametrize(
+    ("line", "ours"),
+    [
+        ("", True),
+        ("# spark.hadoop.fs.gs.auth.type X\n", True),
+        ("spark.hadoop.fs.gs.auth.type COMPUTE_ENGINE\n", False),
+    ],
+)
+def test_google_the_account_of_the_settings_file_replaces_that_of_conf(tmp_path: Path, line: str, ours: bool) -> None:
+    settings = tmp_path / "spark-defaults.conf"
+    settings.write_text(f"spark.master local[2]\n{line}")
+    server = SparkConnectServer(None, tmp_path / "spark", settings=ServerSettings(settings, {}), extras=("google",))
+    server.tell(spark_settings("google", {"google_service_account": "/etc/account.json"}), {})
+    command = server._command()
+    assert any("/etc/account.json" in part for part in command) is ours
+    assert any("fs.gs.auth.type=" in part for part in command) is ours
+    assert any("fs.gs.impl=" in part for part in command)
 
 
 def test_a_lake_in_a_folder_gets_no_jars_of_stores(tmp_path: Path) -> None:

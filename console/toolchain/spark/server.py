@@ -35,6 +35,8 @@ WARM_SECONDS_MAX = 300
 PYTHON_DAEMON = "sluice.console.toolchain.spark.python_daemon"
 # Matches the log stores of a properties file. Delta refuses one for all schemes (`class`) in addition to one for a scheme.
 LOG_STORE = re.compile(r"^\s*(?:spark\.)?delta\.logStore\.(\w+\.impl|class)\b", re.MULTILINE)
+# Matches the kind of credentials for Google's client, which decides which of its other settings count.
+GOOGLE_AUTH = re.compile(r"^\s*spark\.hadoop\.fs\.gs\.auth\.type\b", re.MULTILINE)
 MASTER = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)  # Matches a setting in a properties file.
 START_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.1
@@ -223,7 +225,7 @@ class SparkConnectServer:
             **self._log_stores(),
         }
         scratch.mkdir(parents=True, exist_ok=True)
-        pairs = [part for item in {**machine, **self._settings}.items() for part in ("--conf", "=".join(item))]
+        pairs = [part for item in {**machine, **self._told()}.items() for part in ("--conf", "=".join(item))]
         submit = str(self._home() / "bin" / "spark-submit")
         return [
             submit,
@@ -247,6 +249,15 @@ class SparkConnectServer:
             setting: name
             for setting, name in ours.items()
             if not {"class", setting.removeprefix("spark.delta.logStore.")} & named
+        }
+
+    def _told(self) -> dict[str, str]:
+        """Returns the settings that the caller gave, without an account of Google if the settings file names one."""
+        of_file = GOOGLE_AUTH.search(self._settings_file.read_text())
+        return {
+            name: value
+            for name, value in self._settings.items()
+            if not (of_file and name.startswith("spark.hadoop.fs.gs.auth."))
         }
 
     def _is_local(self) -> bool:
