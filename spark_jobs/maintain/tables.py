@@ -63,6 +63,8 @@ VACUUM = "vacuum"
 VACUUM_SETTINGS = {
     # Sluice checks the limit itself (`rule.hours_kept`).
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    # By default, Delta writes no commits of VACUUM in S3, so the number of removed files would be missing (`_removed`).
+    "spark.databricks.delta.vacuum.logging.enabled": "true",
     # How many tasks list a table's files. The default of 10 000 would take a minute of CPU time.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
 }
