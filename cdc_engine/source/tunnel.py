@@ -130,8 +130,8 @@ def failure_of(bastion: Bastion, output: str) -> SluiceError:
     if any(each in words for each in _HOST_KEY):
         where = bastion.known_hosts_file or "~/.ssh/known_hosts"
         return ConfigurationError(
-            f"the host key of the bastion {bastion.address} differs from the key in {where}: compare the "
-            "fingerprint with the fingerprint on the bastion itself, then add the key (`ssh-keyscan -p "
+            f"the host key of the bastion {bastion.address} is not in {where}, or differs from the key there: compare "
+            "the fingerprint with the fingerprint on the bastion itself, then add or replace the key (`ssh-keyscan -p "
             f"{bastion.port} {bastion.host}`). ssh: {output}"
         )
     if any(each in words for each in _KEY):
