@@ -120,7 +120,8 @@ def _under_way(record: SnapshotRecord, there: SnapshotSituation, cursor: Positio
         return StepDecision(SnapshotStep.WAIT, why)  # The table may reappear, and is then read again.
     if not same_stream(cursor, record) or there.begin is None or there.begin.epoch != cursor.epoch:
         return StepDecision(
-            SnapshotStep.AGAIN, "the source was switched or reset, so positions in its binlog cannot be compared"
+            SnapshotStep.AGAIN,
+            "the stream continues on another source or in a new epoch, so positions in the binlog cannot be compared",
         )
     if there.version != record.version:
         return StepDecision(SnapshotStep.AGAIN, "the table was altered")

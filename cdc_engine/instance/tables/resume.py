@@ -118,8 +118,8 @@ def _why_lost(stop: StoppedTable, ledger: Ledger, facts: ServerFacts) -> str:
     before = stop.reason if stop.state == TableState.RESUME_LOST else f"{stop.state}: {stop.reason}"
     if stop.position.epoch != ledger.epoch:
         why = (
-            f"the table stopped in epoch {stop.position.epoch}, and the source was switched or reset since then (the "
-            f"epoch is now {ledger.epoch})"
+            f"the table stopped in epoch {stop.position.epoch}, and the stream is now in epoch {ledger.epoch}, which began "
+            "with another source, a reset or a new position"
         )
     else:
         start = decide_start(stop.position, StartChoice(), facts)
