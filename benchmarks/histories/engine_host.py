@@ -64,6 +64,10 @@ class PlayedHistory:
     def table_names(self) -> list[tuple[str, str]]:
         return [(DATABASE, table) for table in TABLES]
 
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(f"{DATABASE}.{table}" for table in TABLES)
+
     def publish(self, position: Position) -> None:
         """Does nothing, because only Dagster's pages use the list of tables."""
 
