@@ -75,6 +75,10 @@ class PlayedSession:
     def unset(self, name: str) -> None:
         self._settings.pop(name, None)
 
+    @property
+    def getAll(self) -> dict[str, str]:  # noqa: N802  Spark's own name
+        return dict(self._settings)
+
     def sql(self, statement: str) -> None:
         view = _VIEW.match(statement)
         if view:
