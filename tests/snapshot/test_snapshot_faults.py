@@ -156,7 +156,10 @@ def test_a_user_without_the_right_to_select_is_told_so_snapshot(server: Database
     run(server, "CREATE USER bare IDENTIFIED BY ''", f"GRANT SELECT ON {DATABASE}.large TO bare")
     try:
         reader = open_reader(source_of(server, "bare"))
-        with contextlib.closing(reader), pytest.raises(ConfigurationError, match=r"refused the user bare.*grant SELECT"):
+        with (
+            contextlib.closing(reader),
+            pytest.raises(ConfigurationError, match=r"refused the user bare.*grant SELECT"),
+        ):
             read_chunk(reader, table, ALL, tmp_path / "chunk.parquet")
     finally:
         run(server, "DROP USER bare")
