@@ -15,13 +15,14 @@ from sluice.orchestration.base.lake_settings import target
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.contracts import TableVersion
     from sluice.spark_jobs.table_locks import TableLocks
     from sluice.spark_jobs.targets.report import TableTarget
 
 
-_Clashes = tuple["SluiceConfig", dict[str, list[str]], Mapping[tuple[str, str], str]]
-# The newest result of `known_clashes`, with the conf/ and the tables that it belongs to. A snapshot run needs it for each new table, and
-# comparing the paths of thousands of tables takes longer than publishing a small one.
+_Clashes = tuple["SluiceConfig", dict[str, tuple["TableVersion", ...]], Mapping[tuple[str, str], str]]
+# The newest result of `known_clashes`, with the conf/ and the lists of tables that it belongs to. A snapshot run needs it for each new
+# table, and comparing the paths of thousands of tables takes longer than publishing a small one.
 _newest_clashes: list[_Clashes | None] = [None]
 
 
@@ -71,13 +72,14 @@ def known_clashes(config: SluiceConfig) -> Mapping[tuple[str, str], str]:
     """Returns the path clashes between the tables that the engines recorded: (destination, "database.table") → why. A destination whose
     list cannot be read is left out, because its engine reports the error.
     """
-    tables: dict[str, list[str]] = {}
+    tables: dict[str, tuple[TableVersion, ...]] = {}
     for name in config.destinations:
         with contextlib.suppress(MetaError):
-            tables[name] = [table.name for table in read_tables(config.destination_dir(name))]
+            tables[name] = read_tables(config.destination_dir(name))  # The same object until the list changes.
     newest = _newest_clashes[0]
     if newest is None or newest[0] is not config or newest[1] != tables:
-        newest = _newest_clashes[0] = (config, tables, clashing_tables(config, tables))
+        names = {destination: [table.name for table in listed] for destination, listed in tables.items()}
+        newest = _newest_clashes[0] = (config, tables, clashing_tables(config, names))
     return newest[2]
 
 

@@ -97,8 +97,7 @@ class EngineActs:
 
     def _forget_snapshots(self, parts: EngineParts) -> None:
         """Removes the records of ended snapshots of tables that were dropped, from time to time."""
-        names = parts.history.names
-        if time.monotonic() < self._forget_at or not names:
+        if time.monotonic() < self._forget_at or not (names := parts.history.names):
             return
         self._forget_at = time.monotonic() + FORGET_SECONDS
         try:
