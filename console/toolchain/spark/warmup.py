@@ -58,13 +58,18 @@ def _merge_tiny_table(session: SparkSession, folder: Path) -> None:
 
 
 def end_with_server(url: str) -> None:
-    """Ends this process as soon as nothing listens at the server's port. Call it in a thread."""
+    """Ends this process as soon as nothing listens at the server's port. Call it in a thread.
+
+    A connection that fails in another way, such as a time-out on a busy machine, says nothing about the server.
+    """
     server = urllib.parse.urlsplit(url)
     while True:
         try:
             socket.create_connection((server.hostname or "", server.port or 0), LOOK_SECONDS).close()
-        except OSError:
+        except ConnectionRefusedError:
             os._exit(1)
+        except OSError:
+            pass
         time.sleep(LOOK_SECONDS)
 
 
