@@ -72,20 +72,7 @@ class RecordStore(abc.ABC):
         token.
         """
         for name, text in texts.items():
-            self._replace(name, text, token)
-
-    def _replace(self, name: str, text: str, token: int) -> None:
-        """Writes or replaces one record, as `write_all` does."""
-        for _ in range(TRIES_MAX):
-            there = self.read(name)
-            if there is not None and there.text == text:
-                return
-            if there is not None and there.token > token:
-                raise StaleWriteError(f"{self.where(name)} is written under a later lease than {token}")
-            with contextlib.suppress(StaleWriteError):
-                self.write(name, text, version=there.version if there else NOT_THERE, token=token)
-                return
-        raise MetaError(f"other processes write {self.where(name)} all the time; try again")
+            self.put(name, text, token)
 
     @abc.abstractmethod
     def remove(self, name: str, version: int | None = None) -> bool:
@@ -108,9 +95,11 @@ class RecordStore(abc.ABC):
         """Returns the text of every record in a folder, by name, sorted."""
         return {name: each.text for name, each in sorted(self.read_all(f"{folder}/").items())}
 
-    def put(self, name: str, text: str) -> None:
-        """Writes or replaces the record, whatever it contained. It is durable when this returns."""
-        self.change(name, lambda _: text)
+    def put(self, name: str, text: str, token: int | None = None) -> None:
+        """Writes or replaces the record, whatever it contained. It is durable when this returns. With the `token` of a lease, raises
+        StaleWriteError if a later holder has written the record.
+        """
+        self._change(name, lambda _: text, token)
 
     def claim(self, name: str, token: int) -> StoredRecord | None:
         """Writes the record unchanged under a lease's token and returns it; None if it does not exist. After that, no late write of an
@@ -132,12 +121,18 @@ class RecordStore(abc.ABC):
 
         `change` is called again if another process writes meanwhile. What it raises is passed on. An unchanged text is not written.
         """
+        return self._change(name, change)
+
+    def _change(self, name: str, change: Callable[[str | None], str], token: int | None = None) -> str:
+        """Implements `change` and `put`."""
         for _ in range(TRIES_MAX):
             before = self.read(name)
             after = change(before.text if before else None)
             if before is not None and after == before.text:
                 return after
+            if before is not None and token is not None and before.token > token:
+                raise StaleWriteError(f"{self.where(name)} is written under a later lease than {token}")
             with contextlib.suppress(StaleWriteError):
-                self.write(name, after, version=before.version if before else NOT_THERE)
+                self.write(name, after, version=before.version if before else NOT_THERE, token=token or 0)
                 return after
         raise MetaError(f"other processes wrote {self.where(name)} before each attempt; try again")
