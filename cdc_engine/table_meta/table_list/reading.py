@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.contracts import LedgerLocation, TableVersion
-from sluice.cdc_engine.records.contract import RecordStore, StoredRecord
+from sluice.cdc_engine.records.contract import NOT_THERE, RecordStore
 from sluice.cdc_engine.records.files import FileRecordStore
 from sluice.cdc_engine.records.location import Location, as_location, record_store
 from sluice.cdc_engine.table_meta.table_list.head import HEAD, ListHead, digest_of, head_of, share_of
@@ -52,10 +52,9 @@ def read_list(directory: Location) -> TableList:
     """Returns the current list; an empty one before the first connection to the source. Raises MetaError, which says what to do."""
     location = as_location(directory)
     store = list_store(location)
-    found = store.read(HEAD)
-    if found is None:
+    known, (head, _) = _read.get(location, _NOTHING), _head_in(store)
+    if head is None:
         return TableList()
-    known, head = _read.get(location, _NOTHING), _head(found, store.where(HEAD))
     if isinstance(head, TableList):
         return head
     if known.digest == head.digest:
@@ -75,10 +74,9 @@ def read_table(directory: Location, name: str) -> ListedTable | None:
     """Returns what the list has of one "database.table", and reads only its record. Raises MetaError."""
     location = as_location(directory)
     store = list_store(location)
-    found = store.read(HEAD)
-    if found is None:
+    head, _ = _head_in(store)
+    if head is None:
         return None
-    head = _head(found, store.where(HEAD))
     if isinstance(head, TableList):
         return head.by_name.get(name)
     known = _read.get(location, _NOTHING)
@@ -99,12 +97,10 @@ def count_of_list(directory: Location) -> int | None:
 
 
 def _fact(directory: Location) -> tuple[str, int | None]:
-    store = list_store(as_location(directory))
-    found = store.read(HEAD)
-    if found is None:
+    head, version = _head_in(list_store(as_location(directory)))
+    if head is None:
         return "", None
-    head = _head(found, store.where(HEAD))
-    digest, count = (str(found.version), len(head.tables)) if isinstance(head, TableList) else (head.digest, head.count)
+    digest, count = (str(version), len(head.tables)) if isinstance(head, TableList) else (head.digest, head.count)
     return digest if count else "", count
 
 
@@ -123,13 +119,15 @@ def read_comments(directory: Location) -> Comments:
     return read_list(directory).comments
 
 
-def _head(found: StoredRecord, where: str) -> ListHead | TableList:
-    return _parsed_head(found.text, where)
+def _head_in(store: RecordStore) -> tuple[ListHead | TableList | None, int]:
+    """Returns the stored head, or the list itself in the form of an earlier version, with the version of the record. None if there is no
+    list.
+    """
+    found = store.read(HEAD)
+    return (None, NOT_THERE) if found is None else (_parsed_head(found.text, store.where(HEAD)), found.version)
 
 
-@functools.lru_cache(maxsize=KEPT_MAX)
-def _parsed_head(text: str, where: str) -> ListHead | TableList:
-    return head_of(text, where)
+_parsed_head = functools.lru_cache(maxsize=KEPT_MAX)(head_of)
 
 
 def _changed(store: RecordStore, head: ListHead, known: _ReadList) -> _ReadList | None:

@@ -15,7 +15,7 @@ from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.table_meta.table_list.values import ListedTable
 
 FOLDER = "tables"
-AGAIN = "delete this file, and the engine writes it again"
+AGAIN = "remove it, and the engine writes it again"
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 
 

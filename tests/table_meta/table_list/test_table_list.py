@@ -138,7 +138,7 @@ def test_a_head_of_another_shape_is_refused_and_written_again(tmp_path: Path, co
     write_tables(tmp_path, [ORDERS])
     (tmp_path / HEAD).write_text(content)
     for read in (read_list, digest_of_list, lambda place: read_table(place, "shop.orders")):
-        with pytest.raises(MetaError, match="delete this file, and the engine writes it again"):
+        with pytest.raises(MetaError, match="remove it, and the engine writes it again"):
             read(tmp_path)
     write_tables(tmp_path, [ORDERS])
     assert read_tables(tmp_path) == (ORDERS,)
@@ -148,9 +148,7 @@ def test_a_record_of_another_shape_is_named(tmp_path: Path) -> None:
     write_tables(tmp_path, [ORDERS, ITEMS])
     path = tmp_path / record_of("shop.items")
     path.write_text("{")
-    with pytest.raises(
-        MetaError, match=rf"{path.name} cannot be read .* delete this file, and the engine writes it again"
-    ):
+    with pytest.raises(MetaError, match=rf"{path.name} cannot be read .* remove it, and the engine writes it again"):
         in_a_new_process(tmp_path)
     path.unlink()
     assert in_a_new_process(tmp_path) == (ORDERS,)
