@@ -213,7 +213,7 @@ def check_include(schema: SourceSchema) -> Finding:
     """Warns if a pattern of `include`, or the name of a table or column with settings, matches nothing that is captured."""
     destination = schema.destination
     try:
-        warnings = tuple(unmatched_warnings(destination, schema.captured()))
+        warnings = tuple(unmatched_warnings(destination, schema.captured))
     except SluiceError:
         warnings = (UNANSWERED,)
     return Finding(f"include of {destination.name}", warnings=warnings)

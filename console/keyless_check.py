@@ -31,7 +31,7 @@ class Keyless:
 
 def ask_keyless(schema: SourceSchema) -> Keyless:
     """Finds the captured tables without a key, and tries to lock one in each database. Raises SluiceError."""
-    destination, tables = schema.destination, schema.captured()
+    destination, tables = schema.destination, schema.captured
     names = keyless_names(tables, lambda database, table: destination.table(database, table).key)
     if destination.snapshot == "never":
         return Keyless(names=names)

@@ -54,7 +54,7 @@ class LakeTables:
 
     def get(self, name: str) -> tuple[str, int] | None:
         """Returns id and version of a current-state table; None if no run has recorded it."""
-        return self._kept(name).get(MAIN)
+        return self.kept(name).get(MAIN)
 
     @property
     def tables(self) -> dict[str, tuple[str, int]]:
@@ -67,41 +67,39 @@ class LakeTables:
         return sorted(self._all())
 
     def kept(self, name: str) -> Mapping[str, tuple[str, int]]:
-        """Returns the id and version of the table's current-state table, change log and history, by kind."""
-        return self._kept(name)
-
-    def side_tables(self, name: str) -> dict[str, tuple[str, int]]:
-        """Returns kind ("log", "history") → id and version of the table's change log and history."""
-        return {kind: kept for kind, kept in self._kept(name).items() if kind != MAIN}
-
-    def keep(self, tables: Mapping[str, tuple[str, int]]) -> None:
-        """Stores id and version by name. Durable when it returns; a crash may leave some records unchanged."""
-        with self._lock:
-            self._store({name: {**self._kept(name), MAIN: kept} for name, kept in tables.items()})
-
-    def keep_side_table(self, name: str, kind: str, kept: tuple[str, int]) -> None:
-        """Stores id and version of a table's change log or history."""
-        with self._lock:
-            self._store({name: {**self._kept(name), kind: kept}})
-
-    def forget(self, name: str, *, whole: bool = True) -> None:
-        """Forgets a table; with `whole`, also its change log and history."""
-        with self._lock:
-            kept = self._kept(name)
-            self._store({name: {} if whole else {kind: each for kind, each in kept.items() if kind != MAIN}})
-
-    def forget_side_table(self, name: str, kind: str) -> None:
-        """Forgets the change log or the history of a table."""
-        with self._lock:
-            self._store({name: {other: each for other, each in self._kept(name).items() if other != kind}})
-
-    def _kept(self, name: str) -> dict[str, tuple[str, int]]:
-        """Returns what is recorded about a table. Reads the table's record if it was not read before."""
+        """Returns the id and version of the table's current-state table, change log and history, by kind. Reads the table's record if it
+        was not read before.
+        """
         with self._lock:
             record = _record_of(name)
             if record not in self._names:
                 self._load(record, self._records.read(record))
             return self._tables.get(name, {})
+
+    def side_tables(self, name: str) -> dict[str, tuple[str, int]]:
+        """Returns kind ("log", "history") → id and version of the table's change log and history."""
+        return {kind: kept for kind, kept in self.kept(name).items() if kind != MAIN}
+
+    def keep(self, tables: Mapping[str, tuple[str, int]]) -> None:
+        """Stores id and version by name. Durable when it returns; a crash may leave some records unchanged."""
+        with self._lock:
+            self._store({name: {**self.kept(name), MAIN: kept} for name, kept in tables.items()})
+
+    def keep_side_table(self, name: str, kind: str, kept: tuple[str, int]) -> None:
+        """Stores id and version of a table's change log or history."""
+        with self._lock:
+            self._store({name: {**self.kept(name), kind: kept}})
+
+    def forget(self, name: str, *, whole: bool = True) -> None:
+        """Forgets a table; with `whole`, also its change log and history."""
+        with self._lock:
+            kept = self.kept(name)
+            self._store({name: {} if whole else {kind: each for kind, each in kept.items() if kind != MAIN}})
+
+    def forget_side_table(self, name: str, kind: str) -> None:
+        """Forgets the change log or the history of a table."""
+        with self._lock:
+            self._store({name: {other: each for other, each in self.kept(name).items() if other != kind}})
 
     def _all(self) -> Kept:
         """Returns all tables. Reads the records that were not read before."""
@@ -122,7 +120,7 @@ class LakeTables:
 
     def _store(self, changed: Kept) -> None:
         """Writes the records of the tables whose stored values differ."""
-        new = {name: kept for name, kept in changed.items() if kept != self._kept(name)}
+        new = {name: kept for name, kept in changed.items() if kept != self.kept(name)}
         if not new:
             return
         self._divide()

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, clashing_tables, path_clashes
@@ -18,6 +18,7 @@ from sluice.cdc_engine.errors import ConfigurationError, SluiceError, StaleWrite
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.table_meta.history.cascades import Cascades
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
 from sluice.cdc_engine.table_meta.schema import is_of_users
@@ -87,9 +88,10 @@ class SourceSchema:
         self._filter = TableFilter(destination.include, destination.exclude)
         self._error: SluiceError | None = None
 
+    @functools.cached_property
     def captured(self) -> tuple[TableVersion, ...]:
-        """Returns the captured tables."""
-        return self._captured
+        """The captured tables."""
+        return tuple(each.version() for each in self._snapshot.tables if self._filter.keeps(each.database, each.table))
 
     def foreign_keys(self) -> tuple[Cascade, ...]:
         """Returns the foreign keys that change rows of captured tables without row events."""
@@ -97,25 +99,25 @@ class SourceSchema:
         return () if found.server.logs_cascades else Cascades(found.tables, self._filter.keeps).all()
 
     @functools.cached_property
-    def _captured(self) -> tuple[TableVersion, ...]:
-        return tuple(each.version() for each in self._snapshot.tables if self._filter.keeps(each.database, each.table))
-
-    @functools.cached_property
     def _snapshot(self) -> SchemaSnapshot:
         """Tables that are not captured are read too, because their foreign keys may change rows of captured tables."""
         if self._error is not None:
             raise self._error
-        connection = SourceConnection(source_of(self.destination))
         try:
-            found: SchemaSnapshot = connection.ask(
-                lambda session: read_snapshot(session, lambda database, _: is_of_users(database))
-            )
-            return found
+            return _read_schemas(source_of(self.destination), lambda database, _: is_of_users(database))
         except SluiceError as error:
             self._error = error
             raise
-        finally:
-            connection.close()
+
+
+def _read_schemas(source: Source, keeps: Callable[[str, str], bool]) -> SchemaSnapshot:
+    """Reads the schemas of the tables for which `keeps` returns True, over a connection of its own."""
+    connection = SourceConnection(source)
+    try:
+        found: SchemaSnapshot = connection.ask(lambda session: read_snapshot(session, keeps))
+        return found
+    finally:
+        connection.close()
 
 
 def discover(config: SluiceConfig, destination: str, password: str | None = None) -> tuple[TableVersion, ...]:
@@ -129,11 +131,7 @@ def discover(config: SluiceConfig, destination: str, password: str | None = None
     source = source_of(settings)
     if password is not None:
         source = dataclasses.replace(source, password=lambda: password)
-    connection = SourceConnection(source)
-    try:
-        snapshot = connection.ask(lambda session: read_snapshot(session, captured.keeps))
-    finally:
-        connection.close()
+    snapshot = _read_schemas(source, captured.keeps)
     tables = tuple(schema.version() for schema in snapshot.tables)
     cascades = () if snapshot.server.logs_cascades else Cascades(snapshot.tables, captured.keeps).all()
     comments = {f"{each.database}.{each.table}": each.comments for each in snapshot.tables if each.comments}

@@ -158,7 +158,7 @@ def test_a_table_without_a_key_is_read_with_the_grant_that_is_printed(
     finding = check_keyless(SourceSchema(settings))
     assert not finding.problems
     assert "change log" in finding.warnings[0]
-    (log,) = (each for each in SourceSchema(settings).captured() if each.table == "log")
+    (log,) = (each for each in SourceSchema(settings).captured if each.table == "log")
     table = SourceTable(lambda: open_reader(source_of(settings)), log, chunk_rows=10)
     try:
         table.read(Chunk(number=1), tmp_path / "rows.parquet")

@@ -61,7 +61,7 @@ class Feature:
         return self.captured.config.destinations["shop"]
 
     def table(self, name: str) -> TableVersion:
-        return next(each for each in SourceSchema(self.conf).captured() if each.table == name)
+        return next(each for each in SourceSchema(self.conf).captured if each.table == name)
 
 
 def snapshot(feature: Feature, folder: Path) -> None:
