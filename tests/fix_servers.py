@@ -22,18 +22,15 @@ from sluice.console.toolchain.errors import SetupError
 from sluice.console.toolchain.ports import free_port
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 from sluice.spark_jobs.object_store import spark_environment, spark_settings
+from sluice.spark_jobs.session import SMALL_SETTINGS
 from tests.memory_folder import servers_folder
 
 __all__ = ["servers_folder"]
 
-# Sluice gives all but the last to its own statements for few rows (`SMALL_SETTINGS`). With these settings, all statements have them.
-FEW_ROWS = {
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.databricks.delta.snapshotPartitions": "1",
-}
+# The settings of Sluice's own statements for few rows, without that of deletion vectors. A server with FEW_ROWS applies them to all
+# statements.
+WITH_VECTORS = {name: value for name, value in SMALL_SETTINGS.items() if "deletionVectors" not in name}
+FEW_ROWS = {**WITH_VECTORS, "spark.databricks.delta.snapshotPartitions": "1"}
 ServerFactory = Callable[..., DatabaseServer]
 Store = TypeVar("Store", AzuriteServer, FakeGcsServer)
 

@@ -23,6 +23,7 @@ from sluice.spark_jobs.object_store import spark_environment, spark_settings
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.ways import SmallSetting
+from tests.fix_servers import WITH_VECTORS
 from tests.spark.staged import Segment, stage
 
 
@@ -105,5 +106,4 @@ def marks_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes Spark mark rows of small tables in deletion vectors too. It keeps the other settings of small merges, because compiling code
     for a few rows takes most of the time of such a test.
     """
-    kept = {name: value for name, value in session.SMALL_SETTINGS.items() if "deletionVectors" not in name}
-    monkeypatch.setattr(session, "SMALL_SETTINGS", kept)
+    monkeypatch.setattr(session, "SMALL_SETTINGS", WITH_VECTORS)
