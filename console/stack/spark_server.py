@@ -20,7 +20,8 @@ BINDING = "spark.connect.grpc.binding.address"
 @dataclasses.dataclass(frozen=True)
 class Listening:
     """The address at which the Spark Connect server accepts clients, and the memory of that server. If `host` is empty,
-    `spark.connect.grpc.binding.address` in spark-defaults.conf applies."""
+    `spark.connect.grpc.binding.address` in spark-defaults.conf applies.
+    """
 
     port: int
     host: str = ""
