@@ -224,7 +224,7 @@ def asks_daemon(dagster_home: Path) -> Callable[[ProcessRecord], Answers]:
 
         def beats() -> bool:
             beat = instance.get_daemon_heartbeats().get("SENSOR")
-            return beat is not None and beat.timestamp >= record.started
+            return beat is not None and beat.timestamp >= time.time() - record.age_seconds()
 
         return beats
 

@@ -1,7 +1,8 @@
 """Records the processes that Sluice has started in a file, and stops only these processes.
 
-A process is identified by its id *and* its start time. If another program has got the id, the process counts as ended. If a process has
-died, its children are identified by its process group and by the variable `MARK` in their environment.
+A process is identified by its id *and* its start time. If another program has got the id, the process counts as ended. The start time is
+counted from the boot of the machine, so it stays the same if the clock is set. If a process has died, its children are identified by its
+process group and by the variable `MARK` in their environment.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ DAGSTER_PARTS = ("code server", "daemon", "webserver")
 PARTS = (*DAGSTER_PARTS, "spark")  # The parts that `sluice up` starts; Spark only if conf/ configures the local one.
 # The environment variable that every started process has; its value is the path of the stack's processes.json.
 MARK = "SLUICE_PROCESSES"
-# By how much two start times of one process may differ. psutil computes them from the boot time, which changes slightly when the clock is
-# corrected.
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+# By how much two start times of one process may differ. psutil rounds the time of the boot, which it adds, to a second.
 START_TIME_SLACK_SECONDS = 1.0
 POLL_SECONDS = 0.1
 KILL_SECONDS_MAX = 5.0  # The longest wait after SIGKILL. The kernel needs only a moment to end a process.
@@ -37,12 +38,21 @@ KILL_SECONDS_MAX = 5.0  # The longest wait after SIGKILL. The kernel needs only 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessRecord:
-    """A process that Sluice started. `started`: seconds since 1970, from the kernel. `port`: the port on which it listens, 0 for none."""
+    """A process that Sluice started.
+
+    `started`: seconds from the boot of the machine to the start of the process. `boot`: the kernel's id of this boot, because a process of
+    the next boot may have the same process id and start time. `port`: the port on which it listens, 0 for none.
+    """
 
     name: str
     pid: int
     started: float
+    boot: str
     port: int = 0
+
+    def age_seconds(self) -> float:
+        """Returns for how long the process has run. A change of the clock does not affect it."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - self.started
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +87,7 @@ class ProcessFile:
 
     def add(self, name: str, pid: int, port: int = 0) -> ProcessRecord:
         """Records a process that was just started. Replaces the earlier record of this name."""
-        record = ProcessRecord(name, pid, psutil.Process(pid).create_time(), port)
+        record = ProcessRecord(name, pid, _started(psutil.Process(pid)), _boot_id(), port)
         with self._lock:
             self.save([other for other in self.load() if other.name != name] + [record])
         return record
@@ -115,10 +125,19 @@ def find(record: ProcessRecord) -> psutil.Process | None:
     """Returns the running process of a record; None if it has ended or its id belongs to another program."""
     try:
         process = psutil.Process(record.pid)
-        same = abs(process.create_time() - record.started) <= START_TIME_SLACK_SECONDS
+        same = record.boot == _boot_id() and abs(_started(process) - record.started) <= START_TIME_SLACK_SECONDS
         return process if same and process.status() != psutil.STATUS_ZOMBIE else None
     except psutil.NoSuchProcess:
         return None
+
+
+def _started(process: psutil.Process) -> float:
+    """Returns the seconds from the boot to the start of a process. psutil adds the boot time, which changes when the clock is set."""
+    return process.create_time() - psutil.boot_time()
+
+
+def _boot_id() -> str:
+    return BOOT_ID_FILE.read_text().strip()
 
 
 def members(record: ProcessRecord, mark: str = "") -> list[psutil.Process]:

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -152,9 +151,7 @@ class Stack:
     def _end_without_storage(self, running: Mapping[str, ProcessRecord]) -> None:
         """Ends Dagster's processes if their storage was removed, so that they start again with a new storage."""
         dagster = [running[name] for name in (DAEMON, WEBSERVER, CODE_SERVER) if name in running]
-        why = lost_storage(
-            self.dagster_home, time.time() - min((record.started for record in dagster), default=time.time())
-        )
+        why = lost_storage(self.dagster_home, max((record.age_seconds() for record in dagster), default=0.0))
         if why:
             self.say(why)
             for record in dagster:

@@ -132,7 +132,7 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
     warnings += [f"{each.name} is {each.state}: {each.reason}" for each in destinations if each.state == "STANDBY"]
     daemon = records.running().get("daemon")
     home = config.data_dir / "dagster"
-    if daemon is not None and (lost := lost_storage(home, now - daemon.started)):
+    if daemon is not None and (lost := lost_storage(home, daemon.age_seconds())):
         problems.append(lost)
     elif (home / "dagster.yaml").exists() and any(
         trouble.startswith(NO_TICK) for each in destinations for trouble in each.troubles

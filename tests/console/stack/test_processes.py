@@ -89,6 +89,22 @@ def test_a_process_is_known_by_its_start_time_too(nursery: Nursery) -> None:
     assert child.poll() is None, "a process that only has the same id must live on"
 
 
+@pytest.mark.found
+def test_a_process_is_known_after_the_clock_was_set(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect 33: `status` and `down` did not find running processes after a clock was corrected by more than a second."""
+    nursery.start("one", SLEEP)
+    record = nursery.record("one")
+    begun = psutil.boot_time()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: begun + 11.0)
+    assert psutil.Process(record.pid).create_time() > record.started + begun + 10
+    assert processes.find(record) is not None
+
+
+def test_a_process_of_an_earlier_boot_is_not_known(nursery: Nursery) -> None:
+    nursery.start("one", SLEEP)
+    assert processes.find(dataclasses.replace(nursery.record("one"), boot="an earlier one")) is None
+
+
 def test_sigterm_is_enough_for_a_willing_process(nursery: Nursery) -> None:
     child = nursery.start("one", SLEEP)
     assert processes.stop(nursery.record("one"), [StopStep(processes.terminate, 20.0)], nursery.mark) == []
