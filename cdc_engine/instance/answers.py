@@ -1,7 +1,8 @@
-"""Finds the schema of a table that stops because its schema is unknown: the operator's schema, or else the server's at the live end of the
-stream. Used by `wiring`.
+"""Finds the schema of a table when the schema history does not know it: the schema that an operator gave, or the one that the server has
+now. Used by `wiring`.
 
-Stores the server's schema in the same way as an operator's, so that the stream gives the same changes when it is read again.
+The server's schema counts only if the stream has reached the end of the binlog. It is stored like an operator's schema, so that the stream
+decodes the same changes in the same way when they are read again.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ log = structlog.get_logger()
 
 
 class SchemaAnswers:
-    """Implements `resolved` of `policy.SchemaDecisions`. Called on the parser's thread."""
+    """Returns schemas for tables that would otherwise stop, because their schema is unknown. `resolved` is a callback of
+    `policy.SchemaDecisions`, on the parser's thread.
+    """
 
     def __init__(self, source: Callable[[], Source], directory: Path) -> None:
         self._source, self._resolutions = source, Resolutions(directory)
 
     def resolved(self, database: str, table: str, reason: str, location: str) -> TableSchema | None:
-        """Returns the schema that an operator gave, or else the server's, or None. Raises SourceConnectionError if the server must be
-        queried and does not answer; the engine then reads the statement again.
+        """Returns the schema that an operator gave. If there is none, returns the server's schema if `location` is the end of the binlog,
+        otherwise None. Raises SourceConnectionError if the server does not answer. The engine then reads the statement again.
         """
         kept = self._resolutions.schema(database, table, reason)
         if kept is not None or not location:
@@ -43,13 +46,15 @@ class SchemaAnswers:
 
 
 def schema_at(source: Source, database: str, table: str, location: str) -> TableSchema | None:
-    """Returns the server's schema of a table at a position; None if the position is not the live end. Raises SourceConnectionError."""
+    """Returns the schema that the server has now, or None if `location` is not the end of the binlog. Raises SourceConnectionError if the
+    server does not answer.
+    """
     found = _queried(source, lambda session: schema_now(session, database, table, location))
     return found if isinstance(found, TableSchema) else None
 
 
 def is_no_table_now(source: Source, database: str, table: str) -> bool:
-    """Returns whether the server has a view or a sequence of that name. Raises SourceConnectionError."""
+    """Returns whether the server now has a view or a sequence of that name. Raises SourceConnectionError if the server does not answer."""
     return bool(_queried(source, lambda session: is_no_table(session, database, table)))
 
 

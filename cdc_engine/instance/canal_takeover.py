@@ -1,7 +1,7 @@
-"""Makes the start position of a destination that replaces Canal, from the cursor that Canal left in ZooKeeper. `wiring` calls it once.
+"""Finds where a destination starts that replaces Canal: at the cursor that Canal left in ZooKeeper. Called once, by `begin`.
 
-Canal's cursor is inside the transaction that its client acked last. A new lake has nothing of that transaction. So the stream begins at the
-whole second of the transaction: no transaction is lost, and none is in the lake twice.
+Canal's cursor is within the transaction that its client acked last. A new lake has no part of this transaction. So the stream begins at
+the whole second in which the transaction was committed: no transaction is lost, and none is in the lake twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ log = structlog.get_logger()
 
 
 def cursor_of_canal(directory: Path) -> str | None:
-    """Returns the cursor that Canal left, as text; None if there is none, or no ZooKeeper. Raises MetaError."""
+    """Returns the cursor that Canal left, as text. Returns None if there is none, or if the destination has no ZooKeeper. Raises MetaError
+    if ZooKeeper does not answer.
+    """
     location = as_location(directory)
     if location.kind != "zookeeper":
         return None
@@ -35,10 +37,10 @@ def cursor_of_canal(directory: Path) -> str | None:
 
 
 def choice_after(text: str, *, by_gtid: bool, at_time: Callable[[int], StartChoice]) -> StartChoice:
-    """Returns where to start. `by_gtid`: whether the source can find a position by GTID set. `at_time`: returns the position of a time in
-    µs since 1970, which may be purged.
+    """Returns where to start, from the text of Canal's cursor. Uses the cursor's GTID set if `by_gtid` (the source has GTIDs). Otherwise
+    calls `at_time` with the time of the cursor, in µs since 1970.
 
-    Raises MetaError if the text cannot be parsed, and the errors of `at_time`.
+    Raises MetaError if the text cannot be parsed. `at_time` raises PositionLostError if the binlog of that time is purged.
     """
     try:
         cursor = canal_cursor.from_text(text)

@@ -1,6 +1,6 @@
-"""Asks the source which tables a destination captures, and writes the list of them before any engine runs.
+"""Asks the source which tables a destination captures, and writes the list of them before an engine runs.
 
-`sluice up` calls it before it starts the code server: asset definitions are made from that list, and importing them opens no connection.
+`sluice up` calls it before it starts the code server. Asset definitions are made from this list, so importing them opens no connection.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 from sluice.cdc_engine.table_meta.table_list.values import Comments
 from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 
-_claiming = threading.Lock()  # Two destinations that start at the same time must see each other's tables.
+_claiming = threading.Lock()  # With this lock, two destinations that start at the same time see each other's tables.
 
 
 def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[TableVersion]) -> None:
-    """Writes the list of the captured tables of a new destination, unless another destination writes one of their Delta tables.
+    """Writes the list of the captured tables of a new destination. Raises ConfigurationError if another destination already writes one of
+    their Delta tables; the other destination continues.
 
-    conf/ alone does not define which tables a pattern captures, so the engine checks before its ledger is written. Raises
-    ConfigurationError with each Delta path that it shares with another destination; the destination that has the path already continues.
-    Two tables of one destination with the same path do not prevent its start: the run that would create the Delta table stops the table.
+    The engine checks this at the start, because only the source knows which tables a pattern of conf/ captures. Two tables of one
+    destination that share a path do not prevent its start: the run that would create the Delta table stops one of them.
     """
     tables = tuple(captured)
     names = {table.name for table in tables}
@@ -53,7 +53,7 @@ def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[Tabl
 
 
 def _listed(config: SluiceConfig, destination: str) -> set[str]:
-    """Returns the listed "database.table" names that conf/ still captures."""
+    """Returns the tables of the list ("database.table") that conf/ still captures."""
     settings, tables = config.destinations[destination], read_tables(config.destination_dir(destination))
     captured = TableFilter(settings.include, settings.exclude)
     return {table.name for table in tables if captured.keeps(table.database, table.table)}
@@ -66,7 +66,9 @@ def _list(
     cascades: Iterable[Cascade] = (),
     comments: Comments | None = None,
 ) -> None:
-    """Writes the list of tables, unless an engine with a shared ledger has written it: that one follows the stream. Raises MetaError."""
+    """Writes the list of tables. Does nothing if an engine with a shared ledger has written it, because that list follows the stream.
+    Raises MetaError if the store does not answer.
+    """
     with contextlib.suppress(StaleWriteError):
         write_tables(config.destination_dir(destination), tables, cascades, comments)
 
@@ -77,10 +79,10 @@ def _without(config: SluiceConfig, destination: str) -> SluiceConfig:
 
 
 class SourceSchema:
-    """The tables that a destination's source has now. They are read from the server at the first use, and later uses return the same tables
-    or raise the same error. Writes nothing.
+    """The tables that a destination's source has now. Reads the server at the first use. Later uses return the same tables, or raise the
+    same error. Writes nothing.
 
-    Its methods raise SourceConnectionError and ConfigurationError.
+    Methods raise SourceConnectionError or ConfigurationError.
     """
 
     def __init__(self, destination: DestinationConfig) -> None:
@@ -100,7 +102,9 @@ class SourceSchema:
 
     @functools.cached_property
     def _snapshot(self) -> SchemaSnapshot:
-        """Tables that are not captured are read too, because their foreign keys may change rows of captured tables."""
+        """The schemas of all tables. Tables that are not captured are included, because their foreign keys may change rows of captured
+        tables.
+        """
         if self._error is not None:
             raise self._error
         try:
@@ -111,7 +115,7 @@ class SourceSchema:
 
 
 def _read_schemas(source: Source, keeps: Callable[[str, str], bool]) -> SchemaSnapshot:
-    """Reads the schemas of the tables for which `keeps` returns True, over a connection of its own."""
+    """Reads the schemas of the tables for which `keeps` returns True, over a new connection."""
     connection = SourceConnection(source)
     try:
         found: SchemaSnapshot = connection.ask(lambda session: read_snapshot(session, keeps))
@@ -121,8 +125,7 @@ def _read_schemas(source: Source, keeps: Callable[[str, str], bool]) -> SchemaSn
 
 
 def discover(config: SluiceConfig, destination: str, password: str | None = None) -> tuple[TableVersion, ...]:
-    """Returns the captured tables as the server has them now, and writes the list of them. `password`: replaces the password that conf/
-    names.
+    """Reads the captured tables from the server, writes the list of them, and returns them. `password` replaces the one that conf/ names.
 
     Raises SourceConnectionError, ConfigurationError or MetaError.
     """

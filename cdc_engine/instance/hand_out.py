@@ -1,7 +1,7 @@
-"""Makes staged batches that wait for their ack: reads from the store, stages, and records the batch in the ledger.
+"""Makes batches: reads changes from the store, stages them, and records the batch in the ledger, where it waits for its ack.
 
-`engine` calls it from the sensor's ticks. Staging has a thread of its own, so that a tick never takes longer than its timeout. If a batch
-is not staged in time, the next tick hands it out. This module acks a batch without changes for the lake itself. Such a batch only moves the
+The sensor's ticks call it through `engine`. Staging has its own thread, so that a tick never takes longer than its timeout. A batch that
+is not staged in time is handed out by the next tick. If a batch has no changes for the lake, this module acks it at once, which moves the
 cursor.
 """
 
@@ -41,12 +41,15 @@ from sluice.cdc_engine.telemetry.traces import Traces
 
 logger = logging.getLogger(__name__)
 
-MORE_BYTES_MIN = 1 << 20  # If fewer bytes of row events arrive per GET_SECONDS, the end of the binlog is near.
-# The largest batch to which changes may be appended. It is staged again for that, which takes at most a tenth of a second.
+# If fewer bytes of row events arrive within GET_SECONDS, the stream is near the end of the binlog.
+MORE_BYTES_MIN = 1 << 20
+# Changes may be appended to a batch of up to this size. Appending stages the whole batch again, which takes at most a tenth of a second at
+# this size.
 APPENDABLE_BYTES_MAX = 8 << 20
-LIVE_SECONDS_MAX = 2.0  # A longer time between a commit and its reading means that the reader or a clock is behind.
-GET_SECONDS = 0.2  # The staging thread waits so long for the first change before it returns.
-# A batch waits at least this long for further changes. A reader that only waits for a processor is not at the end of the stream.
+# If a change is read later than this after its commit, the reader is behind, or a clock is wrong.
+LIVE_SECONDS_MAX = 2.0
+GET_SECONDS = 0.2  # How long the staging thread waits for the first change of a batch.
+# A batch waits at least this long for further changes. A shorter pause may only mean that the reader waits for a processor.
 MORE_SECONDS_MIN = 0.05
 NOT_MERGED, READ_BADLY = "the run did not merge the table", "the run could not read the staged files of the table"
 ENDS = "the engine of {} was stopped at this moment"
@@ -54,8 +57,8 @@ ENDS = "the engine of {} was stopped at this moment"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchLimits:
-    """The limits of a batch. `appendable_bytes_max`: up to so many bytes of row events a batch is kept in memory, and is staged again with
-    the changes that arrive until its run takes it.
+    """The limits of a batch. Changes may be appended to a batch of up to `appendable_bytes_max` bytes of row events until its run takes
+    it. Such a batch stays in memory, because appending stages it again.
     """
 
     bytes_max: int
@@ -64,7 +67,7 @@ class BatchLimits:
 
 
 class HandOut:
-    """Hands out one batch at a time. A batch is staged first, and then in flight until it is settled."""
+    """Hands out one batch at a time. A batch is staged, and then stays in flight until it is settled."""
 
     def __init__(
         self,
@@ -85,11 +88,13 @@ class HandOut:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{client.destination}")
         self._lock = threading.Lock()
         self._running: Future[OutstandingBatch | None] | None = None
-        # Delivery and parts of the batch that no run has taken.
+        # The delivery that no run has taken yet, and the parts of its batch.
         self._appendable: tuple[int, list[Batch]] | None = None
-        self._taking: tuple[int, Future[OutstandingBatch]] | None = None  # The delivery that a run is taking.
-        self._runs_take = False  # Whether runs reach this engine. If not, batches have a fixed end from the start.
-        self.first_commit_time_us = 0  # The first commit time in the batch in flight; 0 without one.
+        self._taking: tuple[int, Future[OutstandingBatch]] | None = None  # The delivery that a run takes now.
+        # Whether runs reach this engine to take their batches. If not, every batch has a fixed end from the start.
+        self._runs_take = False
+        # When the first change of the batch in flight was committed; 0 if no batch is in flight.
+        self.first_commit_time_us = 0
         # Why the last attempt to stage a batch failed; None after one that succeeds.
         self.trouble: SluiceError | None = None
 
@@ -99,10 +104,10 @@ class HandOut:
         return head if head is not None and head.path else None
 
     def next(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
-        """Returns the batch in flight, or else the next one if it is staged within the timeout. Raises the errors of staging; raises
-        NotStartedError after `close`, which the caller may not know of yet.
+        """Returns the batch in flight, or else the next one if it is staged within the timeout. With `appendable`, changes may be appended
+        to the next batch until its run takes it.
 
-        `appendable`: changes may be appended to the next batch until its run takes it.
+        Raises the errors of staging. Raises NotStartedError if another thread has called `close`.
         """
         with self._lock:
             head = self.outstanding()
@@ -130,12 +135,10 @@ class HandOut:
             raise NotStartedError(ENDS.format(self._client.destination)) from None
 
     def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
-        """Fixes the end of a batch and returns the batch. Its run calls this before it merges anything. Every later call returns the same
-        batch.
+        """Fixes the end of a batch and returns the batch. Its run calls this before it merges. A repeated call returns the same batch.
 
-        With `append` the batch gets the changes that arrived since it was staged, if this process has staged it. Raises CanalServiceError
-        if this delivery is no longer outstanding. Raises another SluiceError if it is not known whether the end is fixed; then the call may
-        be repeated.
+        With `append`, first appends the changes that arrived since this process staged the batch. Raises CanalServiceError if this
+        delivery is no longer outstanding. After another SluiceError, it is unknown whether the end is fixed, and the call may be repeated.
         """
         with self._lock:
             self._runs_take, head, appendable = True, self.outstanding(), self._appendable
@@ -173,8 +176,8 @@ class HandOut:
         return _of(self._meta.update(lambda ledger: ledger.taken(head)), head)
 
     def _append_to(self, head: OutstandingBatch, parts: list[Batch]) -> OutstandingBatch | None:
-        """Stages the batch together with what follows it, and replaces its record in one write of the ledger. A crash leaves either the old
-        batch or the longer one, whose end is fixed. Returns None if nothing follows that can be appended.
+        """Stages a batch again together with the changes that follow it, and replaces its record in one write of the ledger. A crash
+        leaves either the old batch, or the longer one with a fixed end. Returns None if nothing can be appended.
         """
         begun_ns, found = time.time_ns(), None
 
@@ -188,7 +191,7 @@ class HandOut:
             with contextlib.ExitStack() as undo:
                 undo.callback(self._batches.remove, staged.path, head.ledger_id)
                 if staged.stopped or not set(head.tables) <= set(staged.tables):
-                    return False  # A batch must start where a table stops.
+                    return False  # A table stops here, and a stop must be at the start of a batch.
                 longer = dataclasses.replace(
                     longer,
                     path=str(staged.path.relative_to(self._directory)),
@@ -212,7 +215,7 @@ class HandOut:
             self._service.append_to(self._client, parts[-1], bytes_max, events_left, keep)
         if found is not None:
             self._traces.appended(found, begun_ns)
-            self._remove(head)  # No run reads the files of a batch that it has not taken.
+            self._remove(head)  # No run has taken the batch, so no run reads its files.
         return found
 
     def ack(self, batch: OutstandingBatch) -> None:
@@ -224,8 +227,8 @@ class HandOut:
         self._remove(batch)
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
-        """Rolls a batch back. The same changes are handed out again from the same files; if the files are `damaged` or gone, they are
-        staged again.
+        """Rolls a batch back, so the same changes are handed out again, from the same files. If the files are `damaged` or missing, stages
+        the changes again.
 
         Raises CanalServiceError if the batch is no longer outstanding.
         """
@@ -234,9 +237,9 @@ class HandOut:
         batch = self._now(batch)
         whole = self._batches.is_whole(batch)
         if batch.appendable:
-            # The run ended without taking its batch: it may be on a host that does not reach the engine.
+            # The run ended without taking its batch. Perhaps it ran on a host that cannot reach the engine.
             self._runs_take = False
-        # The run may have taken the batch during this check. Then the longer batch is rolled back.
+        # A run may have taken the batch meanwhile. Then the longer batch is rolled back.
         while (now := self._now(batch)).path != batch.path:
             batch, whole = now, self._batches.is_whole(now)
         if not damaged and whole:
@@ -249,10 +252,9 @@ class HandOut:
         self._remove(batch)
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
-        """Stops tables at the start of the batch, which is handed out again without them. Both happen in one write of the ledger, so that
-        no crash separates them.
-
-        `reasons`: "database.table" → (state, reason). Raises CanalServiceError if the batch is no longer outstanding.
+        """Stops tables at the start of the batch, and hands the batch out again without them, in one write of the ledger. So no crash can
+        separate the two. `reasons` maps "database.table" to (state, reason). Raises CanalServiceError if the batch is no longer
+        outstanding.
         """
         why, begun_ns, self._appendable = (
             f"the batch continues without the tables {', '.join(sorted(reasons))}",
@@ -270,7 +272,7 @@ class HandOut:
         self._traces.settled(batch, ROLLBACK, begun_ns, why)
 
     def while_idle(self, act: Callable[[], None]) -> bool:
-        """Calls `act` if no batch is in flight or being staged, and blocks the next batch meanwhile. Returns whether it called it."""
+        """Calls `act` if no batch is in flight or being staged. No batch is handed out during the call. Returns whether it called `act`."""
         with self._lock:
             staging = self._running is not None and not self._running.done()
             if staging or self._meta.ledger.outstanding:
@@ -283,8 +285,8 @@ class HandOut:
 
     @staticmethod
     def _succeeded(staging: Future[OutstandingBatch | None]) -> bool:
-        """Returns whether staging succeeded after the tick that waited for it had ended. The next tick then handed out its batch, and the
-        batch is settled by now.
+        """Returns whether staging succeeded. If the tick that waited for it had ended, the next tick handed the batch out, and the batch
+        is settled by now.
         """
         return staging.done() and staging.exception() is None
 
@@ -303,7 +305,7 @@ class HandOut:
         if head is not None:
             return head
         if any(not each.path for each in self._meta.ledger.outstanding):
-            # An earlier attempt could not save its rollback, for example because a disk was full.
+            # An earlier attempt failed and could not save its rollback, for example because a disk was full.
             self._service.rollback(self._client)
         batch = self._service.get_without_ack(
             self._client, self._limits.bytes_max, self._limits.events_max, timeout_seconds=GET_SECONDS
@@ -327,7 +329,7 @@ class HandOut:
     def _keep(
         self, batch: Batch, record: OutstandingBatch, staged: Staged, parts: list[Batch]
     ) -> OutstandingBatch | None:
-        """Publishes a batch and records it in the ledger. `parts`: the parts from which it was staged, if changes may be appended to it
+        """Publishes a staged batch and records it in the ledger. `parts` are what it was staged from, if changes may be appended to it
         later.
         """
         for stopped in staged.stopped:
@@ -369,30 +371,31 @@ class HandOut:
         return LedgerLine(ledger_id=ledger.ledger_id, cursor=ledger.cursor, outstanding=ledger.outstanding)
 
     def _now(self, batch: OutstandingBatch) -> OutstandingBatch:
-        """Returns the ledger's current record of a batch, which a run may have taken since the caller read it."""
+        """Returns the current record of a batch. The caller's copy is outdated if a run has taken the batch since."""
         head = self._meta.ledger.head
         same = head is not None and (head.batch_id, head.delivery) == (batch.batch_id, batch.delivery)
         return head if head is not None and same else batch
 
     def _remove(self, batch: OutstandingBatch) -> None:
-        """Removes the files of a batch that is settled or that a longer one has replaced."""
+        """Removes the files of a batch that is settled, or that a longer batch replaces."""
         if batch.path:
             self._batches.remove(self._directory / batch.path, batch.ledger_id)
 
 
 class _Rest:
-    """Reads further parts of a batch that is being staged, up to the batch's limits. Staging calls it after each part.
+    """Reads the parts of a batch that follow its first one, up to the batch's limits. Staging calls it after each part.
 
-    The batch ends near the end of the source's binlog: after a small first part with recent changes, when little arrived within
-    GET_SECONDS, or when nothing arrived within `more_seconds`. A run costs more than its rows do, so a backlog becomes few batches, and a
-    live stream does not wait.
+    The batch ends if the stream is near the end of the source's binlog. That is so after a small first part with recent changes, when
+    little arrived within GET_SECONDS, or when nothing arrived within `more_seconds`. So a backlog becomes few large batches, because a run
+    costs more than its rows, and a live stream does not wait.
     """
 
     def __init__(self, service: CanalService, client: ClientIdentity, limits: BatchLimits) -> None:
         self._service, self._client, self._limits = service, client, limits
         self._bytes_left, self._events_left = limits.bytes_max, limits.events_max
         self._begun, self._window_begun, self._window_bytes = time.monotonic(), 0.0, 0
-        self.parts: list[Batch] | None = []  # The parts, while they are small enough to stay in memory; otherwise None.
+        # The parts that were read, if they are small enough to stay in memory; otherwise None.
+        self.parts: list[Batch] | None = []
 
     def __call__(self, taken: Batch) -> Batch:
         if self.parts is not None:
@@ -428,17 +431,17 @@ class _Rest:
 
 
 def more_seconds(staging_seconds: float) -> float:
-    """Returns how long a batch waits for what follows: a tenth of the time that its staging took, which delays it only a little."""
+    """Returns how long a batch waits for further changes: a tenth of the time that its staging took, so it is hardly delayed."""
     return min(GET_SECONDS, max(MORE_SECONDS_MIN, staging_seconds / 10))
 
 
 def _old(taken: Batch) -> bool:
-    """Returns whether the last change was committed so long ago that more is likely to follow."""
+    """Returns whether the last change was committed so long ago that more changes are likely to follow."""
     return taken.end is not None and time.time() - taken.end.time_us / 1e6 > LIVE_SECONDS_MAX
 
 
 def _of(ledger: Ledger, record: OutstandingBatch) -> OutstandingBatch:
-    """Returns a ledger's current record of a batch."""
+    """Returns the current record of a batch in a ledger."""
     return next(each for each in ledger.outstanding if each.batch_id == record.batch_id)
 
 

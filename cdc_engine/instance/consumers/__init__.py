@@ -1,1 +1,3 @@
-"""Serves the consumers of a destination, each with its own cursor, filter and pace."""
+"""Serves the consumers of a destination: Canal clients, brokers and the Python client. Each has its own cursor and filter, and is as fast
+as it can be.
+"""

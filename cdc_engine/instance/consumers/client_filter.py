@@ -1,8 +1,8 @@
-"""Evaluates the filter that a client sends: the same patterns as in conf/, but in time proportional to the name's length for any pattern.
+"""Evaluates the table filter that a client sends. It has the syntax of the filters in conf/, but no pattern can take exponential time.
 Used by `consumers`.
 
-Python's regular expressions backtrack and block the whole process meanwhile: a client could stop the lake with a few brackets. So this
-module uses RE2, through Arrow. RE2 has the same syntax without lookaround and backreferences, which are refused.
+Python's regular expressions backtrack. A client could block the whole process, and with it the lake, with a few brackets. So this module
+uses RE2, through Arrow. RE2 has the same syntax, except that it refuses lookaround and backreferences.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class ClientTables(TableFilter):
 
 
 def client_tables(client_filter: str) -> TableFilter:
-    """Returns the tables that a client requests; an empty filter matches all. Raises ConfigurationError."""
+    """Returns the tables that a client requests. An empty filter selects all tables. Raises ConfigurationError if the filter is too long,
+    or not a regular expression.
+    """
     return ClientTables(client_filter)
 
 

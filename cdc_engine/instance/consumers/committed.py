@@ -1,11 +1,12 @@
-"""Writes a consumer's position as a text that a broker stores in the transaction of a batch, and decides where the consumer continues when
-it reads the text back after a crash. Pure. Used by `consumers` and `group.committed`.
+"""Encodes a consumer's position as a text that a broker stores in the transaction of a batch. After a crash, reads the text back and
+decides where the consumer continues. Pure. Used by `consumers` and `group.committed`.
 
     batch ─▶ messages + text of the batch's end ─▶ one transaction of the broker ─▶ ack ─▶ cursor in the ledger
                                                             │ crash before the ledger has the cursor
                                                             └──▶ text ─▶ the stream continues after the batch
 
-The text has the whole position and not a count of messages, so it does not matter which batches are made after the restart."""
+The text contains the whole position. A count of messages would not be enough, because the batches after a restart may have other sizes.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True)
 class Counting:
-    """The facts on which the meaning of a position depends: the highest epoch, and the patterns of the captured tables. A position within a
-    transaction is a number of row events of these tables.
+    """What must be equal before two positions can be compared: the destination's highest epoch, and the filter of captured tables. A
+    position within a transaction counts row events of the captured tables, so another filter counts differently.
     """
 
     epoch: int
@@ -45,8 +46,8 @@ class Counting:
 
 
 class StreamPositionTexts:
-    """Implements `server.consumer.PositionTexts` for a destination. `identity`: returns the consumer's identity. `counting`: returns the
-    current `Counting`.
+    """Encodes the positions of a destination's consumer for a broker, and compares them with the acked one
+    (`server.consumer.PositionTexts`). `identity` returns the consumer's identity, and `counting` the current `Counting`.
     """
 
     def __init__(self, identity: Callable[[], str], counting: Callable[[], Counting]) -> None:
@@ -61,13 +62,15 @@ class StreamPositionTexts:
 
 
 def packed(identity: str, record: dict[str, Any]) -> str:
-    """Encodes a record as a text for a broker. `identity`: the identity of the consumer whose position the record has."""
+    """Encodes a record as a text for a broker. `identity` names the consumer to which the position in the record belongs."""
     text = json.dumps({"format": FORMAT, CONSUMER: identity, **record}, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def unpacked(text: str, identity: str) -> dict[str, Any] | None:
-    """Reads a text of `packed`; None if it belongs to another consumer. Raises PublishError if this version's `packed` did not write it."""
+    """Decodes a text of `packed`. Returns None if another consumer wrote the text. Raises PublishError if another version of Sluice wrote
+    it.
+    """
     try:
         record = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
         if record["format"] != FORMAT:
@@ -90,15 +93,15 @@ def _of_another_version(error: Exception) -> PublishError:
 
 
 def stream_record(position: StreamPosition, counting: Counting) -> dict[str, Any]:
-    """Returns the record of a position in one stream."""
+    """Returns the record that `packed` encodes, for a position in the stream of one destination."""
     at = position.window_position
     within = {"events": at.events, "begun": at.begun, "last": at.last, "tables": zlib.crc32(counting.tables.encode())}
     return {"position": at.position.to_json(), **(within if at.events else {}), "state": position.state}
 
 
 def later_of(acked: StreamPosition, record: dict[str, Any], counting: Counting) -> StreamPosition | None:
-    """Returns the committed position of a record if it is after what is acked, otherwise None. Raises PublishError if the two cannot be
-    compared.
+    """Returns the committed position of a record if it is after the acked position, otherwise None. Raises PublishError if the two
+    positions cannot be compared.
     """
     try:
         committed = _position_of(record, counting)
@@ -109,8 +112,10 @@ def later_of(acked: StreamPosition, record: dict[str, Any], counting: Counting) 
 
 
 def _is_later(committed: StreamPosition, acked: StreamPosition) -> bool:
-    """Returns whether a committed position is after the acked one. Compares epochs and order keys. After a failover by GTID it compares the
-    executed sets instead: a position on the new server may still precede the one that was committed on the old server.
+    """Returns whether the committed position is after the acked one. Compares epochs and order keys.
+
+    After a failover by GTID, it compares executed sets instead. A position on the new server has a higher epoch, but may be before the
+    position that was committed on the old server.
     """
     ours, theirs = acked.position, committed.position
     if theirs.epoch < ours.epoch and has_executed(theirs.gtid_set, ours.gtid_set):
@@ -119,8 +124,8 @@ def _is_later(committed: StreamPosition, acked: StreamPosition) -> bool:
 
 
 def _position_of(record: dict[str, Any], counting: Counting) -> StreamPosition:
-    """Returns a record's position. If other tables are captured now, its number of row events within a transaction is useless. Then returns
-    the position before the transaction, whose first messages are repeated.
+    """Returns the position in a record. If conf/ captures other tables now, a number of row events within a transaction has lost its
+    meaning. Then returns the position before the transaction, so the first messages of the transaction are sent again.
     """
     position = Position.from_json(record["position"])
     if "events" in record and record["tables"] != zlib.crc32(counting.tables.encode()):

@@ -1,10 +1,11 @@
-"""Provides the stream for one consumer: from the window of the live stream, or from a stream of its own while its position is not in the
-window.
+"""Reads the stream for one consumer. The consumer reads from the window that it shares with others. While its position is not in the
+window, it reads a stream of its own.
 
     behind the window ──▶ its own stream, from its position ──caught up──▶ the window
     at the window's end, while the live stream waits for the lake ──▶ its own stream
 
-So no slow consumer stops another. `Selection` selects what a consumer gets, `DestinationStream` reads."""
+So a slow consumer stops no other one. `Selection` selects what a consumer gets. `DestinationStream` reads.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.event_sink import CapturedTables
 from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition, WindowReading
 
-LOOK_SECONDS = 0.5  # A reader waits this long at most, and then decides again which stream to read.
+LOOK_SECONDS = 0.5  # A reader waits this long at most. Then it decides again which stream it reads.
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamPosition:
-    """A position of a consumer in a stream. `state`: which entries of the transaction that is open at the position were handed out."""
+    """A consumer's position in a stream. If the position is within a transaction, `state` tells which of its entries were handed out."""
 
     window_position: WindowPosition
     state: State = FIRST_STATE
@@ -45,9 +46,7 @@ class StreamPosition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chosen:
-    """The part of a piece of the stream that one consumer gets: entries in order (`kinds` and `indices` as `elements` returns them), or a
-    statement.
-    """
+    """What one consumer gets of a piece of the stream: a statement, or entries in order. `elements` describes `kinds` and `indices`."""
 
     block: Block
     kinds: Int8s
@@ -57,14 +56,16 @@ class Chosen:
 
 @dataclasses.dataclass(frozen=True)
 class StreamReader:
-    """Identifies a reader: a consumer of the destination by its number, or a consumer of a group that has the destination as a member."""
+    """Identifies who reads a stream: the consumer `client_id` of the destination, or of the group `group` if the destination is a member
+    of one.
+    """
 
     client_id: int
     group: str = ""
 
 
 class Stream(Protocol):
-    """A window, or a stream that reads the source itself."""
+    """What a consumer can read from: a window, or a stream that reads the source itself."""
 
     def read(
         self,
@@ -82,7 +83,7 @@ class OwnStream(Stream, Protocol):
     def wake(self) -> None: ...
     def close(self) -> None: ...
     def stream_state(self) -> StreamState | None:
-        """Returns the position up to which the stream has read the source; None while it does not read it."""
+        """Returns the position up to which the stream has read the source, or None if it does not read the source now."""
 
 
 class LiveStream(Stream, Protocol):
@@ -90,8 +91,8 @@ class LiveStream(Stream, Protocol):
 
 
 class Selection:
-    """Selects what a consumer gets: row events of tables that all its filters keep, and statements. `shown`: which tables can be read, and
-    the settings for rows. `entries`: which kinds of entries it gets.
+    """Selects what a consumer gets: statements, and the row events of tables that all its filters keep. `shown` checks whether a table's
+    rows can be shown. `entries` are the kinds of entries that the consumer wants.
     """
 
     def __init__(
@@ -107,7 +108,9 @@ class Selection:
         self._selected = SelectedTables(tables, self.shown)
 
     def chosen(self, pieces: Sequence[WindowPiece], state: State) -> tuple[tuple[Chosen, ...], State]:
-        """Selects the consumer's part of some pieces. Raises ConsumerStoppedError if rows of a selected table in them cannot be read."""
+        """Selects what the consumer gets from some pieces. Raises ConsumerStoppedError if the pieces contain rows of a selected table that
+        cannot be read.
+        """
         found = []
         for piece in pieces:
             self._refuse_unreadable(piece)
@@ -133,7 +136,9 @@ class Selection:
         return self._selected.selected(block.tables)[block.event_table]
 
     def readable(self, pieces: Sequence[WindowPiece]) -> int | None:
-        """Returns how many whole transactions precede the first row event that cannot be read; None if there is none."""
+        """Returns how many whole transactions come before the first row event that cannot be read, or None if every row
+        event can be read.
+        """
         transactions = 0
         for piece in pieces:
             event = self._first_unreadable(piece)
@@ -144,7 +149,7 @@ class Selection:
         return None
 
     def _first_unreadable(self, piece: WindowPiece) -> int | None:
-        """Returns the first row event of a piece that is selected and cannot be read; None if there is none."""
+        """Returns the index of the first selected row event of a piece that cannot be read, or None if all can be read."""
         unreadable = self._selected.unreadable(piece.block.tables)
         if not unreadable.any() or not self._entries.rows:
             return None
@@ -163,8 +168,8 @@ class Selection:
             )
 
     def _refuse_other_rules(self, block: Block) -> None:
-        """Refuses a rename to a table with other rules. Rules belong to names: under a name without rules, rows that were filtered or
-        masked would be shown unchanged.
+        """Raises ConsumerStoppedError if a table was renamed and conf/ has other rules for the new name. Rules belong to names. Under the
+        new name, the consumer would see rows and columns that the rules of the old name filter or mask.
         """
         for change in block.changes:
             name, origin = f"{change.database}.{change.table}", change.renamed_from
@@ -190,8 +195,9 @@ class Selection:
 
 
 class DestinationStream:
-    """Implements `server.consumer.ConsumerStream`. `open_own`: opens a stream at a position; `held_up`: returns whether the live stream
-    waits for the lake. `full`: a reader with a time-out waits until it can take as much as it requests.
+    """Reads the stream of a destination for one consumer (`server.consumer.ConsumerStream`). `open_own` opens a stream at a position.
+    `held_up` returns whether the live stream waits for the lake. With `full`, a reader waits until as much is available as it requested,
+    or until its timeout.
     """
 
     def __init__(
@@ -235,8 +241,8 @@ class DestinationStream:
                 return None, position
 
     def _up_to_unreadable(self, reading: WindowReading) -> tuple[Sequence[WindowPiece], WindowPosition]:
-        """Returns the whole transactions before the first row that cannot be read, and where they end, so that they are handed out first.
-        If there are none, returns the reading unchanged.
+        """Shortens a reading to the whole transactions before the first row that cannot be read, and returns them with their end. So the
+        consumer gets these transactions before it stops. If no whole transaction is left, returns the reading unchanged.
         """
         count = self.selection.readable(reading.pieces)
         if not count:
@@ -257,7 +263,7 @@ class DestinationStream:
 
     @property
     def own(self) -> OwnStream | None:
-        """The consumer's own stream; None while it reads the live stream."""
+        """The consumer's own stream, or None if it reads the live stream."""
         return self._own
 
     def read(
@@ -270,7 +276,9 @@ class DestinationStream:
         entries_max: int = BATCH_EVENTS_MAX,
         full: bool = False,
     ) -> WindowReading | None:
-        """Returns what follows a position, as `Stream` does, from the stream that has it; None if the caller must call again."""
+        """Returns the changes after a position, from the live stream or from the consumer's own. Returns None if the caller must call
+        again.
+        """
         alone, held_up = self._own is not None, self._held_up()
         wait = 0.0 if alone or held_up else wait_seconds
         live = self._live.read(position, bytes_max, entries_max, wait, given_up, full=full and not held_up)
@@ -284,6 +292,6 @@ class DestinationStream:
         except SluiceError:
             self.close()  # The stream has ended; the next call opens another one.
             raise
-        if found is None:  # The consumer was rolled back, or the live stream's file numbers start again.
+        if found is None:  # The consumer was rolled back, or the live stream began another epoch.
             self.close()
         return found

@@ -39,9 +39,8 @@ NO_FORMS = Forms()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsumerStreams:
-    """The streams for the consumers of a destination: the window `live`, or a stream of their own if their position is not in it.
-
-    `held_up`: returns whether the live stream waits for space in the store.
+    """What the consumers of a destination read: the window `live`, or the stream that `open_own` opens if a consumer's position is not in
+    the window. `held_up` returns whether the live stream waits for space in the store.
     """
 
     live: Window
@@ -51,7 +50,7 @@ class ConsumerStreams:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LiveSource:
-    """The source, the position and the trouble of the live stream, for groups."""
+    """What a group needs to know about a member's live stream: its source, how far it has read, and why it does not run."""
 
     source: Source | None = None
     stream_state: Callable[[], StreamState | None] = lambda: None
@@ -62,10 +61,10 @@ NO_SOURCE = LiveSource()
 
 
 class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
-    """The consumers of a destination. `server_filter`: the destination's filter, which applies in addition to a consumer's own. `wants`:
-    selects statements by a consumer's tables.
+    """The consumers of a destination. The destination's filter `server_filter` applies in addition to a consumer's own. `wants` makes the
+    function that selects statements for a consumer.
 
-    `brokers`: as in `Subscriptions`; they subscribe at once, so that nothing is read before they do.
+    `brokers` are as in `Subscriptions`. They subscribe before anything is read.
     """
 
     def __init__(
@@ -94,16 +93,16 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
 
     @property
     def begin(self) -> Position:
-        """The position before the oldest available change."""
+        """The position before the oldest change that a new consumer can get."""
         return self._streams.live.begin
 
     @property
     def counting(self) -> Counting:
-        """The epoch and the table patterns on which the meaning of a position depends now."""
+        """The current epoch and table filter, on which the meaning of a position depends."""
         return Counting(self._meta.ledger.epoch, f"{self._server_filter.include}\n{self._server_filter.exclude}")
 
     def stream_for(self, reader: StreamReader, filters: Sequence[TableFilter]) -> DestinationStream:
-        """Returns the stream for one reader, restricted by filters in addition to the destination's."""
+        """Returns the stream for one reader. `filters` apply in addition to the destination's filter."""
         captured, entries = CapturedTables([self._server_filter, *filters]), self._entries_for(reader)
         client = not reader.group and reader.client_id not in self.forms.of_brokers
         return DestinationStream(
@@ -115,13 +114,13 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
         )
 
     def _entries_for(self, reader: StreamReader) -> ShownEntries:
-        """Returns which kinds of entries a reader gets; the consumers of a group get all."""
+        """Returns the kinds of entries that a reader gets. A group gets all kinds."""
         if reader.group:
             return ALL_ENTRIES
         return self.forms.of_brokers.get(reader.client_id, self.forms.entries)
 
     def statuses(self, live: Position | None) -> tuple[ConsumerStatus, ...]:
-        """Returns the consumers' statuses. `live`: the position up to which the destination has read."""
+        """Returns the status of each consumer. `live` is the position up to which the destination has read."""
         # The ledger is read without the lock, because a consumer that is being closed may hold the lock for long. A ledger is immutable and
         # is replaced as a whole.
         return tuple(self._status(record, live) for record in self._meta.ledger.consumers)

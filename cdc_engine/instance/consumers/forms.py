@@ -1,4 +1,6 @@
-"""Converts conf/'s settings for values, columns and keys to `Forms`, which the streams and the servers of consumers use."""
+"""Collects what conf/ says about the rows that consumers get: values, columns and keys (`Forms`). Streams and servers
+of consumers use it.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from sluice.cdc_engine.sink.column_filter import ColumnFilter
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownEntries:
-    """The kinds of entries that a consumer gets. `rows_queries`: SQL of statements that change rows. `transactions`: every beginning and
-    end; otherwise one every few seconds. `statements`: statements of any kind; `others`: those of the type QUERY.
+    """Which kinds of entries a consumer gets. With `rows_queries` it gets the SQL of statements that change rows. With `transactions` it
+    gets every begin and end of a transaction, and otherwise one every few seconds. `others` are statements of Canal's type QUERY.
     """
 
     rows: bool = True
@@ -33,10 +35,12 @@ ALL_ENTRIES = ShownEntries()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forms:
-    """Settings that decide how consumers see rows. `policies` (with the row rules) and `keys`: by "database.table", only for tables that
-    have such settings. `kept`: returns the captured columns of a table; all if None. `named`: returns, for "database.table", the columns
-    that conf/ captures and those that it leaves out. `entries`: what clients get; `of_brokers`: what brokers get, by their numbers.
-    `full_batches`: a client's get waits until it can take as much as it requests.
+    """Settings that decide how consumers see rows. `policies` (with the row rules) and `keys` have entries only for tables
+    ("database.table") with such settings.
+
+    `kept` returns the captured columns of a table; None means all. `named` returns the columns that conf/ captures and those that it
+    leaves out. `entries` applies to clients, and `of_brokers` to brokers by their numbers. With `full_batches`, a client's get waits until
+    it can take as much as it requests.
     """
 
     policies: Mapping[str, ValuePolicy] = dataclasses.field(default_factory=dict)

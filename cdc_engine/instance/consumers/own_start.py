@@ -1,5 +1,5 @@
-"""Finds the schemas and prepared XA transactions with which a consumer's own stream starts: those of the live stream at the same position.
-If the consumer is ahead of the live stream, it reads the statements in between. `known_position` is pure. Used by `own_stream`.
+"""Finds the table schemas and prepared XA transactions with which a consumer's own stream starts. They come from the live stream's schema
+history. If the consumer is ahead of the live stream, the statements in between are read from the source. Used by `own_stream`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, 
 
 
 def known_position(begin: Position, live: Position) -> Position:
-    """Returns the position whose schemas a reader uses at first. `begin`: where the reader starts; `live`: where the live stream is. The
-    result is the earlier one of the two.
+    """Returns the earlier one of two positions: `begin`, where a consumer starts to read, and `live`, up to which the live stream has
+    read. The schemas at the result are known.
 
-    For positions of two servers, it is the position after the transactions that both have executed. If these are unknown, it is `begin`.
-    Raises ValueError if a GTID set cannot be parsed.
+    If the positions are of two servers, returns the position after the transactions that both have executed, or `begin` if these are
+    unknown. Raises ValueError if a GTID set cannot be parsed.
     """
     if begin.counts_as(live):
         return min(begin, live, key=lambda each: each.order_key)
@@ -42,8 +42,8 @@ def known_position(begin: Position, live: Position) -> Position:
 
 
 class OwnStart:
-    """The start of a consumer's own stream. `history`: has the schemas that are valid at `known`. `learn`: reads the source once, so that
-    `history` and `prepared` are valid at `begin`.
+    """The start of a consumer's own stream at `begin`. At first, `history` has the schemas at the earlier position `known`. `learn` reads
+    the source from there, so that `history` and `prepared` are valid at `begin`.
     """
 
     def __init__(self, begin: Position, known: Position, history: TableHistory, prepared: OwnPrepared) -> None:
@@ -51,7 +51,9 @@ class OwnStart:
         self._known, self._learnt = known, False
 
     def learn(self, source: Source, archive: Archive | None, captured: Captured, given_up: Callable[[], bool]) -> None:
-        """Reads the source up to `begin`, once. Raises the errors of `scan_ddl`; the next call starts again."""
+        """Reads the statements up to `begin` from the source, at the first call. Raises the errors of `scan_ddl`. After an error, the next
+        call starts again.
+        """
         if self._learnt:
             return
         if self._known != self.begin:
@@ -80,10 +82,8 @@ def own_start(
     review: SchemaDecisions,
     recorded_before: Callable[[str, Position], Content | None],
 ) -> OwnStart | None:
-    """Returns the start of a consumer's own stream; None if the schema history has no schemas there. Raises PositionLostError if a GTID set
-    cannot be parsed.
-
-    `recorded_before`: as `PreparedFiles.recorded_before`.
+    """Returns the start of a consumer's own stream, or None if the schema history does not reach back that far. Raises PositionLostError
+    if a GTID set cannot be parsed. `recorded_before` is `PreparedFiles.recorded_before`.
     """
     try:
         known = known_position(begin, live)

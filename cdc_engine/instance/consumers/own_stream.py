@@ -1,6 +1,6 @@
-"""Reads the source for one consumer, with a connection of its own and a schema history of its own in memory.
+"""Reads the source for one consumer, over a connection of its own and with a schema history of its own in memory. Writes nothing.
 
-`own_start` provides the schemas at the start. The stream applies later statements as they arrive, and writes nothing.
+`own_start` provides the schemas at the start. Later statements change them as they arrive.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ from sluice.cdc_engine.store.window.window import Window
 from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord
 
-OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # How many bytes are read ahead of a consumer.
+OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # How many bytes may be read ahead of a consumer.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnStreams:
-    """Opens the own streams of consumers. `records`: returns the records of the schema history when a stream starts; it contains all
-    records up to `known_to`.
+    """Opens streams for consumers that are not in the window. `records` returns the destination's schema history, which reaches at least
+    to `known_to`. `epoch` and `server_uuid` are those of the live stream.
 
-    `recorded_before`: as in `own_start`. `archive`: has what the server has purged. `epoch`, `server_uuid`: those of the live stream.
-    `by_time`: finds a position by the clock; None if the live stream may not do that. `isolated`: as in `Window`. `rows_queries`: as in
-    `StreamRules`.
+    `archive` has binlog files that the server has purged. `by_time` finds a position by the clock, and is None if conf/ does not allow
+    that. `recorded_before` is as in `own_start`, `isolated` as in `Window`, and `rows_queries` as in `StreamRules`.
     """
 
     source: Source
@@ -56,7 +55,7 @@ class OwnStreams:
     rows_queries: bool = False
 
     def open(self, reader: StreamReader, position: WindowPosition) -> SourceStream:
-        """Opens a stream at a position. Raises PositionLostError if no schema is known there."""
+        """Opens a stream at a position. Raises PositionLostError if the schemas at the position are unknown."""
         begin, destination = position.position, self.source.destination
         way_out = (
             f"`sluice consumer forget {reader.group or destination} {reader.client_id}` deletes the cursor; "
@@ -65,7 +64,7 @@ class OwnStreams:
         )
         name = "-".join(filter(None, [destination, reader.group, str(reader.client_id)]))
         named = self.source.named(name)
-        live = self.known_to()  # The position is read before the records, so the records reach at least to it.
+        live = self.known_to()  # This position is read before the records, so that the records reach at least to it.
         own = own_start(
             begin,
             live,
@@ -92,8 +91,8 @@ class OwnStreams:
         return SourceStream(self, named, own, rules, start=start, live_epoch=live_epoch, way_out=way_out)
 
     def _from(self, begin: Position, epoch: int) -> Position:
-        """Returns the start in the live stream's epoch, so that both streams number files in the same way. A position of another epoch
-        becomes a start by GTID set.
+        """Returns the start position in the live stream's epoch, so that both streams number binlog files in the same way. If the position
+        is of another epoch, the stream starts by its GTID set.
         """
         if begin.epoch == epoch or not begin.gtid_set:
             return begin
@@ -105,8 +104,8 @@ class OwnStreams:
 def in_live_epoch(
     by_time: ByTime, live_epoch: Callable[[], int], cursor: Position, facts: ServerFacts, epochs: Epochs
 ) -> DumpStart | Lost:
-    """Finds a start by the clock. Its epoch is the one that the live stream began when it changed servers, or will begin if it has not
-    changed yet.
+    """Finds a start by the clock, in the epoch that the live stream began on the new server. If the live stream has not changed to the new
+    server yet, the start has the epoch that it will begin.
     """
     start = by_time(cursor, facts, epochs)
     if isinstance(start, Lost) or live_epoch() <= cursor.epoch:
@@ -115,8 +114,8 @@ def in_live_epoch(
 
 
 class SourceStream:
-    """Implements `consumer_stream.OwnStream` for `streams`. `source`: the source, under a name of its own. `way_out`: how its reader
-    continues if its position is lost. `live_epoch`: the live stream's epoch at its start.
+    """Reads the source for one consumer (`consumer_stream.OwnStream`). `streams` opened it. `source` has a name of its own for messages.
+    `way_out` says how the consumer can continue if its position is lost. `live_epoch` is the live stream's epoch at the start.
     """
 
     def __init__(
@@ -156,9 +155,9 @@ class SourceStream:
         *,
         full: bool = False,
     ) -> WindowReading | None:
-        """Reads like a window. Raises the error that ended the stream after everything before the error was read.
+        """Reads like a window. If an error ended the stream, raises it after everything before the error was read.
 
-        Returns None also if the live stream has begun another epoch since. The caller then opens a stream that numbers files as the live
+        Also returns None if the live stream has begun another epoch. The caller then opens another stream, which numbers files as the live
         stream does.
         """
         if self._epoch() != self._live_epoch:
@@ -187,7 +186,7 @@ class SourceStream:
 
 
 class _Into:
-    """Implements `BlockSink`: puts the captured part of each block into the window."""
+    """Puts the captured part of each block into the window (`BlockSink`)."""
 
     def __init__(self, window: Window, tables: TableFilter) -> None:
         self._window, self._tables = window, CapturedTables([tables])

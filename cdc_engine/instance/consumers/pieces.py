@@ -1,4 +1,4 @@
-"""Splits pieces of a stream at the ends of transactions. Pure; used by the feeds of a destination and of a group."""
+"""Splits pieces of a stream at the ends of transactions. Pure. Used to read destinations and groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ def ends_in(piece: WindowPiece) -> int:
 
 
 def first_transactions(pieces: Sequence[WindowPiece], count: int) -> tuple[WindowPiece, ...]:
-    """Returns the pieces of the first `count` transactions, at least one. Raises ValueError if fewer end in the pieces."""
+    """Returns the pieces with the first `count` transactions. `count` is at least 1. Raises ValueError if fewer transactions end in the
+    pieces.
+    """
     taken: list[WindowPiece] = []
     left = count
     for piece in pieces:
@@ -28,7 +30,7 @@ def first_transactions(pieces: Sequence[WindowPiece], count: int) -> tuple[Windo
 
 
 def parted(piece: WindowPiece, count: int) -> tuple[WindowPiece, WindowPiece]:
-    """Splits a piece at the end of its `count`th transaction."""
+    """Splits a piece after its first `count` transactions."""
     ended = piece.first_transaction + count
     event = int(piece.block.transaction_events[ended - 1])
     head = dataclasses.replace(piece, last_event=event, last_transaction=ended)
@@ -36,7 +38,7 @@ def parted(piece: WindowPiece, count: int) -> tuple[WindowPiece, WindowPiece]:
 
 
 def end_of(pieces: Sequence[WindowPiece]) -> WindowPosition:
-    """Returns the end of pieces that end with a transaction. Computing its executed GTID set takes time proportional to the transactions in
-    its block.
+    """Returns the position after some pieces, whose last one ends with a transaction. It computes the executed GTID set, which takes time
+    proportional to the transactions in the block.
     """
     return WindowPosition(end_position(pieces[-1].block, pieces[-1].last_transaction - 1))

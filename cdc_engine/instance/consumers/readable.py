@@ -1,7 +1,7 @@
-"""Decides which tables of a stream a consumer gets, and which of these tables can be shown. Used by `consumer_stream`.
+"""Decides which tables of a stream a consumer gets, and of which tables the rows can be shown. Used by `consumer_stream`.
 
-Consumers follow the schema in the stream, whatever the lake decided about a table. The rows of a table cannot be shown in three cases: its
-schema is unknown, a type has no text form, or the masks, the condition or the left-out columns of conf/ do not fit the table.
+Consumers follow the schema in the stream, even if the lake has stopped a table. Rows of a table cannot be shown if its schema is unknown,
+if a type has no text form, or if conf/ names masks, conditions or columns that do not fit its schema.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sluice.cdc_engine.sink.event_sink import CapturedTables
 
 
 class Readable:
-    """Checks table versions against the settings for rows. Results are cached by version."""
+    """Checks whether the rows of a table version can be shown with the settings in conf/. Caches the result by version."""
 
     def __init__(self, forms: Forms) -> None:
         self.forms = forms
         self._found: dict[int, tuple[TableVersion, str]] = {}
 
     def why_not(self, version: TableVersion) -> str:
-        """Returns why rows of a table version cannot be shown; empty if they can."""
+        """Returns why the rows of a table version cannot be shown, or an empty text if they can."""
         known = self._found.get(id(version))
         if known is None or known[0] is not version:
             if len(self._found) >= VERSIONS_MAX:
@@ -55,8 +55,8 @@ class Readable:
         return ""
 
     def _hidden_elsewhere(self, version: TableVersion) -> list[str]:
-        """Returns the columns that conf/ hides and the table lacks. A rename that the lake has not applied may have given them another
-        name.
+        """Returns the columns that conf/ hides and that the table does not have. A rename that the lake has not applied may have given the
+        column another name, under which its values would be visible.
         """
         policy = self.forms.policies.get(version.name, DEFAULT_POLICY)
         named = self.forms.named(version.name)[1] if self.forms.named is not None else frozenset[str]()
@@ -65,7 +65,7 @@ class Readable:
 
 
 class SelectedTables:
-    """Decides which tables of a block a consumer gets, as masks by table index. Computed again only after the list of tables has grown."""
+    """Decides which tables of a block a consumer gets, as masks by table index. Recomputes the masks when a table is added to the list."""
 
     def __init__(self, captured: CapturedTables, shown: Readable) -> None:
         self._captured, self._shown = captured, shown
@@ -73,12 +73,12 @@ class SelectedTables:
         self._selected = self._unreadable = np.zeros(0, np.bool_)
 
     def selected(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns for each table whether the consumer's filters keep it."""
+        """Returns a mask of the tables that the consumer's filters keep."""
         self._look(tables)
         return self._selected
 
     def unreadable(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns for each table whether the filters keep it but its rows cannot be shown."""
+        """Returns a mask of the tables that the filters keep and whose rows cannot be shown."""
         self._look(tables)
         return self._unreadable
 

@@ -1,5 +1,5 @@
-"""Runs the brokers of a destination or a group that conf/ names; each is a consumer with a thread that sends. Started and ended by `engine`
-and by `group.engine`.
+"""Sends the changes of a destination or a group to the brokers in conf/. Each broker is a consumer with a thread that sends. `engine` and
+`group.engine` begin and end it.
 """
 
 from __future__ import annotations
@@ -51,20 +51,21 @@ def rules_of(config: BrokerConfig) -> Rules:
 
 
 def name_of(config: BrokerConfig) -> str:
-    """Returns a broker's kind and servers, for messages."""
+    """Returns a broker's kind and servers, to name the broker in messages."""
     return f"{config.kind} {config.servers}"
 
 
 class Subscribing(Protocol[Got_co]):
-    """The consumers of a destination (`Consumers`) or of a group."""
+    """The consumers of a destination (`Consumers`) or of a group (`GroupConsumers`)."""
 
     def subscribe(self, client_id: int, client_filter: str = "") -> ConsumerTaken[Got_co]: ...
     def service(self, client_id: int) -> ConsumerTaken[Got_co]: ...
 
 
 class Sending(Generic[ContentT]):
-    """The senders of one destination or group. `maker_of`: returns the function that makes a broker's messages from the content and the
-    batch's id; raises ConfigurationError for an invalid rule. `publisher_of`: connects to a broker, by default as its kind does.
+    """The senders of one destination or group. `maker_of` returns the function that makes a broker's messages from the content and the id
+    of a batch, or raises ConfigurationError for an invalid rule. `publisher_of` connects to a broker; the default is the publisher of its
+    kind.
     """
 
     def __init__(
@@ -113,8 +114,8 @@ class Sending(Generic[ContentT]):
 
 
 def form_of(config: BrokerConfig) -> Format | Subjects:
-    """Returns the format of a broker's messages. For a format with schemas, returns the subjects in the schema registry. Raises
-    ConfigurationError.
+    """Returns the format of a broker's messages. If the format has schemas, returns its subjects in the schema registry. Raises
+    ConfigurationError if such a format has no registry.
     """
     form, registry = FORMS[config.format], config.registry
     if not isinstance(form, SchemaForm):
@@ -126,7 +127,7 @@ def form_of(config: BrokerConfig) -> Format | Subjects:
 
 
 def message_maker(config: BrokerConfig, forms: Forms) -> MessageMaker:
-    """Returns the maker of a broker's messages, with the settings for its rows. Raises ConfigurationError for an invalid rule in conf/."""
+    """Returns what makes a broker's messages, with the settings for rows. Raises ConfigurationError for an invalid rule in conf/."""
     return MessageMaker(
         Routing(rules_of(config)),
         form_of(config),

@@ -1,6 +1,4 @@
-"""Serves a destination or a group through the protocol server: its consumers, and their deliveries as entries. Started and ended by
-`engine` and by `group.engine`.
-"""
+"""Serves the consumers of a destination or a group through Canal's protocol. `engine` and `group.engine` begin and end it."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from sluice.cdc_engine.source.settings import LOOPBACK
 
 
 class Clients(Protocol):
-    """The consumers of a destination (`Consumers`) or of a group."""
+    """The consumers of a destination (`Consumers`) or of a group (`GroupConsumers`)."""
 
     def broker_of(self, client_id: int) -> str: ...
     def subscribe(self, client_id: int, client_filter: str = "") -> SessionConsumer: ...
@@ -30,13 +28,15 @@ class Clients(Protocol):
 
 
 class ServedEntries(Protocol):
-    """Converts deliveries of consumers to entries."""
+    """Converts what a consumer gets to entries of Canal's protocol."""
 
     def messages(self, content: Any, /) -> bytes: ...
 
 
 class ServedConsumers:
-    """Implements `session.Served`. `consumers`: raises NotStartedError if the destination is not read in this process."""
+    """Gives sessions of the protocol server access to the consumers (`session.Served`). `consumers` raises NotStartedError if this process
+    does not read the destination.
+    """
 
     def __init__(
         self, consumers: Callable[[], Clients], entries: ServedEntries, *, counts_entries: bool = False
@@ -53,8 +53,8 @@ class ServedConsumers:
         return self._for_clients(client_id).service(client_id)
 
     def _for_clients(self, client_id: int) -> Clients:
-        """Returns the consumers. Raises ConfigurationError if the number is a broker's: changes that a client acks under it would not reach
-        the broker.
+        """Returns the consumers. Raises ConfigurationError if the number belongs to a broker, because the broker would miss what a client
+        acks under its number.
         """
         consumers = self._consumers()
         if broker := consumers.broker_of(client_id):
@@ -69,8 +69,8 @@ class ServedConsumers:
 
 
 def address_of(config: CanalServerConfig) -> Address:
-    """Returns the address to listen on. Raises ConfigurationError if anyone on the network could connect, or the password's hash is
-    invalid.
+    """Returns the address to listen on. Raises ConfigurationError if it would be open to anyone on the network, or if the password's hash
+    is invalid.
     """
     access = Access(user=config.user, password_hash=config.password_hash)
     _ = access.hash_now()
@@ -91,9 +91,7 @@ def address_of(config: CanalServerConfig) -> Address:
 
 
 class Serving:
-    """Listens for the clients of one destination. `trouble`: why it does not listen although it should; the destination continues to
-    run.
-    """
+    """Listens for the clients of one destination or group. If it cannot listen, `trouble` says why, and the destination runs without it."""
 
     def __init__(
         self,
@@ -110,7 +108,7 @@ class Serving:
         self.trouble = ""
 
     def begin(self) -> None:
-        """Listens, or sets `trouble` to the reason why it cannot. Raises ConfigurationError if conf/ is invalid."""
+        """Begins to listen. If that fails, sets `trouble` to the reason. Raises ConfigurationError if conf/ is invalid."""
         served = ServedConsumers(self._consumers, self._entries(), counts_entries=self._config.fetch_unit == "entries")
         with self._lock:
             if self._end is not None or self._ended:
@@ -122,7 +120,7 @@ class Serving:
                 self.trouble = f"{error}, or free this port: Sluice tries again each second"
 
     def again(self) -> None:
-        """Tries to listen again if there is trouble. Raises nothing: an invalid setting of conf/ or the environment becomes the trouble."""
+        """Tries to listen again if `trouble` is set. Raises nothing: an invalid setting in conf/ or the environment becomes the trouble."""
         if not self.trouble:
             return
         try:
@@ -131,7 +129,7 @@ class Serving:
             self.trouble = f"{error}: Sluice tries again each second"
 
     def end(self) -> None:
-        """Stops listening. A second call has no effect; otherwise it would remove another engine's listener."""
+        """Stops listening. A second call does nothing, because another engine may listen on the port by then."""
         with self._lock:
             end, self._end, self._ended, self.trouble = self._end, None, True, ""
         if end is not None:
@@ -139,12 +137,12 @@ class Serving:
 
 
 def entry_maker(display: Display, forms: Forms) -> EntryMaker:
-    """Returns the maker of a destination's entries, with the settings for its rows. Raises ConfigurationError for an invalid time zone."""
+    """Returns what makes a destination's entries, with the settings for rows. Raises ConfigurationError for an invalid time zone."""
     return EntryMaker(display, described, forms.policies, forms.kept, forms.keys)
 
 
 def serving_of(config: DestinationConfig, consumers: Callable[[], Consumers]) -> Serving:
-    """Returns the listener of a destination, with conf/'s settings for its rows. Raises ConfigurationError."""
+    """Returns the listener of a destination. Raises ConfigurationError if a setting for its rows is invalid."""
     forms = forms_of(config)
     return Serving(
         config.canal_server, config.name, consumers, lambda: entry_maker(display_of(config.canal_server), forms)

@@ -1,4 +1,4 @@
-"""Classifies a statement for consumers of Canal's protocol: its kind, and the table that its entry names."""
+"""Describes a statement as Canal's entries do: its kind, and the table that the entry's header names."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ _ACTIONS: tuple[tuple[str, EventType | None], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class StatementDescription:
-    """The description of a statement for a client. `schema`, `table`: named in the entry's header. `tables`: all tables that the statement
-    concerns (database, table).
+    """What an entry says about a statement. The entry's header names `schema` and `table`. `tables` are all tables that the statement
+    concerns, as (database, table).
     """
 
     kind: EventType
@@ -62,8 +62,8 @@ class StatementDescription:
 
 @functools.lru_cache(maxsize=256)
 def described(statement: LoggedStatement) -> StatementDescription | None:
-    """Describes a statement. Returns None for one that clients do not get, as in Canal: GRANT, views, triggers, procedures, ALTER DATABASE,
-    …
+    """Describes a statement, or returns None for a statement that Canal does not send to clients: GRANT, views, triggers, procedures,
+    ALTER DATABASE, …
     """
     text = without_comments(statement.text)
     index = _INDEX.match(text)
@@ -129,8 +129,8 @@ def _table_name(text: str) -> TableName:
 
 
 def wanted_statements(tables: CapturedTables, shown: ShownEntries = ALL_ENTRIES) -> Callable[[LoggedStatement], bool]:
-    """Returns a function that selects statements about a table that the filters keep, and statements about no table, of the kinds that are
-    shown.
+    """Returns a function that selects the statements for a consumer: those about a table that the filters keep, and those about no table.
+    Their kinds must be in `shown`.
     """
 
     def wants(statement: LoggedStatement) -> bool:

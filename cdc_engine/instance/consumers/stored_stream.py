@@ -1,7 +1,6 @@
-"""Lets a consumer that is behind read the event store's files if they have its position, and the source only if they do not.
+"""Lets a consumer that is behind read the event store's files. The consumer reads the source only if the files do not have its position.
 
-Reading the files needs no source, which may have purged the same changes. At the end of the files the consumer continues in the window of
-the live stream.
+The files also have changes that the source has purged. At their end, the consumer continues in the window of the live stream.
 """
 
 from __future__ import annotations
@@ -19,22 +18,24 @@ from sluice.cdc_engine.store.opening import another_file
 from sluice.cdc_engine.store.window.positions import WindowPosition, WindowReading, key_of
 from sluice.cdc_engine.store.window.window import Window
 
-# The window needs no limit, because it gets the next block only after the reader has read the block before.
+# This window needs no limit, because a block is added only after the block before was read.
 NEVER_FULL = 1 << 62
 
 
 class StoredStreams:
-    """Opens streams for consumers from the store's files. `otherwise`: opens a stream that reads the source. `isolated`: as in `Window`."""
+    """Opens streams that read the store's files. If the files lack a position, opens a stream of the source with `otherwise`. `isolated`
+    is as in `Window`.
+    """
 
     def __init__(
         self, log: EventLog, otherwise: Callable[[StreamReader, WindowPosition], OwnStream], *, isolated: bool = False
     ) -> None:
         self._log, self._otherwise, self._isolated = log, otherwise, isolated
-        # Positions after which the files had nothing for a reader, which then reads the source.
+        # Positions at which the files had no more changes for a reader. The reader then reads the source.
         self._spent: dict[StreamReader, WindowPosition] = {}
 
     def open(self, reader: StreamReader, position: WindowPosition) -> OwnStream:
-        """Opens a stream at a position. Raises the errors of `otherwise`."""
+        """Opens a stream at a position: of the files if they have it, otherwise of the source. Raises the errors of `otherwise`."""
         if self._spent.pop(reader, None) != position:
             try:
                 found = self._log.reader_at(position.position)
@@ -46,10 +47,11 @@ class StoredStreams:
         return self._otherwise(reader, position)
 
     def _goes_on(self, position: Position, there: Position) -> bool:
-        """Returns whether the files have everything after a position. `there`: the last transaction end in the files at or before it.
+        """Returns whether the files have everything after a position. `there` is the last end of a transaction in the files that is not
+        after the position.
 
-        Offsets alone are not sufficient: a stream that was requested by GTID set excludes transactions that the set contains. The files
-        lack some transactions without rows, and a position may be after one of these.
+        Offsets do not prove it. A stream that was requested by GTID set excludes the transactions in the set. The files also lack some
+        transactions without rows, and a position may be after one of these.
         """
         if key_of(there) == key_of(position):
             return not another_file(there, position) and same_executed(there.gtid_set, position.gtid_set)
@@ -62,7 +64,7 @@ class StoredStreams:
             return False
 
     def _executed_before_next(self, position: Position) -> str:
-        """Returns the executed set at the start of the transaction that follows a position in the files."""
+        """Returns the executed set before the first transaction that follows a position in the files, or an empty text if none follows."""
         found = self._log.reader_at(position)
         while found is not None and (following := found[0].next()) is not None:
             if not isinstance(following, DroppedTransaction):
@@ -71,7 +73,9 @@ class StoredStreams:
 
 
 class StoredStream:
-    """Implements `consumer_stream.OwnStream`. `reader`: reads what follows `begin`. `spent`: called if nothing followed."""
+    """Reads stored files for one consumer (`consumer_stream.OwnStream`). `reader` reads what follows `begin`. Calls `spent` if nothing
+    follows.
+    """
 
     def __init__(
         self, reader: LogReader, begin: WindowPosition, spent: Callable[[], object], *, isolated: bool = False
@@ -89,7 +93,7 @@ class StoredStream:
         *,
         full: bool = False,
     ) -> WindowReading | None:
-        """Reads like a window, and never waits. Returns None at the end of the files, and if they were removed."""
+        """Reads like a window, but never waits. Returns None at the end of the files, or if the files were removed."""
         del timeout_seconds, full
         while not given_up():
             found = self._window.read(position, bytes_max, entries_max)

@@ -1,9 +1,8 @@
-"""Manages the subscriptions of a destination or a group by client number: the services, and the cursors in the ledger. Called from any
-thread.
+"""Manages the consumers of a destination or a group by their numbers: who is subscribed, the service of each, and the cursors in the
+ledger. Thread-safe.
 
-A moved cursor is written to the ledger within a second (`keep`, which the engine calls) and when the engine stops. After a kill, changes
-that were acked in that second are handed out again. `consumers` has the subclass for a destination, `group` the one for a
-group.
+Cursors are saved in the ledger every second (`keep`, which the engine calls) and when the engine stops. After a kill, the changes that
+were acked in the last second are handed out again. `consumers` and `group.consumers` have the subclasses.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.server.consumer import ConsumerService
 from sluice.cdc_engine.sink.table_filter import TableFilter
 
-CONSUMERS_MAX = 64  # The most consumers of a destination. The ledger has a record of each and is written as a whole.
+# The maximum of consumers per destination. The ledger has a record for each, and each write replaces the whole ledger.
+CONSUMERS_MAX = 64
 IDENTITY_BYTES = 6
 IN_STEP, ALONE, STOPPED, IDLE = "IN_STEP", "ALONE", "STOPPED", "IDLE"
 
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 class ConsumerRecord(Protocol):
-    """A consumer's record in the ledger."""
+    """What the ledger stores about a consumer."""
 
     @property
     def client_id(self) -> int: ...
@@ -52,15 +52,15 @@ ContentT = TypeVar("ContentT")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsumerStatus:
-    """The status of a consumer. `state`: IN_STEP reads the live stream. ALONE reads over a connection of its own. STOPPED has a `reason`.
-    IDLE has not requested anything yet.
+    """The status of a consumer. A consumer IN_STEP reads the live stream. ALONE reads over its own connection. STOPPED has a `reason`.
+    IDLE has requested nothing since the engine started.
 
-    `position`: the position up to which the consumer has acked. `behind_seconds`: how far the consumer is behind what the destination has
-    read, in seconds of the source's clock. `waiting`: number of deliveries without an ack. `waiting_since`: the time of the oldest of them
-    (seconds since 1970), 0 if there is none. `name`: the broker to which the consumer sends.
+    `position` is the acked position. `behind_seconds` is how far it is behind the position up to which the destination has read, by the
+    source's clock. `waiting` is the number of deliveries without an ack, and `waiting_since` the time of the oldest of them (seconds since
+    1970, 0 if there is none). `name` is set if the consumer is a broker.
 
-    For a group, `members` has the positions by name, `barrier_us` the commit time up to which it has acked, `late` the number of
-    transactions that arrived after younger ones of other members were handed out, and `waits_for` the member that may have the next
+    For a group: `members` has the acked position of each member, and everything up to the commit time `barrier_us` is acked. `late` counts
+    transactions that arrived after younger ones of other members were handed out. `waits_for` names the member that may have the next
     transaction, and why that is unknown.
     """
 
@@ -80,8 +80,8 @@ class ConsumerStatus:
 
 
 def forget_requested(directory: Path, meta: MetaManager, consumers: Forgetting | None) -> None:
-    """Forgets the consumers that an operator requested to forget, also if conf/ has no consumers any more. Raises MetaError, and then
-    leaves the request in place.
+    """Removes the consumers that an operator requested to forget. Works without `consumers` too, because conf/ may name none any more. If
+    it raises MetaError, the request stays.
 
     A broker that conf/ still names subscribes again by itself, as a new consumer.
     """
@@ -99,12 +99,12 @@ class Forgetting(Protocol):
 
 
 def without(client_id: int) -> Transition:
-    """Returns the change of the ledger that removes the consumer."""
+    """Returns the ledger transition that removes the consumer."""
     return lambda ledger: ledger.without_consumer(client_id)
 
 
 class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
-    """Manages the consumers of a destination or a group. `brokers`: name and filter of the consumers that send to brokers, by number."""
+    """Manages the consumers of a destination or a group. `brokers` has the name and the filter of each broker, by consumer number."""
 
     def __init__(self, meta: MetaManager, brokers: Mapping[int, tuple[str, str]]) -> None:
         self._meta, self._brokers = meta, dict(brokers)
@@ -113,37 +113,36 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
 
     @abc.abstractmethod
     def _records(self, ledger: Ledger) -> tuple[RecordT, ...]:
-        """Returns all records of a ledger."""
+        """Returns the records of these consumers in a ledger."""
 
     @abc.abstractmethod
     def _with(self, ledger: Ledger, record: RecordT) -> Ledger:
-        """Returns the ledger with this record."""
+        """Returns the ledger with this record added or replaced."""
 
     @abc.abstractmethod
     def _born(self, client_id: int, client_filter: str) -> RecordT:
-        """Returns the record of a new consumer. Raises SluiceError if its start is not known yet."""
+        """Returns the record of a new consumer. Raises SluiceError if the position where it starts is not known yet."""
 
     @abc.abstractmethod
     def _moved(self, record: RecordT, client_filter: str, acked: PositionT | None) -> RecordT:
-        """Returns the record with a new filter. `acked`: the position up to which the consumer has acked, which becomes its cursor; None if
-        it was not served.
-        """
+        """Returns the record with a new filter. The position `acked` becomes its cursor; None leaves the cursor as it is."""
 
     @abc.abstractmethod
     def _identified(self, record: RecordT, identity: str) -> RecordT:
-        """Returns the record with an identity."""
+        """Returns the record with a new identity."""
 
     @abc.abstractmethod
     def _serving(self, record: RecordT, tables: TableFilter) -> ConsumerService[PositionT, ContentT]:
-        """Returns a service that starts at the record's cursor."""
+        """Returns a service that starts at the cursor of the record."""
 
     def broker_of(self, client_id: int) -> str:
-        """Returns the name of the broker with that number; empty if there is none."""
+        """Returns the name of the broker with that number, or an empty text if no broker has it."""
         return self._brokers.get(client_id, ("", ""))[0]
 
     def identity_of(self, client_id: int) -> str:
-        """Returns the identity of a consumer, which is chosen at the first call and saved in the ledger. A consumer that was forgotten and
-        subscribes again has another one. Raises NotSubscribedError, MetaError.
+        """Returns the identity of a consumer. The first call chooses it and saves it in the ledger. A consumer that was forgotten and
+        subscribes again gets another one. Raises NotSubscribedError if no consumer has the number, and MetaError if the ledger cannot be
+        saved.
         """
         with self._lock:
             record = self._record(client_id)
@@ -156,9 +155,8 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
             return record.identity
 
     def subscribe(self, client_id: int, client_filter: str = "") -> ConsumerService[PositionT, ContentT]:
-        """Returns the consumer's service. A new consumer starts with the oldest available change; another filter replaces the previous one.
-
-        Raises ConfigurationError if the filter is invalid.
+        """Returns the consumer's service. A new consumer starts at the oldest change in the window. If the filter differs from the
+        previous one, the consumer continues at its acked position with the new filter. Raises ConfigurationError if the filter is invalid.
         """
         tables = client_tables(client_filter)
         with self._lock:
@@ -173,13 +171,13 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
             return self._services.get(client_id) or self._begun(record, tables)
 
     def unsubscribe(self, client_id: int) -> None:
-        """Forgets the consumer's cursor. Has no effect if it is not subscribed."""
+        """Removes the consumer and its cursor. Does nothing if no consumer has the number."""
         with self._lock:
             self._put_away(client_id)
             self._meta.update(without(client_id))
 
     def service(self, client_id: int) -> ConsumerService[PositionT, ContentT]:
-        """Returns the service of a subscribed consumer. Raises NotSubscribedError."""
+        """Returns the service of a subscribed consumer. Raises NotSubscribedError if no consumer has the number."""
         with self._lock:
             found = self._services.get(client_id)
             record = self._record(client_id)
@@ -188,7 +186,7 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
             return found or self._begun(record, client_tables(record.filter))
 
     def keep(self) -> None:
-        """Saves the cursors in the ledger. Raises MetaError; the next call then saves them."""
+        """Saves the cursors that have moved in the ledger. If it raises MetaError, the next call saves them."""
         with self._lock:
             moved = [
                 now
@@ -199,7 +197,7 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
                 self._meta.update(lambda ledger: self._with_all(ledger, moved))
 
     def close(self) -> None:
-        """Ends all services and saves the cursors. Raises MetaError."""
+        """Ends all services and saves the cursors. Raises MetaError if the cursors could not be saved."""
         with self._lock:
             try:
                 self.keep()
@@ -239,12 +237,12 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
 
 
 def reason_of(service: ConsumerService[PositionT, ContentT] | None) -> str:
-    """Returns why a consumer stopped, or empty."""
+    """Returns why a consumer stopped, or an empty text if it runs."""
     return service.trouble or service.undelivered if service is not None else ""
 
 
 def state_of(service: ConsumerService[PositionT, ContentT] | None) -> str:
-    """Returns the state for `ConsumerStatus`."""
+    """Returns the state of a consumer for `ConsumerStatus`."""
     if service is None:
         return IDLE
     if reason_of(service):

@@ -50,8 +50,8 @@ def known_begin(
     *,
     claim: Callable[[Iterable[TableVersion]], None],
 ) -> Position:
-    """Decides where reading starts, loads the schemas of that position, saves it in the ledger, and returns it. `claim`: gets the captured
-    tables of a new destination; may raise to prevent its start.
+    """Decides where a destination starts to read, loads the schemas at that position, saves it in the ledger, and returns it. For a new
+    destination, calls `claim` with the captured tables first. If `claim` raises, the destination does not start.
     """
     begin = meta.ledger.resume_position
     if begin is not None and history.covers(begin):
@@ -60,7 +60,7 @@ def known_begin(
     connection = SourceConnection(source_of(config))
 
     def of_users(database: str, table: str) -> bool:
-        """Returns whether the table is a user's table. It need not be captured, because a RENAME may make it a captured one."""
+        """Returns whether a table is a user's. All such tables are read, because a RENAME may turn any of them into a captured one."""
         return is_of_users(database) or tables.keeps(database, table)
 
     try:
@@ -79,7 +79,7 @@ def known_begin(
         claim(each.version() for each in snapshot.tables if tables.keeps(each.database, each.table))
     if begin is not None or choice != StartChoice():
         snapshot = _of_then(config, snapshot, first)
-    # The ledger is written before the history. A history without a cursor in the ledger means that the ledger was lost
+    # The ledger is written before the history. If there is a history and the ledger has no cursor, the ledger was lost
     # (`refuse_lost_ledger`).
     if meta.ledger.cursor is None:
         left = left_consumers(directory, cast("Position", first)) if config.has_consumers else ()
@@ -93,9 +93,9 @@ def known_begin(
 
 
 def _follow_mixed(config: DestinationConfig, history: TableHistory, begin: Position) -> None:
-    """Adds the triggers and views to a history that has none, if the source now writes its binlog in MIXED format.
+    """Adds triggers and views to the schema history, if the history has none and the source now writes its binlog in MIXED format.
 
-    If the source does not answer, the history is not changed, and the parser refuses MIXED (`StreamRules.follows_mixed`).
+    If the source does not answer, the history stays as it is, and the parser refuses the MIXED format (`StreamRules.follows_mixed`).
     """
     if history.knows_objects(begin):
         return
@@ -137,7 +137,7 @@ def requested_position_of(config: DestinationConfig) -> RequestedPosition:
 
 
 def _of_then(config: DestinationConfig, snapshot: SchemaSnapshot, begin: Position) -> SchemaSnapshot:
-    """Returns a current snapshot without the tables that statements changed after `begin`, because their schemas at `begin` are unknown."""
+    """Returns the current schemas without the tables that a statement changed after `begin`. Their schemas at `begin` are unknown."""
     touched = TouchedTables(snapshot)
     scan_ddl(source_of(config), begin, touched, archive_of(config))
     if touched.names:
@@ -147,7 +147,9 @@ def _of_then(config: DestinationConfig, snapshot: SchemaSnapshot, begin: Positio
 
 
 def _first_choice(config: DestinationConfig, facts: ServerFacts, directory: Path) -> StartChoice:
-    """Returns the start at Canal's cursor, or else the start in conf/. Raises PositionLostError if the binlog of a named time is purged."""
+    """Returns where a new destination starts: at Canal's cursor if there is one, otherwise at the start in conf/. Raises PositionLostError
+    if the start is a time whose binlog is purged.
+    """
     left = cursor_of_canal(directory)
     if left is not None:
         at_time = functools.partial(choice_at, BinlogFiles(source_of(config), facts))

@@ -39,7 +39,7 @@ def window_of(config: DestinationConfig, begin: Position) -> Window:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LiveParts:
-    """The parts of an engine that its stream passes through, from `begin` on."""
+    """The parts of an engine through which its stream passes. The stream starts at `begin`."""
 
     begin: Position
     parser: EventParser
@@ -51,7 +51,7 @@ class LiveParts:
 def consumers_of(
     config: DestinationConfig, directory: Path, meta: MetaManager, parts: LiveParts, prepared: PreparedFiles
 ) -> Consumers:
-    """Returns the consumers of a destination. They follow the stream of `parts` if their positions allow it."""
+    """Returns the consumers of a destination. They read the live stream of `parts` where its window has their positions."""
     live, begin, store = parts.parser, parts.begin, parts.store
     tables = TableFilter(config.include, config.exclude)
     decisions = review_of(config, directory)
@@ -64,7 +64,7 @@ def consumers_of(
         recorded_before=prepared.recorded_before,
         archive=archive_of(config),
         epoch=lambda: meta.ledger.epoch,
-        # The server that the stream reads, to which the epoch belongs. The ledger names this server only after an ack.
+        # The server to which the epoch belongs. The ledger names it only after an ack.
         server_uuid=lambda: live.position.server_uuid if live.position else meta.ledger.server_uuid,
         by_time=by_time_of(source_of(config), config, tables.keeps),
         isolated=config.batch.ddl_isolation,
@@ -91,7 +91,7 @@ def consumers_of(
 
 
 def review_of(config: DestinationConfig, directory: Path) -> SchemaDecisions:
-    """Returns how conf/ and the operators decide about schema changes."""
+    """Returns the rules of conf/ and the answers of operators about schema changes."""
     files = ReviewFiles(directory)
     return SchemaDecisions(
         destination=config.name,

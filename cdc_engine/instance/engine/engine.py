@@ -1,9 +1,9 @@
-"""Runs the engine of one destination: starts and stops its parts, hands out batches, reports its status. `launcher` runs one per
+"""Runs the engine of one destination: starts and stops its parts, hands out batches, and reports its status. `launcher` runs one per
 destination.
 
-Starts lease → meta → schema → store → sink → service → parser, and stops them in reverse order. When the parser ends, its error becomes a
-state that `status` shows; batches that were handed out stay valid and are still settled. An engine that lost its lease (LEASE_LOST) neither
-reads nor writes: `launcher` stops it and starts another one, which waits for the lease.
+Parts start in the order lease → meta → schema → store → sink → service → parser, and stop in reverse order. When the parser ends, its
+error becomes a state that `status` shows. Batches that were handed out stay valid and are still settled. An engine without its lease
+(LEASE_LOST) neither reads nor writes: `launcher` stops it, and starts another one that waits for the lease.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from sluice.cdc_engine.telemetry.traces import Traces
 
 log = structlog.get_logger()
 
-# States of the parser that operators see under other names.
+# Operators see these states of the parser under other names.
 OPERATOR_WORDS = {STREAMING: EngineState.RUNNING, CONNECTING: EngineState.STARTING}
 STATUS_SECONDS = 1.0
 
 
 class Engine:
-    """The engine of one destination. All methods may be called from any thread. `on_status`: receives the status once per second."""
+    """The engine of one destination. All methods may be called from any thread. `on_status` receives the status once per second."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Engine:
         self._watch_seconds = watch_seconds
         self._watch: SourceWatch | None = None
         self._failover: Failover | None = None
-        # Set when this engine must end because another one is to read another source.
+        # Set when this engine must end, because conf/ or a failover chose another source.
         self._gave_way = threading.Event()
         self._unwatched = threading.Event()  # Set to end the running watch and failover.
         self._pulse, self._traces = Pulse(), Traces(name, self.directory)
@@ -104,7 +104,9 @@ class Engine:
     # ── start and stop ──
 
     def start(self) -> None:
-        """Starts the engine. Raises LeaseLostError while another process holds the destination, another SluiceError if it cannot start."""
+        """Starts the engine. Raises LeaseLostError if another process runs this destination, and another SluiceError if the engine cannot
+        start.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
             if not self._lease.try_acquire():
@@ -126,7 +128,7 @@ class Engine:
         self._watch_source()
 
     def stop(self) -> None:
-        """Ends the dump and releases the lease. Batches in flight stay in flight."""
+        """Stops reading and releases the lease. Batches in flight stay in flight."""
         self._stopping.set()
         self._unwatched.set()
         self._stop_serving()
@@ -147,7 +149,7 @@ class Engine:
 
     @property
     def consumers(self) -> Consumers:
-        """The consumers. Raises NotStartedError if there are none, LeaseLostError if another process has them."""
+        """The consumers. Raises NotStartedError if the engine has none, and LeaseLostError if another process serves them."""
         consumers = self._parts.consumers if self._parts is not None else None
         if consumers is None or self._state == EngineState.LEASE_LOST:
             raise NotStartedError(f"destination:{self.name} should start first")
@@ -168,8 +170,8 @@ class Engine:
                 each.end()
 
     def _keep_cursors(self) -> None:
-        """Saves the cursors of consumers on a thread of its own, because a ledger store that does not answer must not delay the check of
-        the lease.
+        """Saves the cursors of consumers, on a thread of its own. A ledger store that does not answer must not delay the check of the
+        lease.
         """
         while (parts := self._parts) is not None and not self._stopping.wait(STATUS_SECONDS):
             try:
@@ -191,12 +193,12 @@ class Engine:
 
     @property
     def ended(self) -> bool:
-        """Whether the engine ended by itself, because another source is to be read or the lease is lost. Another engine must follow it."""
+        """Whether the engine ended by itself, because it lost the lease or another source must be read. Another engine must follow it."""
         return self._state == EngineState.LEASE_LOST or self._gave_way.is_set()
 
     @property
     def holds_lease(self) -> bool:
-        """Whether this engine still holds the destination. Once False, it stays False, and another engine must be started."""
+        """Whether this engine still holds the lease. Once it is False, it stays False."""
         if self.ended:
             return False
         try:
@@ -243,14 +245,14 @@ class Engine:
         self._failover = failover_of(self._destination, self.directory, parts, self._gave_way.set)
 
     def _began_elsewhere(self, start: DumpStart) -> None:
-        """Records the new epoch before the first block arrives, if the stream continues on a server whose file names start again."""
+        """Saves the new epoch before the first block arrives, if the stream continues on a server whose binlog file names start again."""
         parts, epoch = self._opened(), start.position.epoch
         if parts.meta.ledger.epoch < epoch:
             others = cannot_repeat(self._destination, parts.history.all_cascades())
             parts.meta.update(begins(epoch, stops_of(keyed_tables(self._destination, parts), start, others)))
 
     def _rewind(self, position: Position | None) -> None:
-        """Reads again from a position, because a rollback went back further than the ring."""
+        """Reads again from a position, because a rollback goes back to changes that are no longer in the ring."""
         parts = self._opened()
         with self._steering:
             parts.parser.stop()
@@ -264,7 +266,9 @@ class Engine:
         self._service.read_again(self._client)
 
     def _watch_source(self) -> None:
-        """Starts the watch and the failover on threads that are not joined, because a source may take long before it fails to answer."""
+        """Starts the source watch and the failover in threads. `stop` does not join them, because a source may need long before a request
+        fails.
+        """
         self._unwatched = threading.Event()
         for watch, word in ((self._watch, "watch"), (self._failover, "failover")):
             if watch is not None:
@@ -278,9 +282,8 @@ class Engine:
         return self._handing_out().outstanding()
 
     def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
-        """Returns the batch in flight, or else the next one when it is staged; None if none is ready within the timeout.
-
-        `appendable`: the end of the next batch need not be fixed until its run takes it.
+        """Returns the batch in flight, or else the next one. Returns None if none is staged within the timeout. With `appendable`, the end
+        of the next batch may stay open until its run takes it.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -290,16 +293,14 @@ class Engine:
                 return batch
 
     def _carry_out(self) -> None:
-        """Carries out the requests for tables and for a lost position, before the next batch."""
+        """Executes operators' requests (for tables, or for a lost position) before the next batch."""
         parts, hand_out = self._opened(), self._handing_out()
         steering = Steering(parts=parts, hand_out=hand_out, still=self._steering, read_again=self._read_again)
         self._acts.carry_out(self._state, steering)
 
     def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
-        """Fixes the end of a batch and returns the batch. With `append`, it first appends the changes that arrived since it was staged. The
-        batch's run calls this before it merges; it may repeat the call.
-
-        Raises CanalServiceError if the batch is no longer outstanding.
+        """Fixes the end of a batch, and returns the batch. With `append`, first appends the changes that arrived since it was staged. The
+        batch's run calls this before it merges, and may repeat the call. Raises CanalServiceError if the batch is no longer outstanding.
         """
         return self._handing_out().take(batch, append=append)
 
@@ -310,50 +311,48 @@ class Engine:
         self._conflicts.look()
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
-        """Rolls a batch back: the same changes are handed out again under a new delivery. Raises CanalServiceError as `ack` does.
-
-        `damaged`: its run could not read the staged files, so they are staged again.
+        """Rolls a batch back, so the same changes are handed out again under a new delivery. With `damaged`, they are staged again,
+        because the run could not read the files. Raises CanalServiceError as `ack` does.
         """
         self._handing_out().rollback(batch, damaged=damaged)
         self._conflicts.look()
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
-        """Stops tables that cannot be merged, at the start of the batch, which is then handed out again without them.
-
-        `reasons`: "database.table" → (state, reason). Raises CanalServiceError as `ack` does.
+        """Stops tables that cannot be merged, at the start of the batch. The batch is then handed out again without them. `reasons` maps
+        "database.table" to (state, reason). Raises CanalServiceError as `ack` does.
         """
         self._handing_out().stop_tables(batch, reasons)
 
     # ── status ──
 
     def tell_waiting(self, reason: str) -> None:
-        """Sets, for the status, why the next batch is not handed out yet; empty once it is handed out."""
+        """Sets the reason why the next batch is not handed out yet, for the status. Empty when it is handed out."""
         self._waiting = reason
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        """Sets sentences for the status: about what other programs did to the Delta tables or to conf/, and about runs that fail. Empty if
-        there is nothing.
+        """Sets sentences for the status: what other programs did to the Delta tables or to conf/, and which runs fail. Empty if there is
+        nothing to report.
         """
         self._lake = troubles
 
     def tell_tick(self, failed: str = "") -> None:
-        """Records a tick of the sensor, or why one failed. Without ticks nothing is merged; the status shows for how long there was
-        none.
+        """Records that the sensor ticked, or why a tick failed. The status shows how long ago the last tick was, because nothing is merged
+        without ticks.
         """
         self._pulse.ticked(failed)
 
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:
-        """Records the Dagster state in which the run of a batch was last seen; empty if there is no run."""
+        """Records the Dagster state of the batch's run. Empty if there is no run."""
         self._pulse.saw_run(batch.delivery, state)
 
     def tell_failing(self, reason: str) -> None:
-        """Sets why several runs in a row have not merged the batch in flight. The status shows it until a batch is acked or an empty reason
-        is set.
+        """Sets why several runs in a row failed to merge the batch. The status shows it until a batch is acked, or until the reason is set
+        to an empty text.
         """
         self._pulse.failing = reason
 
     def status(self) -> EngineStatus:
-        """Returns the current status of the engine; cheap."""
+        """Returns the current status of the engine. Cheap: it asks no source and no store."""
         parts = self._opened()
         metrics, ledger = parts.store.metrics(), parts.meta.ledger
         state, reason = self._state_now()
@@ -389,7 +388,7 @@ class Engine:
         return self._watch.behind_seconds() if self._watch is not None else 0.0
 
     def _oldest_us(self, parts: EngineParts) -> int:
-        """Returns the commit time of the oldest change that is not acked, in µs since 1970; 0 if all are acked."""
+        """Returns when the oldest change without an ack was committed, in µs since 1970. Returns 0 if all are acked."""
         times = (parts.store.oldest_time_us, self._handing_out().first_commit_time_us)
         return min((each for each in times if each), default=0)
 
@@ -420,7 +419,7 @@ class Engine:
         )
 
     def _state_now(self) -> tuple[str, str]:
-        """Returns the parser's state and reason. If the parser is well and batches cannot be staged, returns that error instead."""
+        """Returns the parser's state and reason. If the parser runs but batches cannot be staged, returns the error of staging."""
         trouble = self._handing_out().trouble
         if trouble is not None and self._state in {EngineState.RUNNING, EngineState.STARTING}:
             return trouble.code, str(trouble)
@@ -448,9 +447,9 @@ class Engine:
                 log.warning("status_not_written", destination=self.name, reason=str(error))
 
     def _lose(self, reason: str) -> None:
-        """Stops all reading, staging and writing for the destination, because another process may hold it by now."""
+        """Stops all reading, staging and writing of the destination, because another process may hold its lease by now."""
         self._tell(EngineState.LEASE_LOST, reason)
-        self._stop_serving()  # Serving stops first, because another engine may already send consumers the same changes.
+        self._stop_serving()  # First, because another engine may already send the same changes to consumers.
         self._service.stop(self.name)
         with self._steering:
             if self._parts is not None:
@@ -458,8 +457,8 @@ class Engine:
         self._close_consumers()
 
     def _revive(self) -> None:
-        """Restarts a parser that ended with an error after which `revive_seconds` allows it, such as a full disk. Called while the lease is
-        held.
+        """Restarts the parser if it ended with an error that may pass, such as a full disk. `revive_seconds` decides when. Called while
+        the engine holds the lease.
         """
         parser = self._opened().parser
         if self._state == EngineState.RUNNING:
@@ -475,10 +474,10 @@ class Engine:
 
     def _tell(self, state: str, reason: str) -> None:
         reported = OPERATOR_WORDS.get(state) or engine_state(state)
-        # Only the parser stopped; it restarts at another position.
+        # The parser stopped, but not the engine: it starts again at another position.
         starts_again = reported == EngineState.STOPPED and not self._stopping.is_set()
         if starts_again or not engine_follows(self._state, reported):
-            return  # The state is not replaced, because it says more than that the parser stopped.
+            return  # The present state says more than "stopped".
         self._state, self._reason, self._changed_at = reported, reason, time.monotonic()
         if reported in ENDED:
             log.error("engine_stopped", destination=self.name, state=reported, reason=reason)

@@ -26,9 +26,8 @@ SCHEMA_FILE = "schema.jsonl"
 
 
 def history_kept(directory: Path, token: int = 0) -> Repository:
-    """Opens the schema history of the destination, which is stored where its ledger is.
-
-    `token`: the lease's; 0 for callers that only read. Raises ConfigurationError, MetaError.
+    """Opens the schema history of a destination, which is stored where its ledger is. `token` is the lease's, or 0 for a caller that only
+    reads. Raises ConfigurationError or MetaError.
     """
     location = as_location(directory)
     return (
@@ -39,24 +38,24 @@ def history_kept(directory: Path, token: int = 0) -> Repository:
 
 
 def copies_of(directory: Path, token: int = 0) -> PreparedCopies | None:
-    """Returns where engines on other hosts find copies of prepared XA transactions; None if these hosts share the folder."""
+    """Returns where engines on other hosts find copies of prepared XA transactions, or None if all hosts share the folder."""
     location = as_location(directory)
     return PreparedCopies(location, token) if location.is_apart else None
 
 
 def take_up(directory: Path) -> Transition:
-    """Returns the transition of the ledger at a start. It keeps the batches before the first one that lacks staged files; all later changes
-    are staged again.
+    """Returns the ledger transition at the start of an engine. It keeps the batches in flight up to the first one whose staged files are
+    missing. Everything after them is staged again.
     """
     return lambda ledger: ledger.restarted(StagedBatches(directory).is_whole)
 
 
 def refuse_lost_ledger(meta: MetaManager, kept: Repository, directory: Path) -> None:
-    """Raises LedgerLostError if a destination ran before and its ledger is gone. Started as a new destination, it would silently miss the
-    changes before the new start.
+    """Raises LedgerLostError if a destination ran before and its ledger is lost. As a new destination, it would silently miss the changes
+    before its new start.
 
-    Also refuses a ledger without a position: the cursor is saved before the schema history, so the ledger is a copy from before the first
-    start. The destination ran before if schema history, staged batches, prepared transactions or stored events exist.
+    A ledger without a position is refused too. The position is saved before the schema history, so such a ledger is a copy that was made
+    before the first start. A schema history, staged batches, prepared transactions or stored events prove that the destination ran before.
     """
     if meta.ledger.cursor is not None:
         return
@@ -80,14 +79,14 @@ def refuse_lost_ledger(meta: MetaManager, kept: Repository, directory: Path) -> 
 
 
 def remove_strays(meta: MetaManager, directory: Path) -> None:
-    """Removes staged files that a killed process left: no record of the ledger names them, so no run reads them."""
+    """Removes staged files that a killed process left. The ledger does not name them, so no run reads them."""
     named = [batch.path for batch in meta.ledger.outstanding if batch.path]
     StagedBatches(directory).remove_others(meta.ledger.ledger_id, named)
 
 
 def positions_to_keep(meta: MetaManager, begin: Position, directory: Path, groups: tuple[Path, ...]) -> list[Position]:
-    """Returns the positions that reading may restart from: the start of the stream, stops of tables, positions before snapshots that may
-    be canceled, and cursors of consumers and groups.
+    """Returns the positions from which changes may be read again: the start of the stream, stops of tables, snapshots that may be
+    canceled, and cursors of consumers and groups.
     """
     stops = (stopped.position for stopped in meta.ledger.stopped_tables)
     since = (each.since for each in SnapshotRecords(directory).all() if each.is_open and each.since is not None)
@@ -105,9 +104,9 @@ def positions_while_running(
     *,
     window: Window | None = None,
 ) -> list[Position]:
-    """Returns what `positions_to_keep` returns while the engine runs. A rollback may read again from the cursor. `begin`: the start of the
-    stream, while the ledger has no cursor. `window`: a new consumer starts at its oldest change, and reads from the source when the window
-    no longer has this change.
+    """Returns the positions from which a running engine may read again, as `positions_to_keep` does. A rollback reads again from the
+    cursor; until the ledger has one, from `begin`. A new consumer starts at the oldest change in `window`, and needs the source if the
+    window has dropped this change meanwhile.
     """
     kept = positions_to_keep(meta, meta.ledger.cursor or begin, directory, groups)
     return [*kept, *filter(None, [store.acked_position, window.begin if window is not None else None])]
@@ -116,7 +115,7 @@ def positions_while_running(
 def never_read_again(
     meta: MetaManager, store: EventStore, directory: Path, groups: tuple[Path, ...]
 ) -> Position | None:
-    """Returns the position before which nothing is read again; None if that is not known now."""
+    """Returns the position before which nothing is read again, or None if it is unknown now."""
     positions = [position for position in (store.acked_position, meta.ledger.cursor) if position is not None]
     if not positions:
         return None

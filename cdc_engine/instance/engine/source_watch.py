@@ -1,7 +1,7 @@
-"""Checks once per minute, on a connection of its own, whether the stream still matches the source's binlog. Started by `engine`.
+"""Checks once per minute, over a connection of its own, whether the stream still matches the source's binlog. Started by `engine`.
 
-`parser.watch` decides what an answer means. A stream that does not match, or does not move, is reconnected. The parser then decides, as at
-any start, whether to continue, to begin an epoch or to stop as POSITION_LOST.
+`parser.watch` interprets the answers. If the stream does not match the binlog, or does not move, it is reconnected. The parser then
+decides as at any start: it continues, begins an epoch, or stops as POSITION_LOST.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from sluice.cdc_engine.parser.source_check import short_retention_sentence
 from sluice.cdc_engine.parser.stream.watch import Look, StreamState, Watch
 from sluice.cdc_engine.position import Position
 
-UNASKED_LOOKS_MAX = 5  # Intervals without an answer after which `trouble` reports it.
+UNASKED_LOOKS_MAX = 5  # `trouble` reports a source that has not answered for this many intervals.
 
 log = structlog.get_logger()
 
 
 class Watched(Protocol):
-    """The part of the parser that the watch uses."""
+    """What the watch needs of the parser."""
 
     def stream_state(self) -> StreamState | None:
-        """Returns the position of the stream; None while there is no stream."""
+        """Returns how far the stream has read, or None if there is no stream."""
 
     def unfollowed(self, facts: ServerFacts) -> str:
-        """Returns why the stream must not go on with the source's present settings; empty if it may."""
+        """Returns why the stream must not continue with the source's current settings, or an empty text if it may."""
 
     def reconnect(self, reason: str) -> None:
-        """Ends the connection; the next connection decides where to continue."""
+        """Ends the connection. The parser opens another one, and decides where to continue."""
 
 
 def _nothing_saved() -> None:
-    """Returns None, for a caller that has no saved position."""
+    """Returns None. For a caller without a saved position."""
 
 
 def watch_of(config: DestinationConfig, parts: EngineParts, seconds: float) -> SourceWatch:
@@ -70,11 +70,11 @@ def watch_of(config: DestinationConfig, parts: EngineParts, seconds: float) -> S
 
 
 class SourceWatch:
-    """Watches a source. `ask`: returns the source's facts about itself and its files. `saved`: returns the position where reading would
-    continue after a restart. `retention_left_hours_min`: retention left below which a warning is reported. `retention_hours_min`: the same
-    for the source's whole retention. `archived`: an archive has what the source purged.
+    """Watches a source. `ask` returns the source's facts about itself and its files. `saved` returns where reading would continue after a
+    restart. `archived` tells whether an archive has what the source purged.
 
-    All methods but `run` may be called from any thread.
+    If fewer than `retention_left_hours_min` are left, or the source keeps its binlog for less than `retention_hours_min`, a warning is
+    reported. All methods except `run` may be called from any thread.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class SourceWatch:
         self._answered_at, self._unanswered = clock(), ""
 
     def run(self, stopping: threading.Event) -> None:
-        """Checks repeatedly until `stopping` is set. After a misfit, the next check is earlier."""
+        """Checks the stream until `stopping` is set. If a check found that the stream does not match, the next one comes sooner."""
         while not stopping.wait(
             self._seconds if not self._watch.misfit else min(self._seconds, limits.WATCH_AGAIN_SECONDS)
         ):
@@ -116,7 +116,8 @@ class SourceWatch:
             self._watch, self._answered_at = Watch(), self._clock()
             return
         facts = self._ask(stream_state.position.file, *self._end_of_saved(), *self._unknown_oldest())
-        if not facts.file:  # The source answers without a file name; an empty name would match every stream, or none.
+        # The source does not name its current file. An empty name would match every stream, or none.
+        if not facts.file:
             raise SourceConnectionError("the source did not report the end of its binlog")
         self._answered_at, self._unanswered, self._facts = self._clock(), "", facts
         self._oldest = self._oldest.seen(facts)
@@ -127,13 +128,13 @@ class SourceWatch:
             self._parser.reconnect(reason)
 
     def _end_of_saved(self) -> tuple[str, ...]:
-        """Returns the file after the saved one. Its creation time tells how old the end of the saved one is."""
+        """Returns the file after the saved position's file. When it was created, the saved position's file ended."""
         after = next_file(self._saved_file(), self._facts) if self._facts else ""
         return (after,) if after else ()
 
     def _unknown_oldest(self) -> tuple[str, ...]:
-        """Returns the oldest file of the last answer if its creation time is not known. Reading the time takes one more connection per
-        purge, not per check.
+        """Returns the oldest file of the last answer if its creation time is unknown. To read this time costs one more connection, but
+        only after a purge.
         """
         return self._oldest.unknown(self._facts) if self._facts else ()
 
@@ -142,7 +143,7 @@ class SourceWatch:
         return saved.file if saved else ""
 
     def _saved_here(self) -> Position | None:
-        """Returns the saved position; None if it is on another server."""
+        """Returns the saved position, or None if it belongs to another server."""
         saved, facts = self._saved(), self._facts
         return saved if saved and facts and saved.server_uuid in ("", facts.server_uuid) else None
 
@@ -151,8 +152,8 @@ class SourceWatch:
         return bool(saved and self._facts and is_gone(saved, self._facts, archived=self._archived))
 
     def retention_left_hours(self) -> float | None:
-        """Returns the retention left: for how many hours the source still keeps what a restart would read, as of the last check. 0: it is
-        purged, or older than what the source keeps. None: unlimited, or unknown because the source promises nothing.
+        """Returns for how many hours the source will keep what a restart would read, as of the last check. 0: it is purged, or older than
+        the source promises to keep. None: the retention is unlimited, or unknown because the source promises nothing.
         """
         if self._is_gone():
             return 0.0
@@ -162,14 +163,14 @@ class SourceWatch:
         return None if until is None else round(max(0.0, until - now) / 3600, 2)
 
     def oldest_binlog_hours(self) -> float | None:
-        """Returns the age of the source's oldest binlog file in hours, which is what the source really keeps; None while it is unknown."""
+        """Returns the age of the source's oldest binlog file in hours, or None if it is unknown. It shows what the source really keeps."""
         age = self._oldest.age_seconds(time.time())
         return None if age is None else round(age / 3600, 2)
 
     def retention_trouble(self) -> str:
-        """Returns a sentence about the retention, or an empty text. A sentence has one of three causes: the binlog that a restart would
-        read is purged, it may be purged soon, or the source keeps its binlog for fewer hours than conf/ accepts (by its promise or as
-        observed). With `retention_left_hours_min` 0 the method reports only a purge.
+        """Returns a sentence about the retention, or an empty text. It reports that the binlog that a restart would read is purged or may
+        soon be purged, or that the source keeps its binlog for fewer hours than conf/ accepts. If `retention_left_hours_min` is 0, it only
+        reports a purge.
         """
         facts = self._facts
         if facts is None:
@@ -186,12 +187,12 @@ class SourceWatch:
         return kept or purges_early(self._oldest, facts, time.time(), self._retention_hours_min)
 
     def behind_seconds(self) -> float:
-        """Returns for how long at least the source's binlog has had changes that are not read; 0 if none are known."""
+        """Returns for how many seconds, at least, the binlog has had changes that are not read. Returns 0 if there are none."""
         stream_state = self._parser.stream_state()
         return 0.0 if stream_state is None else self._watch.behind_seconds(stream_state, self._clock())
 
     def trouble(self) -> str:
-        """Returns a sentence if the stream has a problem, or if the source could not be queried for long; otherwise an empty text."""
+        """Returns a sentence if the stream has a problem, or if the source has not answered for long. Otherwise returns an empty text."""
         stream_state = self._parser.stream_state()
         if stream_state is None:
             return ""

@@ -1,4 +1,4 @@
-"""Binds the columns, keys and policies of a destination to `staging`."""
+"""Makes the function that stages batches, with the columns, keys and policies of a destination."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sluice.cdc_engine.staging.staging import stage
 def make_stager(
     config: DestinationConfig, directory: Path, meta: MetaManager, policies: Mapping[str, ValuePolicy]
 ) -> Stager:
-    """Returns the function that stages a batch with the destination's columns, keys and policies."""
+    """Returns the function that stages a batch of the destination."""
     columns = ColumnFilter(config.column_include, config.column_exclude)
     keys = keys_of(config)
     logged = frozenset(name for name, table in config.tables.items() if table.change_log)
@@ -67,7 +67,7 @@ def _described(staged: Any) -> Staged:
 
 
 def keyed_tables(config: DestinationConfig, parts: EngineParts) -> list[TableVersion]:
-    """Returns the captured tables at the stream's position, each with the key from conf/."""
+    """Returns the captured tables at the stream's position. Each has the key from conf/ if conf/ names one."""
     begin, keys = parts.parser.position or parts.meta.ledger.resume_position, keys_of(config)
     there = parts.history.versions(begin) if begin is not None else ()
     return [dataclasses.replace(each, key=keys.get(each.name, each.key)) for each in there]

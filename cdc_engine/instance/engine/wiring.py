@@ -56,12 +56,11 @@ def make_parts(
     groups: tuple[Path, ...] = (),
     claim: Callable[[Iterable[TableVersion]], None] = lambda _: None,
 ) -> EngineParts:
-    """Makes the parts: reads the ledger, decides where to start (asks the server if there is no cursor), and loads the schemas at that
-    position.
+    """Makes the parts of an engine. Reads the ledger, decides where to start (and asks the server for it if there is no cursor), and loads
+    the schemas at that position.
 
-    `groups`: folders of the groups that the destination is a member of. `claim`: gets the captured tables of a new destination.
-
-    Raises SourceConnectionError, SourceCheckError, PositionLostError, MetaError, ConfigurationError; nothing is open then.
+    `groups` are the folders of the groups that have this destination as a member. `claim` is as in `known_begin`. If it raises
+    SourceConnectionError, SourceCheckError, PositionLostError, MetaError or ConfigurationError, everything is closed again.
     """
     meta = open_meta(directory, lease)
     try:
@@ -91,7 +90,7 @@ def _parts_around(
     meta.update(take_up(directory))  # A new ledger is saved before anything else of the destination.
     remove_strays(meta, directory)
     if meta.ledger.resume_position is None:
-        forget_prepared(directory)  # Prepared transactions of an earlier ledger, which was removed.
+        forget_prepared(directory)  # They belong to an earlier ledger, which was removed.
     tables = TableFilter(config.include, config.exclude)
     history = TableHistory(kept, tables.keeps, review_of(config, directory))
     begin = known_begin(config, meta, history, tables, directory, claim=claim)

@@ -1,1 +1,1 @@
-"""Switches between sources: checks whether the current source is alive, and which one can take over, and makes the change."""
+"""Switches between the sources of a destination: checks the current one, decides which one can take over, and makes the change."""

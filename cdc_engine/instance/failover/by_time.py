@@ -1,4 +1,4 @@
-"""Decides whether a stream may change to another server by the clock, and which tables stop because of it."""
+"""Decides whether a stream may continue on another server at a commit time, and which tables must stop then."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_OTHERS: Mapping[str, str] = {}
 
 
 def by_time_of(source: Source, config: DestinationConfig, captured: Callable[[str, str], bool]) -> ByTime | None:
-    """Returns the function that finds a start by the clock; None if conf/ does not allow it."""
+    """Returns the function that finds a start on the server by commit time, or None if conf/ does not allow it (`failover`)."""
     if config.failover != "by_time":
         return None
     changed = functools.partial(changed_by, captured)
@@ -28,8 +28,8 @@ def by_time_of(source: Source, config: DestinationConfig, captured: Callable[[st
 
 
 def cannot_repeat(config: DestinationConfig, cascades: Iterable[Cascade]) -> dict[str, str]:
-    """Returns the tables whose changes cannot be applied twice although they have a key, as "database.table" → reason: children of a
-    cascade, and tables with a history or a change log. `cascades`: those of the schema history.
+    """Returns the tables with a key to which changes still cannot be applied twice, as "database.table" → reason. These are child tables
+    of a cascade, and tables with a history or a change log. `cascades` come from the schema history.
     """
     reasons = {".".join(each.child): _of_cascade(each) for each in cascades}
     for name, table in config.tables.items():
@@ -50,9 +50,8 @@ def _of_cascade(cascade: Cascade) -> str:
 def stops_of(
     tables: Sequence[TableVersion], start: DumpStart, others: Mapping[str, str] = NO_OTHERS
 ) -> tuple[StoppedTable, ...]:
-    """Returns the stops of the tables that cannot take a change twice; none if the stream continues exactly where it ended.
-
-    `others`: as `cannot_repeat` returns them.
+    """Returns the stops of the tables to which changes cannot be applied twice. Returns none if the stream continues exactly where it
+    ended. `others` comes from `cannot_repeat`.
     """
     if not start.read_twice_seconds:
         return ()

@@ -1,8 +1,8 @@
-"""Sends heartbeats to the source that is read, and switches to another source if they fail. Started by `engine`.
+"""Sends heartbeats to the current source, and switches to another source if they fail. Started by `engine`.
 
-The switch itself is one durable write (`source.in_use`). The engine then ends, and `launcher` starts another one, which connects to the new
-source, proves where its stream continues, and begins an epoch. After a crash at any moment the file names one source or the other. `sluice
-source switch` writes the same file, which the next heartbeat notices.
+The switch is one durable write (`source.in_use`), so after a crash the file names one source or the other. After the write the engine
+ends, and `launcher` starts another one. It connects to the new source, finds where the stream continues there, and begins an epoch.
+`sluice source switch` writes the same file. The next heartbeat notices it.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def sources_of(config: DestinationConfig) -> dict[str, Source]:
 
 
 def reading_now(config: DestinationConfig, directory: Path) -> DestinationConfig:
-    """Returns the configuration with the source that was chosen last, on any host. Raises ConfigurationError, MetaError."""
+    """Returns the configuration with the source that was chosen last, by any host. Raises ConfigurationError or MetaError."""
     return config.reading(address_chosen(directory) or config.sources[0].address) if config.sources else config
 
 
 def ask(source: Source, file: str = "") -> TakeoverAnswer:
-    """Asks a source for its facts, and checks whether it can be captured. `file`: a file whose creation time is wanted."""
+    """Asks a source for its facts, and checks whether it can be captured. `file` is a binlog file whose creation time is needed."""
     try:
         with contextlib.closing(SourceConnection(source)) as connection:
             facts = read_facts(connection, file)
@@ -58,8 +58,8 @@ def ask(source: Source, file: str = "") -> TakeoverAnswer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailoverDependencies:
-    """The dependencies of the failover. `position`: where reading continues after everything that was handed out. `lacks`: returns why the
-    current source cannot continue the stream there, or an empty text. `gives_way`: called once, when another source is to be read.
+    """What the failover needs of the engine. `position` returns where reading continues after everything that was handed out. `lacks`
+    returns why the current source cannot continue there, or an empty text. `gives_way` is called once, when another source must be read.
     """
 
     directory: Path
@@ -81,7 +81,7 @@ class Failover:
         self._stopping = threading.Event()
 
     def run(self, stopping: threading.Event) -> None:
-        """Sends heartbeats until it is stopped, or another source is to be read."""
+        """Sends heartbeats until `stopping` is set, or another source must be read."""
         self._stopping = stopping
         try:
             while not stopping.wait(self._config.seconds):
@@ -92,7 +92,7 @@ class Failover:
             self._heartbeat.close()
 
     def beat_safely(self) -> bool:
-        """Calls `beat`. Stores an error for `trouble`, and then returns False."""
+        """Calls `beat`. If it raises an error, stores the error for `trouble` and returns False."""
         try:
             gives_way, self._broken = self.beat(), ""
         except Exception as error:  # The error may be of any kind; a watch that ends silently checks no more.
@@ -102,9 +102,9 @@ class Failover:
         return gives_way
 
     def beat(self) -> bool:
-        """Sends one heartbeat. Returns whether another source is to be read from now on.
+        """Sends one heartbeat. Returns whether another source must be read from now on.
 
-        Raises MetaError, and ConfigurationError if this host cannot ask the source, which is no failure of the source.
+        Raises MetaError. Raises ConfigurationError if this host cannot ask the source, which is not the source's failure.
         """
         chosen = address_chosen(self._dependencies.directory)
         if chosen != self._reading and chosen in self._sources:
@@ -117,8 +117,8 @@ class Failover:
         return self._config.switch and self._switched(chosen)
 
     def _switched(self, chosen: str) -> bool:
-        """Switches to the first other source that can take over. Returns whether one did. `chosen`: the address in the file before the
-        sources were asked.
+        """Switches to the first other source that can take over. Returns whether it switched. `chosen` is the address in the file before
+        the sources were asked.
         """
         refused: dict[str, str] = {}
         for address in in_order(tuple(self._sources), self._reading):
@@ -129,7 +129,9 @@ class Failover:
         return False
 
     def _why_not(self, address: str) -> str:
-        """Returns a sentence why a source cannot take over; empty if it can. It must answer the heartbeat that will be sent to it."""
+        """Returns why a source cannot take over, or an empty text if it can. It must also answer the heartbeat that it will get
+        afterwards.
+        """
         try:
             position = self._dependencies.position()
             answer = ask(self._sources[address], position.file if position else "")
@@ -146,8 +148,8 @@ class Failover:
             heartbeat.close()
 
     def _taken(self, address: str, chosen: str) -> bool:
-        """Writes the switch and returns True. Returns False and writes nothing if the engine was stopped, or if another source than
-        `chosen` was chosen meanwhile.
+        """Writes the switch, and returns True. Returns False and writes nothing if the engine was stopped, or if somebody chose another
+        source than `chosen` meanwhile.
         """
         if self._stopping.is_set() or address_chosen(self._dependencies.directory) != chosen:
             return False
@@ -156,8 +158,8 @@ class Failover:
         return True
 
     def trouble(self) -> str:
-        """Returns a sentence if the source does not answer heartbeats, with the reason why no other source is read instead; empty while all
-        is well.
+        """Returns a sentence if the source does not answer heartbeats, and why no other source is read instead. Returns an empty text if
+        all is well.
         """
         if self._broken:
             return f"whether {self._reading} answers is not checked: {self._broken}"
@@ -173,7 +175,7 @@ class Failover:
 def failover_of(
     config: DestinationConfig, directory: Path, parts: EngineParts, gives_way: Callable[[], None]
 ) -> Failover | None:
-    """Returns the failover of an engine whose parts are made; None if there is no standby source."""
+    """Returns the failover of an engine, or None if conf/ names only one source."""
     if len(config.sources) <= 1:
         return None
     dependencies = FailoverDependencies(
@@ -187,8 +189,8 @@ def failover_of(
 
 
 def _unreadable(parser: EventParser) -> str:
-    """Returns why the stream cannot continue on the current source although this answers, or an empty text. Another source may have the
-    missing transactions.
+    """Returns why the stream cannot continue on the current source although the source answers, or an empty text. Another source may have
+    the missing transactions.
     """
     return parser.lacks or (str(parser.last_error) if isinstance(parser.last_error, PositionLostError) else "")
 

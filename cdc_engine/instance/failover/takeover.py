@@ -1,7 +1,8 @@
-"""Decides which of several sources can continue the stream from a position, and when another one takes over. Used by `failover`.
+"""Decides which other source can continue the stream from a position, and in which order sources are tried. Used by `failover`.
 
-A source can take over if its GTIDs prove that it has all that was read and that nothing after it was purged, as at any start. A source
-that lacks what was read is waited for, by name: reading from it would put changes into the lake that no source has.
+A source can take over if its GTIDs prove two things: it has executed everything that was read, and it has purged nothing after it. If a
+source lacks something that was read, the failover waits for it and names it. To read from it would leave changes in the lake that no
+source has.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sluice.cdc_engine.position import Position
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TakeoverAnswer:
-    """The answer of a source; `facts` is None if it did not answer, and `trouble` states why."""
+    """The answer of a source. If it did not answer, `facts` is None, and `trouble` says why."""
 
     address: str
     facts: ServerFacts | None
@@ -26,21 +27,19 @@ class TakeoverAnswer:
 
 @dataclasses.dataclass(frozen=True)
 class Beats:
-    """The number of heartbeats that failed in a row, and why the last one did."""
+    """How many heartbeats in a row failed, and why the last one did."""
 
     missed: int = 0
     failure: str = ""
 
     def after(self, failure: str) -> Beats:
-        """Returns the count after another answer. An empty `failure` resets it."""
+        """Returns the count after another heartbeat. `failure` is empty if the source answered, which resets the count."""
         return Beats(self.missed + 1, failure) if failure else Beats()
 
 
 def refusal(position: Position | None, answer: TakeoverAnswer, epochs: Epochs, by_time: ByTime | None = None) -> str:
-    """Returns a sentence why a source cannot take over where the stream continues at `position`; empty if it can. `position` is None if
-    nothing was read yet.
-
-    `by_time`: finds a start by the clock, if that is allowed.
+    """Returns why a source cannot continue the stream at `position`, or an empty text if it can. `position` is None if nothing was read
+    yet. `by_time` finds a start by commit time, if conf/ allows that.
     """
     if answer.facts is None:
         return answer.trouble or "the server does not answer"
@@ -53,8 +52,8 @@ def refusal(position: Position | None, answer: TakeoverAnswer, epochs: Epochs, b
 
 
 def in_order(addresses: Sequence[str], reading: str) -> tuple[str, ...]:
-    """Returns the addresses of the other sources in the order in which they are tried: those after the current source first, then those
-    before it.
+    """Returns the addresses of the other sources in the order in which they are tried: first those that conf/ lists after the current one,
+    then those before it.
     """
     at = addresses.index(reading) if reading in addresses else -1
     return tuple(each for each in (*addresses[at + 1 :], *addresses[: max(at, 0)]) if each != reading)

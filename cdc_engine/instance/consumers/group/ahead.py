@@ -1,4 +1,6 @@
-"""Holds a member's available transactions with their times, and splits them into those that are handed out next and the rest. Pure."""
+"""Splits the transactions that were read from a group's member, with their commit times, into those that are handed out next and the rest.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ NOTHING: Int64s = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ahead:
-    """The available part of a member's stream. `pieces`: the pieces from a position up to `end`. `times`: commit times (µs since 1970) of
-    the transactions that end in them, in the stream's order; if none ends, the time of the open one. `restarted`: as in `WindowReading`.
+    """The transactions that were read from a member and not handed out yet. `pieces` end at `end`. `times` are the commit times of the
+    transactions that end in them, in µs since 1970. If none ends, `times` has the time of the open one. `restarted` is as in
+    `WindowReading`.
     """
 
     pieces: tuple[WindowPiece, ...]
@@ -25,11 +28,11 @@ class Ahead:
     restarted: bool = False
 
     def first(self, count: int) -> tuple[WindowPiece, ...]:
-        """Returns the pieces of the first transactions, 1 ≤ count ≤ len(times)."""
+        """Returns the pieces with the first `count` transactions, 1 ≤ count ≤ len(times)."""
         return self.pieces if count == len(self.times) else first_transactions(self.pieces, count)
 
     def after(self, count: int) -> Ahead:
-        """Returns the part after the first `count` transactions."""
+        """Returns what is left after the first `count` transactions."""
         if count == len(self.times):
             return Ahead((), self.end, NOTHING)
         left = count
@@ -44,7 +47,7 @@ class Ahead:
 
 
 def ahead_of(reading: WindowReading) -> Ahead:
-    """Returns the available part of a member's stream after a reading."""
+    """Returns a reading of a member's stream with the commit times of its transactions."""
     if not reading.pieces:
         return Ahead((), reading.end, NOTHING)
     each = [
@@ -62,7 +65,7 @@ def size_of(pieces: tuple[WindowPiece, ...]) -> int:
 
 
 def _time_us(pieces: tuple[WindowPiece, ...]) -> int:
-    """Returns the commit time of the transaction to which the pieces belong; 0 if it is unknown."""
+    """Returns the commit time of the transaction in the pieces, or 0 if it is unknown."""
     for piece in pieces:
         if piece.last_event > piece.first_event:
             return int(piece.block.event_time_us[piece.first_event])

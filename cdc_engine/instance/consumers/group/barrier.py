@@ -1,10 +1,10 @@
-"""Decides which member's transactions a group hands out next, or which member it waits for. Pure. Called by `group_stream`, which knows the
-available transactions of each member.
+"""Decides which member's transactions a group hands out next, or which member the group waits for. Pure. Called by `group_stream`.
 
-Each member has a next transaction, or a time before which it will have none. The member with the earliest (time, name) is next. If it has
-transactions, the group hands out those that are earlier than the next one of every other member. If it has none, the group waits, because
-this member may still get an earlier transaction. So the order does not depend on when transactions arrive, and an idle member whose clock
-advances delays nobody.
+For each member, the next transaction is known, or a time before which no transaction will come. The member with the earliest time is next;
+members with equal times are ordered by name. If this member has transactions, the group hands out those that are older than the next one
+of every other member. If it has none, the group waits, because an older transaction may still arrive from it.
+
+So the order does not depend on when transactions arrive. An idle member delays nobody while its clock advances.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sluice.cdc_engine.contracts import Int64s
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Known:
-    """The facts of one member for the decision. Times are in µs since 1970.
+    """What is known about one member. Times are in µs since 1970.
 
-    `times`: commit times of the available transactions that are next in its stream, ascending. `clock_us`: no later transaction of the
-    member is older than this. `begun`: a part of its next transaction was handed out. `absent`: the group does not wait for it.
+    `times` are the commit times of the transactions that were read, ascending. No later transaction of the member is older than
+    `clock_us`. `begun`: a part of the next transaction was handed out. `absent`: the group does not wait for the member.
     """
 
     times: Int64s
@@ -33,7 +33,7 @@ class Known:
 
 @dataclasses.dataclass(frozen=True)
 class NextTransactions:
-    """The decision to hand out the next `count` available transactions of `member`."""
+    """The decision to hand out the next `count` transactions of `member`."""
 
     member: str
     count: int
@@ -41,17 +41,17 @@ class NextTransactions:
 
 @dataclasses.dataclass(frozen=True)
 class BarrierWait:
-    """The decision to wait for `member`, whose next transaction may be the first one of the group."""
+    """The decision to wait for `member`, because its next transaction may be older than those of the others."""
 
     member: str
 
 
 def decide(known: Mapping[str, Known], barrier_us: int = 0) -> NextTransactions | BarrierWait:
-    """Decides which member is next. `known`: at least one member. A transaction that was handed out in part continues first, so that no
-    other one interrupts it.
+    """Decides which member of `known` is next. If a part of a transaction was handed out, its rest is next, so that no other transaction
+    interrupts it.
 
-    `barrier_us`: the time up to which everything was handed out. An older transaction counts as if it had this time, so a late one is next
-    at once.
+    Everything up to the time `barrier_us` was handed out. A transaction that is older was late; it counts as if it had this time, so it is
+    next at once.
     """
     for member, each in sorted(known.items()):
         if each.begun:

@@ -1,6 +1,4 @@
-"""Asks the source of a group's member for its time, over one connection, so that the group knows when an idle member has nothing to
-send.
-"""
+"""Asks the source of a group's member for its time, so that the group knows that an idle member has no older transaction."""
 
 from __future__ import annotations
 
@@ -17,24 +15,24 @@ from sluice.cdc_engine.parser.stream.watch import StreamState
 from sluice.cdc_engine.source.server import Source
 
 ASK_SECONDS = 0.25
-AGAIN_SECONDS = 2.0  # The wait after a request without an answer.
-# How many answers are kept. A stream that is read with a delay has reached only the time of an older answer.
+AGAIN_SECONDS = 2.0  # How long to wait after a request that got no answer.
+# How many answers are kept. A stream that lags may have reached only the time of an older answer.
 ANSWERS_MAX = 4
 
 log = structlog.get_logger()
 
 
 class Asker(Protocol):
-    """Asks one source for its time; used by one thread."""
+    """Asks one source for its time. Not thread-safe."""
 
     def ask(self) -> ClockAnswer:
-        """Returns the source's answer. Raises SluiceError."""
+        """Returns the source's answer. Raises SluiceError if the source does not answer."""
 
     def close(self) -> None: ...
 
 
 class SourceAsker:
-    """Implements `Asker` with a connection of its own."""
+    """Asks a source over a connection of its own."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -57,8 +55,8 @@ class SourceAsker:
 
 
 class MemberClock:
-    """Queries the time of a member's source repeatedly, in a thread. `asker`: queries the source. Call `begin` and `end` once; the other
-    methods from any thread.
+    """Asks a member's source for its time again and again, in a thread. Call `begin` and `end` once. The other methods may be called from
+    any thread.
     """
 
     def __init__(self, name: str, asker: Asker) -> None:
@@ -66,30 +64,30 @@ class MemberClock:
         self._answers: collections.deque[ClockAnswer] = collections.deque(maxlen=ANSWERS_MAX)
         self._ended = threading.Event()
         self.trouble = ""  # Why the last request got no answer.
-        # How far the source's clock is ahead of this host's, by the newest answer.
+        # How many seconds the source's clock is ahead of this host's, by the newest answer.
         self.ahead_seconds: float | None = None
 
     def begin(self) -> None:
         threading.Thread(target=self._run, name=f"clock-{self._name}", daemon=True).start()
 
     def end(self) -> None:
-        """Ends the clock, without waiting for a pending answer."""
+        """Ends the thread, but does not wait for an answer that is pending."""
         self._ended.set()
 
     @property
     def newest_us(self) -> int:
-        """The source's time when it was last asked, in µs since 1970; 0 before its first answer."""
+        """The source's time in its newest answer, in µs since 1970. 0 before the first answer."""
         answers = list(self._answers)
         return answers[-1].now_us if answers else 0
 
     def reached_us(self, stream_state: StreamState | None) -> int:
-        """Returns the newest time T (µs since 1970) for which a stream in this state has read everything that was committed before T; 0 if
-        unknown.
+        """Returns the newest time T for which the stream has read everything that was committed before T, in µs since 1970. Returns 0 if
+        there is no such time yet.
         """
         return max((each.before_us for each in list(self._answers) if each.holds(stream_state)), default=0)
 
     def ask(self) -> bool:
-        """Asks once; returns whether there was an answer."""
+        """Asks once. Returns whether the source answered."""
         begun = time.time()
         try:
             answer = self._asker.ask()

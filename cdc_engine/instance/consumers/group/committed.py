@@ -1,5 +1,5 @@
-"""Writes the position of a group's consumer as a text for a broker, and reads it back, like `consumers.committed` for each member. Used by
-`consumers`.
+"""Encodes the position of a group's consumer as a text for a broker, and reads it back. Each member's position is encoded as in
+`consumers.committed`. Used by `group.consumers`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from sluice.cdc_engine.instance.consumers.group.group_stream import GroupStreamP
 
 
 class GroupPositionTexts:
-    """Implements `server.consumer.PositionTexts` for a group. `identity`: that of the consumer. `counting`: how a member's positions are
-    counted now; raises SluiceError if the member does not run here.
+    """Encodes the positions of a group's consumer for a broker, and compares them with the acked one (`server.consumer.PositionTexts`).
+    `identity` returns the consumer's identity. `counting` returns a member's `Counting`, or raises SluiceError if the member does not run
+    in this process.
     """
 
     def __init__(self, identity: Callable[[], str], counting: Callable[[str], Counting]) -> None:
@@ -26,8 +27,8 @@ class GroupPositionTexts:
         return packed(self._identity(), {"members": members, **times})
 
     def later(self, acked: GroupStreamPosition, text: str) -> GroupStreamPosition | None:
-        """Returns the acked position with each member moved to its committed position, where that is later; None if it is later for no
-        member. A member that has left or joined since keeps its acked position.
+        """Returns the acked position, moved forward for each member whose committed position is later. Returns None if no committed
+        position is later. A member that has left or joined the group since the commit keeps its acked position.
         """
         record = unpacked(text, self._identity())
         if record is None:

@@ -25,8 +25,8 @@ Service = ConsumerService[GroupStreamPosition, Runs]
 
 
 class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
-    """The consumers of a group. `group_filter`: the group's filter, in addition to those of its members and of a consumer.
-    `wait_seconds`: as in `GroupStream`.
+    """The consumers of a group. The group's filter `group_filter` applies in addition to the filters of its members and of a consumer.
+    `wait_seconds` is as in `GroupStream`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
 
     def _serving(self, record: GroupConsumer, tables: TableFilter) -> Service:
         complete = self._begun_everywhere(record)
-        if complete != record:  # A member joined: its start is saved before any of its changes is handed out.
+        if complete != record:  # A member joined. Its start is saved before its first change is handed out.
             self._meta.update(lambda ledger: ledger.with_group_consumer(complete))
         reader = StreamReader(record.client_id, self._name)
         streams = [MemberStream(name, reader, self._members, [self._filter, tables]) for name in self._members.names]
@@ -76,8 +76,8 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
         return dataclasses.replace(record, identity=identity)
 
     def _begun_everywhere(self, record: GroupConsumer) -> GroupConsumer:
-        """Returns the record with a position for every member. A new member gets the position of its oldest available change. Raises
-        SluiceError if it is not available.
+        """Returns the record with a position for every member. A member without one gets the position before its oldest change in the
+        window. Raises SluiceError if a member does not run in this process.
         """
         cursor = record.cursor
         new = [(name, self._members.here(name).consumers.begin) for name in self._members.names if not cursor.of(name)]

@@ -1,7 +1,7 @@
-"""Serves the consumers of one group from the engines of its members, which run in the same process. Used by `launcher`.
+"""Serves the consumers of one group, from the engines of its members in the same process. Used by `launcher`.
 
-A group's engine reads no source and writes no lake. It starts once all members run in this process, and then takes the group's lease.
-Without the lease, or while no member runs here, it serves nobody. So the host that reads the members also serves the group.
+A group's engine reads no source and writes no lake. It takes the group's lease when all members run in this process, so the host that
+reads the members also serves the group. It serves nobody without the lease, or while no member runs here.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from sluice.cdc_engine.states import EngineState
 from sluice.cdc_engine.status_file import STATUS_FILE
 
 STATUS_SECONDS = 1.0
-APART_SECONDS = 10.0  # After this time without any member in this process, another host may take the group.
+# If no member has run in this process for this long, the process releases the group's lease, so that another host can serve the group.
+APART_SECONDS = 10.0
 
 log = structlog.get_logger()
 
 
 class GroupEngine:
-    """The engine of one group. `consumers_of`: returns the consumers of a member's engine in this process; otherwise raises SluiceError,
-    which says where the engine runs.
+    """The engine of one group. `consumers_of` returns the consumers of a member's engine in this process. If the engine runs elsewhere, it
+    raises a SluiceError that says where.
 
-    All methods may be called from any thread; `on_status` receives its status once per second.
+    All methods may be called from any thread. `on_status` receives the status once per second.
     """
 
     def __init__(
@@ -66,11 +67,11 @@ class GroupEngine:
         self._stopping = threading.Event()
         self._keeper: threading.Thread | None = None
         self._state, self._reason = EngineState.STARTING, ""
-        self._here_at = time.monotonic()  # The time when a member was last seen running in this process.
+        self._here_at = time.monotonic()  # When a member was last seen running in this process.
 
     def start(self) -> None:
-        """Starts the group, which waits for missing members. An error in conf/ or the environment becomes its state until it is
-        corrected.
+        """Starts the group. It waits for members that do not run yet. An error in conf/ or in the environment becomes its state, until
+        somebody corrects the cause.
         """
         self._keeper = threading.Thread(target=self._keep, name=f"group-{self.name}", daemon=True)
         self._try()
@@ -85,19 +86,21 @@ class GroupEngine:
 
     @property
     def holds_lease(self) -> bool:
-        """Always True: a group takes its lease again by itself when its members run here."""
+        """Always True. A group without the lease takes the lease by itself when its members run here."""
         return True
 
     @property
     def consumers(self) -> GroupConsumers:
-        """The consumers. Raises NotStartedError if they are not served here, LeaseLostError if another process has them."""
+        """The consumers of the group. Raises NotStartedError if this process does not serve them, and LeaseLostError if another process
+        does.
+        """
         if self._consumers is None:
             raise NotStartedError(f"destination:{self.name} should start first: {self._reason or 'it is starting'}")
         self._lease.check()
         return self._consumers
 
     def status(self) -> EngineStatus:
-        """Returns the current status of the group; cheap."""
+        """Returns the current status of the group, without asking a source or a ledger store."""
         consumers, serving = self._consumers, self._serving
         statuses = consumers.statuses() if consumers is not None else ()
         troubles = [serving.trouble] if serving is not None and serving.trouble else []
@@ -130,7 +133,7 @@ class GroupEngine:
                 self._reason = why
 
     def _look(self) -> None:
-        """Starts or ends serving depending on the lease and the members, saves cursors, and reports the status."""
+        """Begins or ends to serve, depending on the lease and the members. Saves cursors and reports the status."""
         missing = self._members.missing()
         if len(missing) < len(self._members.names):
             self._here_at = time.monotonic()
@@ -171,7 +174,7 @@ class GroupEngine:
             raise
 
     def _check(self) -> None:
-        """Checks the group's settings. Raises ConfigurationError."""
+        """Raises ConfigurationError if a setting of the group is invalid."""
         if self._group.canal_server.port:
             address_of(self._group.canal_server)
         GroupEntries(display_of(self._group.canal_server))
@@ -212,7 +215,7 @@ class GroupEngine:
             self._consumers.keep()
 
     def _end(self, state: EngineState, reason: str) -> None:
-        """Ends whatever was started, and releases the lease."""
+        """Stops serving, saves the cursors, and releases the lease."""
         was, self._state, self._reason = self._state, state, reason
         serving, sending, consumers, meta = self._serving, self._sending, self._consumers, self._meta
         self._serving = self._sending = self._consumers = self._meta = None
@@ -232,7 +235,7 @@ class GroupEngine:
         self._lease.release()
 
     def _tell(self) -> None:
-        """Writes and reports the status. In STANDBY it does neither, because the host that serves the group does."""
+        """Writes and reports the status. Does nothing in STANDBY, because the host that serves the group reports it."""
         if self._state == EngineState.STANDBY:
             return
         status = self.status()

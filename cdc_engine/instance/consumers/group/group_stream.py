@@ -1,9 +1,10 @@
-"""Merges the streams of a group's members into one for one consumer. `barrier` decides the order; this module reads the members and hands
-out what is decided.
+"""Merges the streams of a group's members into one stream, for one consumer. `barrier` decides the order. This module reads the members
+and hands out what was decided.
 
-    look at all members ─▶ rule ─▶ a run of one member's transactions ─▶ rule ─▶ …     until the batch is full or a member is waited for
+    look at all members ─▶ decide ─▶ some transactions of one member ─▶ decide ─▶ …     until the batch is full, or a member is waited for
 
-Between two calls it stores only the position of each member. So a rollback or a restart continues at an earlier position."""
+Between two calls it stores only the position of each member. So after a rollback or a restart it continues from an earlier position.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +34,22 @@ from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
 from sluice.cdc_engine.position import GroupPosition, Position
 from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition
 
-LOOK_SECONDS = 0.1  # The interval between two checks of the clocks of members that the group waits for.
-# The most that one interval between checks adds to a member's silence, because a client may request nothing for an hour.
+LOOK_SECONDS = 0.1  # How often the group checks the clock of a member for which it waits.
+# One interval between checks adds at most this to a member's silence. A client may request nothing for an hour, which says nothing about
+# the member.
 SILENCE_SECONDS_MAX = 1.0
-RUNS_MAX = 2000  # The most runs per batch; each has at least one entry.
-FUTURE_US_MAX = 60_000_000  # A commit time that is further ahead of its source's clock is not valid (SET timestamp).
+RUNS_MAX = 2000  # The maximum of runs per batch. Each run has at least one entry.
+FUTURE_US_MAX = 60_000_000  # A commit time that is further ahead of its source's clock is invalid (SET timestamp).
 AWAY = (NotStartedError, LeaseLostError, EngineStartingError, EngineStoppedError, SourceConnectionError)
 
 
 @dataclasses.dataclass(frozen=True)
 class GroupStreamPosition:
-    """The position of one consumer of a group. `members`: a position per member's name. `barrier_us`, `late`: as in `GroupPosition`.
-    `newest_us`: the commit time of each member's newest transaction that was handed out. `left`: positions of members that left the
-    group.
+    """The position of one consumer of a group: a position for each member's name in `members`. `barrier_us` and `late` are as in
+    `GroupPosition`.
+
+    `newest_us` has, per member, the commit time of the newest transaction that was handed out. `left` has the positions of members that
+    left the group.
     """
 
     members: Mapping[str, StreamPosition]
@@ -60,8 +64,8 @@ class GroupStreamPosition:
         return GroupPosition(members=tuple(sorted((*here, *self.left))), barrier_us=self.barrier_us, late=self.late)
 
     def restarted(self, members: Sequence[str]) -> GroupStreamPosition:
-        """Returns the position in which these members are at the start of their open transaction: their streams restarted with another
-        transaction than the one that was handed out in part. Unchanged without members.
+        """Moves some members back to the start of their open transaction. Their streams restarted, and another transaction follows than
+        the one of which a part was handed out. Returns the same position if `members` is empty.
         """
         begun = {each: StreamPosition(WindowPosition(self.members[each].position)) for each in members}
         return dataclasses.replace(self, members={**self.members, **begun}) if begun else self
@@ -69,7 +73,7 @@ class GroupStreamPosition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """Entries of one member, in order. `forms`: the settings for the member's rows."""
+    """Consecutive entries of one member. `forms` are the settings for the member's rows."""
 
     member: str
     chosen: tuple[Chosen, ...]
@@ -77,8 +81,8 @@ class Run:
 
 
 class GroupProgress:
-    """Tracks each member's position while a batch takes pieces of the members. Call `position` once, at the end, because it computes
-    executed sets, which takes time.
+    """Tracks each member's position while a batch is filled. Call `position` once, at the end: it computes executed sets, which takes
+    time.
     """
 
     def __init__(self, begin: GroupStreamPosition) -> None:
@@ -87,15 +91,15 @@ class GroupProgress:
         self._ends: dict[str, tuple[WindowPiece, ...] | WindowPosition] = {}
 
     def begun(self, member: str) -> bool:
-        """Returns whether a part of the member's next transaction was handed out."""
+        """Returns whether a part of the member's next transaction was handed out already."""
         return member not in self._ends and self._begin.members[member].window_position.events > 0
 
     def state(self, member: str) -> State:
         return self._states[member]
 
     def move(self, member: str, end: tuple[WindowPiece, ...] | WindowPosition, state: State, times: Int64s) -> None:
-        """Moves a member of the group to a later position. `end`: this position, or pieces of the stream that end at it. `times`: commit
-        times of the transactions in between, ascending. Transactions before the barrier are counted as late.
+        """Moves a member to a later position. `end` is this position, or the pieces of the stream that end there. `times` are the commit
+        times of the transactions on the way, ascending. Counts those that are older than the barrier as late.
         """
         times = np.maximum(times, self._newest_us.get(member, 0))
         self._late += int(np.searchsorted(times, self.barrier_us, "left"))
@@ -104,7 +108,7 @@ class GroupProgress:
         self._ends[member], self._states[member] = end, state
 
     def position(self) -> GroupStreamPosition:
-        """Returns the new position; the object given at the start if no member moved."""
+        """Returns the new position, or the position given at the start if no member moved."""
         if not self._ends:
             return self._begin
         ends = {each: at if isinstance(at, WindowPosition) else end_of(at) for each, at in self._ends.items()}
@@ -121,10 +125,11 @@ class GroupProgress:
 
 
 class GroupStream:
-    """Implements `server.consumer.Feed`. `wait_seconds`: how long to wait for a silent member; None: forever.
+    """The merged stream of a group for one consumer (`server.consumer.Feed`). If a member is silent for more than `wait_seconds`, the
+    group continues without it; with None it waits forever.
 
-    `waits_for`: the member that may have the next transaction. `why`: the reason why its next transaction is unknown. Both are for the
-    status.
+    `waits_for` is the member whose next transaction may be the oldest, and `why` is why that transaction is unknown. The status shows
+    both.
     """
 
     def __init__(
@@ -136,7 +141,7 @@ class GroupStream:
         self._streams = {each.name: each for each in streams}
         self._wait_seconds, self._clock = wait_seconds, clock
         self._looked_at = clock()
-        self._silent = dict.fromkeys(self._streams, 0.0)  # For how many seconds each member has been silent.
+        self._silent = dict.fromkeys(self._streams, 0.0)  # How long each member has been silent.
         self._clocks = dict.fromkeys(self._streams, 0)
         self.waits_for = self.why = ""
         self.absent: tuple[str, ...] = ()
@@ -184,7 +189,9 @@ class GroupStream:
     def _merged(
         self, views: Mapping[str, View], position: GroupStreamPosition, bytes_max: int
     ) -> tuple[tuple[Run, ...], GroupStreamPosition]:
-        """Returns runs up to one batch, and the position after them; the unchanged position if the first decision is to wait."""
+        """Returns runs up to the size of a batch, and the position after them. If a member must be waited for first, returns the unchanged
+        position.
+        """
         ahead = {name: _counted(view) for name, view in views.items()}
         runs, moved, left = list[Run](), GroupProgress(position), bytes_max
         while left > 0 and len(runs) < RUNS_MAX:
@@ -206,7 +213,7 @@ class GroupStream:
             try:
                 chosen, state = stream.chosen(pieces, moved.state(name))
             except ConsumerStoppedError as error:
-                if (end := moved.position()) is not position:  # Hands out the earlier runs first.
+                if (end := moved.position()) is not position:  # Hands out the runs before it first.
                     return tuple(runs), end
                 raise ConsumerStoppedError(f"{name}: {error}") from error
             ahead[name] = whole.after(count)
@@ -216,7 +223,7 @@ class GroupStream:
                 runs.append(Run(name, chosen, stream.forms))
             left -= size_of(pieces)
             if is_all:
-                break  # The next transactions are unknown before the next check.
+                break  # The member's next transaction is unknown until the next check.
         return tuple(runs), moved.position()
 
     def _hear(self, views: Mapping[str, View]) -> None:
@@ -230,15 +237,15 @@ class GroupStream:
         self.absent = () if limit is None else tuple(name for name, each in self._silent.items() if each > limit)
 
     def _refuse_lost(self, view: View) -> None:
-        """Raises the error that ended a member's stream permanently. Called once everything older was handed out. After an error in AWAY
-        the group waits for the member instead.
+        """Raises the error that ended a member's stream for good. Called when everything older was handed out. An error in AWAY is
+        temporary, so the group waits for the member.
         """
         if view.trouble is not None and not isinstance(view.trouble, AWAY):
             raise ConsumerStoppedError(f"{self.waits_for}: {view.trouble}") from view.trouble
 
 
 def _counted(view: View) -> Ahead:
-    """Returns the transactions with corrected times: they never decrease within a member, and none is later than its source's clock."""
+    """Returns the transactions with corrected times. Times never decrease within a member, and no time is later than the source's clock."""
     times = view.ahead.times
     if view.newest_us:
         times = np.where(times > view.newest_us + FUTURE_US_MAX, view.newest_us, times)

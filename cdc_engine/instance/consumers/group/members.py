@@ -1,6 +1,7 @@
-"""Finds the members of a group: engines of this process, each with the clock of its source, and the stream of one member for one consumer.
+"""Finds the members of a group (engines of this process), the clocks of their sources, and the stream of a member for one consumer.
 
-An engine may end at any time and be replaced (conf/ changed, another host took over): the group then reads from the new engine.
+An engine may end at any time, for example because conf/ changed or another host took over. The group then reads from the engine that
+replaces it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Here(NamedTuple):
 
 
 class Members:
-    """The members of a group. `consumers_of`: returns the consumers of a member's engine; raises SluiceError if it does not run in this
-    process. Thread-safe.
+    """The members of a group. `consumers_of` returns the consumers of a member's engine, or raises SluiceError if the engine does not run
+    in this process. Thread-safe.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Members:
         self._closed = False
 
     def here(self, name: str) -> Here:
-        """Returns a member. Raises SluiceError if its engine does not run here."""
+        """Returns a member whose engine runs in this process. Raises SluiceError if it runs elsewhere or not at all."""
         consumers = self._consumers_of(name)
         with self._lock:
             found = self._here.get(name)
@@ -72,7 +73,7 @@ class Members:
         return found
 
     def known(self) -> dict[str, Here]:
-        """Returns the members that ran in this process at the last call of `here`."""
+        """Returns the members that `here` has found so far."""
         with self._lock:
             return dict(self._here)
 
@@ -91,9 +92,9 @@ def _clock_of(name: str, consumers: Consumers) -> MemberClock:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class View:
-    """The changes of a member after a position. `clock_us`: if there are none, everything that was committed before this time was read; 0:
-    unknown. `newest_us`: its source's time. `trouble`: why it could not be read. `clock_trouble`: another reason why `clock_us` is unknown,
-    or empty.
+    """What a look at a member found after a position. If there are no changes, everything that was committed before `clock_us` was read
+    (0: unknown), and `clock_trouble` may say why it is unknown. `newest_us` is the time of the member's source. `trouble` is why the
+    member could not be read.
     """
 
     ahead: Ahead
@@ -118,22 +119,20 @@ class MemberStream:
 
     @property
     def forms(self) -> Forms:
-        """The settings that decode the rows which `chosen` returned last; the defaults if nothing was read yet."""
+        """The settings for the rows that `chosen` returned last, or the defaults if nothing was read yet."""
         return self._read[0].forms if self._read is not None else Forms()
 
     def look(self, position: WindowPosition, bytes_max: int) -> View:
-        """Returns the available part of the member's stream, without waiting. Raises nothing: the view contains the error if nothing can be
-        read.
-        """
+        """Returns what can be read from the member now, without waiting. Raises no error: the view contains it."""
         try:
             here = self._members.here(self.name)
         except SluiceError as error:
-            self.close()  # Nobody needs the consumer's own stream any more.
+            self.close()  # The consumer's own stream belongs to an engine that no longer runs here.
             return View(Ahead((), position, NOTHING), trouble=error)
         try:
             stream = self._destination_stream(here)
             own = stream.own
-            # The stream's state is taken before the reading: if the reading then finds nothing, everything up to this state was read.
+            # The state is read before the stream. If the stream then has no changes, everything up to this state was read.
             at = own.stream_state() if own is not None else here.consumers.stream_state()
             reading = stream.read(position, bytes_max, 0.0, _never)
         except SluiceError as error:
@@ -146,7 +145,7 @@ class MemberStream:
         return View(Ahead((), position, NOTHING), clock_us, newest_us, clock_trouble=trouble)
 
     def wait(self, position: WindowPosition, seconds: float, given_up: Callable[[], bool]) -> None:
-        """Waits until more may be available, at most `seconds`."""
+        """Waits until more can be read, at most `seconds`."""
         self._woken.clear()
         try:
             stream = self._destination_stream(self._members.here(self.name))
@@ -157,13 +156,13 @@ class MemberStream:
             self._woken.wait(seconds)
 
     def chosen(self, pieces: Sequence[WindowPiece], state: State) -> tuple[tuple[Chosen, ...], State]:
-        """Selects from pieces of the last look. Raises ConsumerStoppedError as `Selection` does."""
+        """Selects what the consumer gets from pieces that `look` returned. Raises ConsumerStoppedError as `Selection.chosen` does."""
         if self._read is None:
             raise NotStartedError(f"the engine of {self.name} does not run in this process; `sluice status` shows why")
         return self._read[1].selection.chosen(pieces, state)
 
     def readable(self, pieces: Sequence[WindowPiece]) -> int | None:
-        """Returns how many whole transactions of the last look can be read, as `Selection.readable` does."""
+        """Returns how many whole transactions of the pieces can be read, as `Selection.readable` does."""
         return self._read[1].selection.readable(pieces) if self._read is not None else None
 
     def wake(self) -> None:

@@ -1,5 +1,5 @@
-"""Converts what a group hands out to entries for clients and messages for brokers. Each run is converted with the settings of its
-member.
+"""Converts the changes of a group to entries for clients and messages for brokers, with the settings of the member from which each change
+comes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ MakerT = TypeVar("MakerT")
 
 
 class ByMember(Generic[MakerT]):
-    """Caches one maker of entries or messages per member. Replaces it when the settings for the member's rows change. Raises the errors of
-    `make`.
-    """
+    """Calls `make` once per member, with the settings for its rows, and caches the result. Calls it again when the settings change."""
 
     def __init__(self, make: Callable[[Forms], MakerT]) -> None:
         self._make = make
@@ -35,10 +33,10 @@ class ByMember(Generic[MakerT]):
 
 
 class GroupEntries:
-    """Implements `consumers.served.Entries`. Raises ConfigurationError for an invalid time zone."""
+    """Converts the changes of a group to entries (`consumers.served.Entries`). Raises ConfigurationError for an invalid time zone."""
 
     def __init__(self, display: Display) -> None:
-        entry_maker(display, Forms())  # Raises the error of an invalid setting at the start.
+        entry_maker(display, Forms())  # Raises the error of an invalid setting now, and not with the first change.
         self._makers = ByMember(lambda forms: entry_maker(display, forms))
 
     def messages(self, content: Sequence[Run], /) -> bytes:
@@ -53,5 +51,5 @@ class GroupMessages:
         self._makers = ByMember(lambda forms: message_maker(config, forms))
 
     def messages(self, content: Sequence[Run], batch_id: int) -> list[Message]:
-        """Returns the messages in the order of the runs, also within each topic and partition."""
+        """Returns the messages in the order of the runs. Each topic and partition has this order too."""
         return [message for run in content for message in self._makers.of(run).messages(run.chosen, batch_id)]

@@ -1,6 +1,4 @@
-"""Collects the figures of a group except those of its consumers: its members, the barrier, and which members it waits for. Pure except for
-reading the members.
-"""
+"""Collects the figures of a group for its status: its members, how far it has handed out, and for which members it waits."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from sluice.cdc_engine.instance.status import GroupFigures, MemberFigures
 
 
 def figures_of(members: Members, consumers: Sequence[ConsumerStatus]) -> GroupFigures:
-    """Returns the current figures of a group. `consumers`: the status of each of its consumers."""
+    """Returns the current figures of a group. `consumers` are the statuses of its consumers."""
     missing, known = members.missing(), members.known()
     figures = []
     for name in members.names:
