@@ -1,7 +1,8 @@
-"""Describes what is wrong while the engine itself runs: no ticks, batches that no run takes, a stream that does not move. Pure.
+"""Describes what is wrong although the engine itself runs: no ticks, batches that no run takes, a stream that does not move. Pure.
 
-`engine` calls it once per second; `status.json` carries the sentences to `./sluice status` and to the check on the engine's asset. Each
-sentence states what is wrong, for how long, and what to do."""
+`engine` calls it once per second. Its sentences are written to `status.json`, from which `./sluice status` and the check on the engine's
+asset show them. Each sentence says what is wrong, for how long, and what to do.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +19,21 @@ from sluice.cdc_engine.errors import (
 
 AT_WORK = frozenset({"STARTED", "CANCELING"})  # The states of a Dagster run that has a process.
 RESTART = "`sluice down` and `sluice up` restart everything"
-# Begins the sentence about an engine without ticks. `sluice status` looks for this text.
+# The sentence about an engine without ticks begins with this text, for which `sluice status` looks.
 NO_TICK = "no tick of the sensor"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vitals:
-    """The facts that `troubles` needs. Seconds are ages. `tick_seconds`: since the last tick, or since the engine started. `tick_failed`:
-    why the newest tick failed, `tick_failed_seconds` ago; empty if it did not fail. `batch`: the batch in flight, or empty.
+    """What `troubles` needs to know. All seconds are ages.
 
-    `run`: Dagster's state of that batch's run at the last tick, or empty. `waiting`: whether its next attempt is delayed. `failing`: how
-    many runs in a row could not merge it, with the message of the newest, or empty. `unmoved_seconds`: for how long changes have waited
-    while the cursor did not move.
+    `tick_seconds` is the time since the last tick, or since the engine started. If the newest tick failed, `tick_failed` is the reason and
+    `tick_failed_seconds` the time since then. `batch` names the batch in flight, or is empty. `run` is Dagster's state of its run at the
+    last tick. `waiting` is True if the next attempt is delayed. `failing` says how many runs in a row could not merge the batch, and the
+    message of the newest. `unmoved_seconds` is for how long the cursor has not moved while changes waited.
 
-    The sentences of other parts: `stream`: the watch of the source; `retention`: the source's binlog retention; `heartbeat`: the heartbeat;
-    `serving`: what keeps Canal clients from connecting; `lake`: the Delta tables.
+    The other fields are sentences of other parts: `stream` of the source watch, `retention` about the source's binlog, `heartbeat`,
+    `serving` about what keeps Canal clients from connecting, and `lake` about the Delta tables.
     """
 
     destination: str
@@ -55,7 +56,7 @@ class Vitals:
 
 
 def troubles(vitals: Vitals) -> tuple[str, ...]:
-    """Returns one sentence for each thing that is wrong; empty if all is well."""
+    """Returns one sentence for each problem, or an empty tuple if all is well."""
     found = (
         _no_news(vitals),
         _no_tick(vitals),
@@ -133,7 +134,9 @@ def _failing(vitals: Vitals) -> str:
 
 
 def _no_progress(vitals: Vitals) -> str:
-    """Describes a lack of progress that no other sentence explains: staging that hangs on a disk, or a lock that is never free."""
+    """Describes a lack of progress that no other sentence explains, for example a disk that does not answer, or a lock that is never
+    released.
+    """
     explained = vitals.waiting or vitals.failing or vitals.tick_seconds > limits.TICK_SILENCE_SECONDS_MAX
     if vitals.batch or explained or vitals.unmoved_seconds <= limits.PROGRESS_SECONDS_MAX:
         return ""
@@ -144,9 +147,8 @@ def _no_progress(vitals: Vitals) -> str:
 
 
 def revive_seconds(error: Exception | None, revived: int) -> float | None:
-    """Returns how long a parser that ended with an error waits before it is restarted; None if an operator has to act.
-
-    `revived`: how often it was restarted since it last ran.
+    """Returns how long to wait before a parser that ended with an error is restarted, or None if an operator must act. `revived` is the
+    number of restarts since it last ran.
     """
     if _of_the_disk(error):
         return limits.REVIVE_SECONDS
@@ -156,7 +158,7 @@ def revive_seconds(error: Exception | None, revived: int) -> float | None:
 
 
 def _of_the_disk(error: Exception | None) -> bool:
-    """Returns whether a parser ended because it could not write spilled rows, recorded rows, or the schema history."""
+    """Returns whether the parser ended because it could not write to a disk: spilled rows, recorded rows, or the schema history."""
     return isinstance(error, StagingError) or (isinstance(error, MetaError) and isinstance(error.__cause__, OSError))
 
 

@@ -1,4 +1,4 @@
-"""Wraps the schema history, and writes the list of tables for the asset definitions after each change. Runs on the parser's thread."""
+"""Writes the list of tables, from which asset definitions are made, whenever the schema history changes. Runs on the parser's thread."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from sluice.cdc_engine.table_meta.table_list.writing import TableListWriter
 
 log = structlog.get_logger()
 
-COMPACTED_RECORDS_MIN = 500  # A schema history is compacted if that removes at least so many records.
+COMPACTED_RECORDS_MIN = 500  # A schema history is compacted if this removes at least so many records.
 
 
 class PublishedHistory:
-    """Implements `ports.SchemaHistory` over a `TableHistory`, and writes the list of its tables.
+    """A `TableHistory` that also writes the list of its tables (`ports.SchemaHistory`).
 
-    `fence`: called before anything that may write the history; raises if this process may not write any more (`ports.Lease.check`).
-    `begins`: called before the stream is read from a position. `kept`: returns the positions that reading may restart from; without it,
-    the history is not compacted.
+    `fence` is called before each write. It raises if this process may not write any more (`ports.Lease.check`). `begins` is called before
+    the stream is read from a position. `kept` returns the positions from which changes may be read again; without it, the history is not
+    compacted.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class PublishedHistory:
         return changes
 
     def _compact(self) -> None:
-        """Removes records of the schema history that no position needs, if there are many. An error prevents no change: a later statement
-        tries again.
+        """Removes records of the schema history that are no longer needed, if there are many. If that fails, the statement is still
+        applied, and a later statement tries again.
         """
         if self._kept is None or not self._history.has_doubled(COMPACTED_RECORDS_MIN):
             return
@@ -79,7 +79,7 @@ class PublishedHistory:
         return self._history.follows(database, table)
 
     def all_cascades(self) -> tuple[Cascade, ...]:
-        """Returns all cascades, as `TableHistory.all_cascades`."""
+        """Returns all cascades, as `TableHistory.all_cascades` does."""
         return self._history.all_cascades()
 
     def rewind(self, position: Position) -> None:
@@ -88,30 +88,30 @@ class PublishedHistory:
         self._history.rewind(position)
 
     def seed(self, snapshot: SchemaSnapshot, position: Position) -> None:
-        """Sets the schemas at a position, as `TableHistory.seed`; only while the stream is not read."""
+        """Sets the schemas at a position, as `TableHistory.seed` does. Call it only while the stream is not read."""
         self._fence()
         self._history.seed(snapshot, position)
         self.publish(position)
 
     def resnapshot(self, schema: TableSchema, position: Position) -> None:
-        """Replaces the schema of a table, as `TableHistory.resnapshot`; only while the stream is not read."""
+        """Replaces the schema of a table, as `TableHistory.resnapshot` does. Call it only while the stream is not read."""
         self._fence()
         self._history.resnapshot(schema, position)
         self.publish(position)
 
     def state(self, database: str, table: str, position: Position) -> KnownTable:
-        """Returns the state of a table, as `TableHistory.state` does. It may be called while the parser runs for positions up to the
-        cursor, where the parser changes nothing.
+        """Returns the state of a table, as `TableHistory.state` does. While the parser runs, call it only for positions up to the cursor,
+        which the parser does not change any more.
         """
         return self._history.state(database, table, position)
 
     @property
     def names(self) -> frozenset[str]:
-        """The "database.table" names of the captured tables, as far as the parser has read."""
+        """The captured tables ("database.table") at the position up to which the parser has read."""
         return self._listed.names
 
     def versions(self, position: Position) -> tuple[TableVersion, ...]:
-        """Returns the table versions at a position, as `TableHistory.versions`."""
+        """Returns the table versions at a position, as `TableHistory.versions` does."""
         return self._history.versions(position)
 
     def publish(self, position: Position) -> None:

@@ -9,29 +9,31 @@ from sluice.cdc_engine.position import Position
 
 
 class Pulse:
-    """Stores what the sensor's ticks reported. Times are of a monotonic clock. Thread-safe, because each call is one assignment."""
+    """Stores what the sensor's ticks reported, with times of `time.monotonic`. Thread-safe, because each call is one assignment."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._ticked: float | None = None
-        # Why the newest tick failed, and when. None after a tick that succeeded.
+        # Why and when the newest tick failed. None if it succeeded.
         self._tick_failed: tuple[str, float] | None = None
         self._acked: float | None = None
-        self._out: tuple[int, float] = (0, 0.0)  # The delivery of the batch in flight, and since when it is in flight.
-        self._run = (0, "")  # The delivery, and the state in which its run was last seen.
-        # The cursor, and the time since which it has not moved although changes are waiting.
+        self._out: tuple[int, float] = (0, 0.0)  # The delivery in flight, and since when it is in flight.
+        self._run = (0, "")  # A delivery, and the last known state of its run.
+        # The cursor, and since when it has not moved although changes wait.
         self._stood: tuple[Position | None, float] = (None, self._started)
         self.failing = ""  # Why runs do not merge the batch in flight.
 
     def ticked(self, failed: str = "") -> None:
-        """Records a tick of the sensor. `failed`: why it failed. A failed tick settles nothing and does not count as the last one."""
+        """Records a tick of the sensor. `failed` is the reason if the tick failed. A failed tick settles nothing, so it does not count as
+        the last tick.
+        """
         if failed:
             self._tick_failed = (failed, time.monotonic())
         else:
             self._ticked, self._tick_failed = time.monotonic(), None
 
     def tick_failed(self) -> tuple[str, float]:
-        """Returns why the newest tick failed and how many seconds ago; an empty text if it did not fail."""
+        """Returns why the newest tick failed, and how many seconds ago. The text is empty if it succeeded."""
         failed = self._tick_failed
         return (failed[0], time.monotonic() - failed[1]) if failed is not None else ("", 0.0)
 
@@ -52,7 +54,9 @@ class Pulse:
         return time.monotonic() - (self._started if self._ticked is None else self._ticked)
 
     def out_seconds(self, batch: OutstandingBatch | None) -> float:
-        """Returns for how long a batch has been in flight under one delivery; 0 for None. Called once per second."""
+        """Returns for how long a batch has been in flight under its delivery number, or 0 for None. Must be called once per second,
+        because it notices a new delivery.
+        """
         now = time.monotonic()
         delivery = batch.delivery if batch is not None else 0
         if self._out[0] != delivery:
@@ -60,19 +64,21 @@ class Pulse:
         return now - self._out[1] if delivery else 0.0
 
     def unmoved_seconds(self, cursor: Position | None, *, waits: bool) -> float:
-        """Returns for how long the cursor has not moved while something waited for an ack. Called once per second."""
+        """Returns for how long the cursor has not moved while something waited for an ack. Must be called once per second, because it
+        notices when the cursor moves.
+        """
         now = time.monotonic()
         if not waits or self._stood[0] != cursor:
             self._stood = (cursor, now)
         return now - self._stood[1]
 
     def run_of(self, batch: OutstandingBatch | None) -> str:
-        """Returns the state in which the batch's run was last seen; empty if none was seen."""
+        """Returns the last known state of the batch's run, or an empty text."""
         delivery, state = self._run
         return state if batch is not None and delivery == batch.delivery else ""
 
     def ticked_at_us(self) -> int:
-        """Returns the wall clock time of the last tick, in µs since 1970; 0 if there was none."""
+        """Returns the time of the last tick in µs since 1970, or 0 if there was none."""
         return _wall_us(self._ticked)
 
     def acked_at_us(self) -> int:

@@ -2,9 +2,10 @@
 
     python -m sluice.cdc_engine.instance.rehearsal FOLDER
 
-`console.toolchain.kernels` calls it during set-up: otherwise the first changes on a new machine wait for the compiler. It runs what the
-engine runs (frames, scan, filter, ring, spill, staging) instead of listing signatures, which would be outdated with the next kernel. The
-recording is a binlog of MySQL 8.0.31 with a row of every kind of column; `tests/instance/record_rehearsal.py` made it and describes how.
+`console.toolchain.kernels` calls it during set-up. Otherwise the first changes on a new machine would wait for the compiler. It calls the
+same functions as the engine (frames, scan, filter, ring, spill, staging), because a list of the kernels' signatures would soon be
+outdated. The recording is a binlog of MySQL 8.0.31 with a row of every kind of column. `tests/instance/record_rehearsal.py` describes how
+it was made.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSn
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts
 
 RECORDING = Path(__file__).with_name("rehearsal.binlog")
-RESULT = Path(__file__).with_name("rehearsal.result")  # The server's answer to a SELECT of a chunk of the table below.
+# What the server answered to a SELECT of a chunk of the table SELECTED.
+RESULT = Path(__file__).with_name("rehearsal.result")
 SELECTED = "everything"
 ADDRESSES = ("inet4", "inet6")
 MAGIC_BYTES = 4
@@ -60,10 +62,8 @@ SPILLING_EVENTS = 2  # The ring is so small that a transaction of the recording 
 
 
 def rehearse(folder: Path, recording: Path = RECORDING) -> int:
-    """Stages the recording into `folder`, once from memory and once over spill files, then decodes the rows of a SELECT. Returns the
-    number of rows staged.
-
-    The staged changes are also converted for a consumer of Canal's protocol.
+    """Stages the recording into `folder` twice: from memory, and from spill files. Also converts the staged changes for a consumer, and
+    decodes the rows of a SELECT. Returns the number of rows staged.
     """
     events = list(recorded_events(recording.read_bytes()))
     tables: dict[str, TableVersion] = {}
@@ -78,14 +78,14 @@ def rehearse(folder: Path, recording: Path = RECORDING) -> int:
 
 
 def finish_addresses() -> None:
-    """Runs the kernels of types that only MariaDB has, which the recording does not contain."""
+    """Runs the kernels of types that only MariaDB has. The recording does not contain these types."""
     for declared in ADDRESSES:
         column = Column(name="address", type_code=TypeCode.STRING, mysql_type=declared)
         type_of(column).finish(Values(np.zeros(1, np.uint8), np.zeros(1, np.int64), np.zeros(1, np.int64)))
 
 
 def select_recorded(table: TableVersion, data: bytes) -> int:
-    """Decodes a recorded result of a chunk's SELECT. Returns the number of its rows."""
+    """Decodes the recorded result of a chunk's SELECT. Returns its number of rows."""
     left = io.BytesIO(data)
     result, decoder = ResultReader(left.readinto), ResultDecoder(table)
     if why := decoder.differences(result.sent_columns()):
@@ -105,8 +105,8 @@ def recorded_events(data: bytes) -> Iterator[bytes]:
 def _staged_rows(
     events: list[bytes], folder: Path, events_max: int, tables: dict[str, TableVersion], *, rows_queries: bool
 ) -> int:
-    """Stages the events and returns the number of rows. `tables` gets the table versions of the rows, by name. `rows_queries`: whether
-    consumers get the SQL texts of statements.
+    """Stages the events, adds the versions of their tables to `tables` by name, and returns the number of rows. With `rows_queries`,
+    consumers get the SQL text of statements.
     """
     captured = TableFilter(r".*\..*", "")
     history = TableHistory(folder / "schema.jsonl", captured.keeps)
@@ -128,7 +128,7 @@ def _staged_rows(
 
 
 def show_entries(window: Window, captured: TableFilter) -> int:
-    """Converts all that the window contains to entries, and to messages for a broker. Returns the number of bytes of the entries."""
+    """Converts everything in the window to entries, and to messages for a broker. Returns the size of the entries in bytes."""
     tables = CapturedTables([captured])
     selection = Selection(tables=tables, wants=wanted_statements(tables), entries=ShownEntries(rows_queries=True))
     entries, position, shown = EntryMaker(Display(), described), StreamPosition(WindowPosition(window.begin)), 0

@@ -1,11 +1,12 @@
-"""Limits the memory of the engine process: without pandas, and with few malloc arenas. The code server and `sluice engine` call it before
-their engines start.
+"""Limits the memory of the engine process: no pandas, and few malloc arenas. The code server and `sluice engine` call it before their
+engines start.
 
-pyarrow imports pandas with its first conversions if it is installed, and Spark's client installs it. An engine does not need pandas,
-which takes 57 MB and 0.4 s of each start. Runs merge in processes of their own, which have it.
+If pandas is installed, pyarrow imports it with the first conversion. Spark's client installs it. An engine does not need it, and it takes
+57 MB and 0.4 s of each start. Runs merge in other processes, which have pandas.
 
-glibc gives each thread an arena to allocate from, up to eight per core, and each keeps what was freed in it: with 50 threads 110 of 350
-MB. Nearly all allocations of the threads are made while they hold Python's lock, so they do not wait for each other's arena."""
+glibc gives each thread a malloc arena, up to eight per core, and an arena keeps memory that was freed in it: 110 of 350 MB with 50
+threads. Few arenas cost no time, because the threads make nearly all allocations while they hold Python's lock.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ class _WithoutPandas:
 
 
 def keep_small() -> None:
-    """Applies both limits. Call it once, before threads start."""
+    """Leaves pandas out and limits the arenas. Call it once, before threads start."""
     leave_pandas_out()
     limit_arenas()
 
 
 def leave_pandas_out() -> None:
-    """Makes every later import of pandas in this process fail as if it were not installed. Has no effect if it is loaded already."""
+    """Makes later imports of pandas in this process fail as if it were not installed. Does nothing if pandas is loaded already."""
     if not any(isinstance(finder, _WithoutPandas) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WithoutPandas())
 

@@ -1,4 +1,4 @@
-"""Returns the servers and the archive that a destination's configuration names, and the current facts of its source."""
+"""Converts the sources and the archive in conf/ to the values that other packages use, and asks the source for its facts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def source_of(config: DestinationConfig) -> Source:
-    """Returns the source that the destination reads."""
+    """Returns the source that the destination reads now."""
     return source_at(config, config.source)
 
 
 def source_at(config: DestinationConfig, given: SourceConfig) -> Source:
-    """Returns one of the sources in conf/."""
+    """Returns a source in conf/ as a value for connections."""
     return Source(
         destination=config.name,
         host=given.host,
@@ -42,7 +42,7 @@ def source_at(config: DestinationConfig, given: SourceConfig) -> Source:
 
 
 def reader_of(config: DestinationConfig) -> Source | None:
-    """Returns the replica from which rows are read, and in which times are searched, instead of the source; None if conf/ names none."""
+    """Returns the replica that snapshots read instead of the source, and in which times are searched. Returns None if conf/ names none."""
     return source_at(config, config.reader) if config.reader is not None else None
 
 
@@ -65,7 +65,7 @@ def archive_of(config: DestinationConfig) -> Archive | None:
 
 
 def source_facts(config: DestinationConfig) -> ServerFacts:
-    """Asks the source for its facts. Raises SourceConnectionError, ConfigurationError."""
+    """Asks the source for its facts. Raises SourceConnectionError or ConfigurationError."""
     from sluice.cdc_engine.parser.connection import SourceConnection  # noqa: PLC0415  kernels, and definitions import this module
     from sluice.cdc_engine.parser.server_facts import read_facts  # noqa: PLC0415
 

@@ -1,6 +1,4 @@
-"""Defines the status of an engine, for the sensor's observations, `./sluice status` and the tests. It is written to status.json once per
-second.
-"""
+"""Defines the status of an engine. It is written to status.json once per second, for the sensor and `./sluice status`."""
 
 from __future__ import annotations
 
@@ -15,15 +13,17 @@ from sluice.cdc_engine.instance.consumers.subscriptions import ConsumerStatus
 from sluice.cdc_engine.parser.stream.event_parser import StreamCounters
 from sluice.cdc_engine.position import Position
 
-# The difference of the sources' clocks that is reported as a problem. NTP keeps clocks within some milliseconds of each other.
+# A larger difference between the clocks of the sources is reported. NTP keeps clocks within milliseconds of each other.
 CLOCKS_DIFFER_SECONDS_MAX = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamFigures:
-    """Figures of an engine's stream: counters since the engine started, except `received_at` (seconds since 1970, 0: never), `events_max`
-    (the ring's limit) and `behind_seconds` (for how long the source has had changes that are not read). `shared`: whether it reads a stream
-    that its server sends once for several destinations.
+    """Figures of an engine's stream. Most count from the start of the engine.
+
+    `received_at` is when something was last received (seconds since 1970, 0: never). `events_max` is the ring's limit. `behind_seconds` is
+    for how long the source has had changes that are not read. `shared` tells whether the server sends this stream once for several
+    destinations.
     """
 
     bytes: int = 0
@@ -49,7 +49,7 @@ def figures_of(
         connections=counters.connections,
         received_at=counters.received_at,
         put_wait_seconds=metrics.put_wait_seconds,
-        # Discarded events count as processed. Both sequences only grow, and their difference is what waits.
+        # Discarded events count as acked too, so both sequences only grow, and their difference is what waits.
         put_sequence=metrics.put_sequence + metrics.forgotten_events,
         ack_sequence=metrics.ack_sequence + metrics.forgotten_events,
         events_max=metrics.events_max,
@@ -60,10 +60,8 @@ def figures_of(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemberFigures:
-    """A member of a group. `missing`: why its engine does not run here. `trouble`: why its source sends nothing. Both are empty if all is
-    well.
-
-    `ahead_seconds`: by how much its source's clock is ahead of this host's; None if it was not asked yet.
+    """A member of a group. `missing` says why its engine does not run here, and `trouble` why its source sends nothing. Both are empty if
+    all is well. `ahead_seconds` is by how much the source's clock is ahead of this host's, or None if it is unknown.
     """
 
     name: str
@@ -74,9 +72,9 @@ class MemberFigures:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupFigures:
-    """The figures of a group. `waits_for`: members that consumers wait for, with the reason if it is known. `late`: how many transactions
-    arrived late, over all consumers. `barrier_us`: the commit time up to which the slowest consumer has acked, in µs since 1970; 0:
-    nothing.
+    """The figures of a group. `waits_for` names the members for which consumers wait, with the reason if it is known. `late` is how many
+    transactions arrived late, over all consumers. `barrier_us` is the commit time up to which the slowest consumer has acked, in µs since
+    1970, or 0.
     """
 
     members: tuple[MemberFigures, ...]
@@ -86,8 +84,8 @@ class GroupFigures:
 
     @property
     def clocks_differ_seconds(self) -> float:
-        """The largest difference between the clocks of the sources at the last check. The order between sources is only as exact as
-        this.
+        """The largest difference between the clocks of two sources at the last check. The order of transactions of different sources is
+        not more exact than this.
         """
         clocks = [each.ahead_seconds for each in self.members if each.ahead_seconds is not None]
         return max(clocks) - min(clocks) if clocks else 0.0
@@ -118,23 +116,19 @@ class GroupFigures:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineStatus:
-    """The status of an engine. `state`: an `EngineState` (RUNNING, STARTING, POSITION_LOST, …) or an error code. `position`: the end of the
-    last transaction that was read. `cursor`: the end of the last transaction that was acked.
+    """The status of an engine. `state` is an `EngineState` (RUNNING, STARTING, POSITION_LOST, …) or an error code. `waiting` says why the
+    next batch is delayed after failed runs, or is empty.
 
-    `waiting`: why the next batch is delayed after failed runs, or empty.
+    `position` is the end of the last transaction that was read, and `cursor` the end of the last one that was acked. `lag_seconds` is the
+    age of the oldest transaction without an ack, or the time for which the source is known to have unread changes, whichever is larger. It
+    is 0 if everything is acked.
 
-    `lag_seconds`: the larger of two values: now minus the commit time of the oldest transaction that is not acked yet, and the time for
-    which the source is known to have changes that are not read. 0 if everything is acked.
+    `retention_left_hours` is for how long the source will keep the binlog that a restart would read; None means unlimited, or unknown.
+    `oldest_binlog_hours` is the age of the source's oldest binlog file; None means unknown. `ticked_at_us` and `acked_at_us` are when the
+    sensor last ticked and when a run's batch was last acked; 0 means not since the engine started. `commit_conflicts` counts how often
+    another writer of a Delta table committed first, or replaced a run's commit.
 
-    `retention_left_hours`: how long the source still keeps the binlog that a restart would read. None means unlimited, or not known yet.
-    `oldest_binlog_hours`: the age of the source's oldest binlog file. None means not known yet.
-
-    `ticked_at_us`, `acked_at_us`: the times of the sensor's last tick, and of the last ack of a run's batch. 0 if there was none since the
-    engine started.
-
-    `commit_conflicts`: how often another writer of a Delta table committed first, or replaced a run's commit.
-
-    `consumers`: the statuses of the consumers. `group`: the figures of a group, only for a group's engine. `troubles`: other problems, one
+    `consumers` has the statuses of the consumers, and `group` the figures if this is a group's engine. `troubles` are other problems, one
     sentence each, with what to do (`health`).
     """
 
@@ -169,7 +163,7 @@ class EngineStatus:
 
 
 class RateMeter:
-    """Computes the rows per second between two readings of a counter that only grows."""
+    """Computes rows per second from the growth of a counter between two calls."""
 
     def __init__(self) -> None:
         self._count, self._at = 0, time.monotonic()
@@ -182,7 +176,7 @@ class RateMeter:
 
 
 def write_status(path: Path, status: EngineStatus) -> None:
-    """Replaces status.json atomically. It does not call fsync, because the file is only information."""
+    """Replaces status.json atomically. Does not call fsync, because nothing depends on the file."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(status.to_json(), indent=1))
     temporary.replace(path)

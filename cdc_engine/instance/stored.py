@@ -1,5 +1,5 @@
-"""Opens the event store of a destination by conf/ and the ledger. Used by `wiring`, and by `engine_acts`, which discards the store's
-content.
+"""Opens the event store of a destination as conf/ and the ledger require. Used by `wiring`. `engine_acts` uses it before it discards
+stored events.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ def store_of(
     *,
     read_elsewhere: bool = False,
 ) -> MemoryEventStore:
-    """Opens the store of a destination. `read_elsewhere`: an engine with another folder has read the stream since the store's content was
-    written.
+    """Opens the store of a destination. `read_elsewhere`: since this store was written, another engine with a folder of its own has read
+    the stream.
 
-    Raises StoreUnfitError, StoreDamagedError, StoreFullError; SourceConnectionError if the source must be asked.
+    Raises StoreUnfitError, StoreDamagedError or StoreFullError if the stored events cannot be used, and SourceConnectionError if the
+    source must be asked and does not answer.
     """
     plan = StorePlan(
         kind=config.store.kind,
@@ -53,7 +54,7 @@ def store_of(
 
 
 def only_copy(config: DestinationConfig, source: Source, meta: MetaManager, directory: Path) -> str:
-    """Returns why the store has the only copy of what follows the ledger's cursor; empty if it can be read again. Raises
+    """Returns why the changes after the cursor are only in the store, or an empty text if the source or the archive still has them. Raises
     SourceConnectionError.
     """
     cursor = meta.ledger.cursor
@@ -63,14 +64,14 @@ def only_copy(config: DestinationConfig, source: Source, meta: MetaManager, dire
 
 
 def _digest(config: DestinationConfig) -> str:
-    """Returns a digest of the table filters. Stored events are valid only for these filters, because rows of other tables were dropped
-    before they were stored.
+    """Returns a digest of the table filters. Stored events contain only rows of tables that these filters keep, so other filters need the
+    source again.
     """
     return hashlib.sha256(json.dumps([config.include, config.exclude]).encode()).hexdigest()[:16]
 
 
 def _why_lost(source: Source, begin: Position, meta: MetaManager) -> str:
-    """Returns why the source cannot be read from the position of the store; empty if it can."""
+    """Returns why the source cannot be read from a position, or an empty text if it can."""
     epochs = Epochs(highest=meta.ledger.epoch, unfinished=meta.ledger.unfinished)
     connection = SourceConnection(source)
     try:

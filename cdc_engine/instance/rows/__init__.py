@@ -1,1 +1,3 @@
-"""Plans and reads what a backfill or a repair needs from the source while the stream continues: an interval, and rows of chosen keys."""
+"""Plans a backfill or a repair, and reads what it needs from the source while the stream continues: an interval of the binlog, or rows
+with certain keys.
+"""

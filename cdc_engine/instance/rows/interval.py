@@ -1,7 +1,7 @@
-"""Chooses the interval of the binlog that an operation on rows reads, the schemas that decode it, and its tables, with the facts that
-`rules` needs. `plan` and `work` use it.
+"""Finds what a backfill or a repair reads: an interval of the binlog, the schemas that decode it, the tables, and the facts that `rules`
+needs. Used by `plan` and `work`.
 
-A backfill reads from a time up to the source's end. A repair reads from the lake's position up to the source's end.
+A backfill reads from a time to the end of the source's binlog. A repair reads from the lake's position to the end.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BinlogInterval:
-    """The interval in the source's binlog: after `begin`, up to and including `end`. `read_to`: the binlog's end. `transactions`: those
-    that are requested by GTID; None: all of the interval.
+    """The interval of the binlog after `begin`, up to and including `end`. The binlog itself ends at `read_to`. `transactions` are the
+    transactions that were requested by GTID, or None for the whole interval.
     """
 
     begin: Position
@@ -53,12 +53,14 @@ class BinlogInterval:
     transactions: FoundTransactions | None = None
 
     def reach(self, file: str) -> None:
-        """Fetches a file that is older than `files`, with those after it, if conf/ has a command for it. Raises SourceConnectionError."""
+        """Fetches `file` and the files after it from the archive, if they are older than `files` and conf/ has a command for that. Raises
+        SourceConnectionError if the command fails.
+        """
         self.files.reach(lambda oldest: not comes_before(file, oldest))
 
 
 def locate_interval(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:
-    """Finds the interval in the source's binlog. Raises what `make_plan` raises."""
+    """Finds the requested interval in the source's binlog. Raises the errors of `make_plan`."""
     files = files_for(config, request.archive, ledger.cursor)
     facts = files.facts
     cursor = rules.check_source(config.name, ledger.cursor, facts.server_uuid)
@@ -79,8 +81,8 @@ def locate_interval(config: DestinationConfig, ledger: Ledger, request: Requeste
 
 
 def from_the_lake(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:  # noqa: ARG001  as `work.Find`
-    """Returns the interval from the ledger's cursor to the binlog's end, which a repair reads. The lake and the source's rows both have all
-    changes before it. Raises ActRefusedError, SourceConnectionError.
+    """Returns the interval that a repair reads: from the ledger's cursor to the binlog's end. Both the lake and the source's rows have all
+    changes before the cursor. Raises ActRefusedError or SourceConnectionError.
     """
     files = binlog_files(config)
     facts = files.facts
@@ -97,7 +99,9 @@ def _position(choice: StartChoice, epoch: int, server_uuid: str) -> Position:
 
 
 def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
-    """Returns whether the lake has all changes of "database.table" up to the cursor: it is not stopped, and no snapshot of it is open."""
+    """Returns whether the lake has all changes of "database.table" up to the cursor: the table is not stopped, and none of its snapshots
+    is open.
+    """
     record = SnapshotRecords(directory).get(name)
     return name not in {each.name for each in ledger.stopped_tables} and not (record is not None and record.is_open)
 
@@ -105,8 +109,8 @@ def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
 def schemas_of(
     config: DestinationConfig, records: Sequence[HistoryRecord], interval: BinlogInterval
 ) -> IntervalSchemas:
-    """Returns the schemas that decode the interval's rows: those at the lake's position, or at the end of an archive that ends
-    before it.
+    """Returns the schemas that decode the rows of the interval. They are the schemas at the lake's position, or at the end of an archive
+    that ends before it.
     """
     captured = TableFilter(config.include, config.exclude).keeps
     known_at = min(interval.cursor, interval.read_to, key=lambda each: each.order_key)
@@ -116,8 +120,8 @@ def schemas_of(
 def records_of(
     config: DestinationConfig, directory: Path, interval: BinlogInterval, given: Path | None
 ) -> list[HistoryRecord]:
-    """Returns the schema history of the destination, or that of a file: a dump of a database, or a saved history. Raises MetaError,
-    ConfigurationError.
+    """Returns the schema history of the destination. If `given` names a file, returns the history in it (a saved one, or the dump of a
+    database). Raises MetaError or ConfigurationError.
     """
     if given is None:
         return history_kept(directory).look()
@@ -132,8 +136,10 @@ def tables_unlike(
     schemas: IntervalSchemas,
     request: RequestedInterval,
 ) -> frozenset[str]:
-    """Returns the tables whose columns in the requested file with schemas differ from those at the lake's position. Returns none if the
-    destination's schema history cannot be read, or for a past state: statements in between may have changed the columns.
+    """Returns the tables whose columns in the requested schema file differ from those at the lake's position.
+
+    Returns none if a past state is built, because statements since then may have changed the columns. Also returns none if the
+    destination's schema history cannot be read.
     """
     if request.schemas is None or request.past:
         return frozenset()
@@ -145,7 +151,7 @@ def tables_unlike(
 
 
 def tables_of(ledger: Ledger, schemas: IntervalSchemas, request: RequestedInterval) -> tuple[str, ...]:
-    """Returns the requested tables, including stopped ones. Raises ConfigurationError for one that is not captured."""
+    """Returns the requested tables, also if they are stopped. Raises ConfigurationError if a requested table is not captured."""
     stopped = {each.name for each in ledger.stopped_tables}
     return rules.chosen(request, sorted(stopped | schemas.versions().keys()))
 
@@ -160,8 +166,8 @@ def facts_of(
     unlike: Collection[str] = (),
     given: Path | None = None,
 ) -> tuple[TableFacts, ...]:
-    """Returns the facts for `rules.refusal`. `staged`: the staged parts of the interval. `unlike`: tables with other columns in the file
-    `given`. Raises MetaError.
+    """Returns the facts for `rules.refusal`. `staged` are the parts of the interval that were staged. `unlike` are the tables that have
+    other columns in the schema file `given`. Raises MetaError.
     """
     ledger, versions, keys = read_ledger(directory), schemas.versions(), keys_of(config)
     snapshots = {each.name: str(each.state) for each in SnapshotRecords(directory).all() if each.is_open}
@@ -190,7 +196,7 @@ def facts_of(
 
 
 def _facts_or_error(facts: Callable[[str], TableFacts], name: str) -> TableFacts:
-    """Returns the facts of a table. If an error prevents that, returns facts with the error, so that only this table is refused."""
+    """Returns the facts of a table. After an unexpected error, returns facts that contain the error, so that only this table is refused."""
     try:
         return facts(name)
     except SluiceError:

@@ -1,7 +1,8 @@
-"""Plans a backfill: what it would read and change, and which tables are refused. Changes nothing; `sluice backfill --plan` shows it.
+"""Plans a backfill: what it would read and change, and which tables it would refuse. Changes nothing. `sluice backfill --plan` shows the
+plan.
 
-Reads and stages a part of the interval, as the backfill would, into a temporary folder. Scales the counts of this part to the whole
-interval, and estimates the time from the measured rate.
+Stages a part of the interval into a temporary folder, as the backfill would. Extrapolates the number of changes and the time from this
+part to the whole interval.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ SAMPLE_BYTES_MAX = 64 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackfillTablePlan:
-    """The plan for one table. `refused`: why it cannot be backfilled, and what to do instead; empty if it can. `changes`: the expected
-    number in the interval.
+    """The plan for one table. `refused` says why it cannot be backfilled and what to do instead, or is empty. `changes` is the expected
+    number of changes.
 
-    `reaches_back`: whether the schema history still has the table at the interval's begin. `statements`: those of the interval that concern
-    the table.
+    `reaches_back` is True if the schema history still knows the table at the beginning of the interval. `statements` are the statements in
+    the interval that concern the table.
     """
 
     name: str
@@ -56,10 +57,11 @@ class BackfillTablePlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The plan of a backfill. Times are in ISO form. `begin`, `end`: positions between which changes are included; `read_to`: where
-    reading of the binlog ends. `gtids`: exactly these transactions are requested, so `changes` is the most that there can be.
+    """The plan of a backfill. Times are in ISO form. The changes between the positions `begin` and `end` are included. Reading ends at
+    `read_to`.
 
-    `counted`: the whole interval was read for the plan, so the number of changes is exact. `bytes`: bytes of the binlog to read.
+    If `gtids` is set, only these transactions are included, and `changes` is an upper limit. If `counted` is True, the whole interval was
+    read, so `changes` is exact. `bytes` is how much of the binlog the backfill must read.
     """
 
     destination: str
@@ -89,8 +91,8 @@ class Plan:
 
 
 def make_plan(config: DestinationConfig, directory: Path, request: RequestedInterval, now_us: int) -> Plan:
-    """Returns the plan of a backfill. Raises PositionLostError if the time or a GTID is purged, ConfigurationError, ActRefusedError, or the
-    errors of a scan.
+    """Returns the plan of a backfill. Raises PositionLostError if the requested time or a GTID is purged, ConfigurationError or
+    ActRefusedError if the request is refused, and the errors of a scan.
     """
     rules.check_request(request, now_us)
     ledger = read_ledger(directory)

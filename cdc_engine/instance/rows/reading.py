@@ -1,7 +1,7 @@
 """Reads an interval of the binlog while the stream continues, and stages it like a batch. Used by `plan` and `work`.
 
-The reading does not affect the engine. It has a connection of its own, which does not count as a replica, and its own scan with the schemas
-of the interval.
+The engine does not notice it. Reading has its own connection, which does not count as a replica, and its own scan with the schemas of the
+interval.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from sluice.cdc_engine.staging.staging import StagingResult, stage
 
 
 def binlog_files(config: DestinationConfig) -> BinlogFiles:
-    """Returns the current binlog files of the source, with those of its archive. Raises SourceConnectionError, ConfigurationError."""
+    """Returns the current binlog files of the source and of its archive. Raises SourceConnectionError or ConfigurationError."""
     return BinlogFiles(source_of(config), source_facts(config), archive_of(config))
 
 
 def files_for(config: DestinationConfig, archive: str, cursor: Position | None) -> ReadableFiles:
-    """Returns the archive that a request names, without the source; or else the source's files. Raises as `binlog_files`, and
-    PositionLostError.
+    """Returns the files of the archive that a request names, without asking the source. If it names none, returns the source's files.
+    Raises the errors of `binlog_files`, and PositionLostError.
     """
     return archive_alone(Archive(archive), cursor) if archive and cursor is not None else binlog_files(config)
 
 
 class IntervalReader:
-    """Reads the interval after `start`. It ends at `until`, if this is given, and after about `bytes_max`.
+    """Reads the interval after `start`, up to `until` if it is given, and about `bytes_max` at most.
 
-    `bytes`: the bytes of the binlog that were read so far. `end`: the end of the last transaction that was read. `whole`: whether the whole
-    interval was read.
+    Afterwards, `bytes` is how much of the binlog was read, `end` is the end of the last transaction that was read, and `whole` tells
+    whether the whole interval was read.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class IntervalReader:
         bytes_max: int = 1 << 62,
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`files`: opens the binlog files."""
+        """`files` opens the binlog files."""
         self._config, self._schemas, self._tables, self._files = config, schemas, tables, files
         self._until, self._bytes_max, self._progress = until, bytes_max, progress
         self.start = self.end = start
@@ -71,7 +71,7 @@ class IntervalReader:
         self.whole = False
 
     def staged(self, directory: Path, policies: Mapping[str, ValuePolicy]) -> StagingResult:
-        """Stages the interval as one batch in a folder of `directory`. `policies`: each table's policy by "database.table". Raises
+        """Stages the interval as one batch, in a new folder in `directory`. `policies` has each table's policy by "database.table". Raises
         SluiceError.
         """
         began, parts = time.monotonic(), self._parts()
@@ -114,7 +114,7 @@ class IntervalReader:
         return f"{database}.{table}" in self._tables
 
     def _within(self, block: Block, until: Position | None) -> tuple[BlockSlice, bool]:
-        """Returns the events of a block whose transactions end at or before `until`, and whether that position is reached. Moves `end`."""
+        """Returns the events of those transactions of a block that end at or before `until`, and whether `until` is reached. Sets `end`."""
         whole = BlockSlice(block, 0, block.event_count)
         if not block.transaction_count:
             return whole, False
@@ -127,7 +127,7 @@ class IntervalReader:
             last = int(np.searchsorted(block.transaction_end, until.offset, side="right")) - 1
         if last < 0:
             return BlockSlice(block, 0, 0), True
-        self.end = end_position(block, last)  # Transactions after it are not staged.
+        self.end = end_position(block, last)  # Later transactions are not staged.
         return BlockSlice(block, 0, int(block.transaction_events[last])), True
 
     def _batch(self, part: BlockSlice) -> Batch:

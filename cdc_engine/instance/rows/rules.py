@@ -1,8 +1,8 @@
-"""Decides what a backfill or a repair may do, without I/O. `plan` gathers the facts that the rules need.
+"""Decides what a backfill or a repair may do. Pure: `interval` collects the facts.
 
-A backfill reads the binlog from a time up to what the lake has. It sets each key that changed in the interval to the state after its last
-change. A repair reads the binlog from the lake's position on, for the keys that it names. Both require that every change of the table's
-rows is in row events that this server has, and that one schema is valid for all of them.
+A backfill reads the binlog from a time up to the lake's position. It sets each key that changed in the interval to its state after its
+last change. A repair reads the binlog from the lake's position on, for the keys that it names. Both need two conditions: every change of
+the table's rows is in row events that the server still has, and one schema is valid for all of them.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from sluice.cdc_engine.time_text import time_text
 
 SHOWN_STATEMENTS = 3
 SNAPSHOT_WAY = "re-snapshot the table with `sluice snapshot start`"
-# Rough values on 2 processors, for an estimate only: the seconds that the merge of a table takes at least, and the seconds that each change
-# adds.
+# Rough values on 2 processors, for estimates only. The first is the time that the merge of a table takes at least. The second is what each
+# change adds.
 MERGE_SECONDS_A_TABLE, MERGE_SECONDS_A_CHANGE = 4.0, 30e-6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestedInterval:
-    """The requested interval [from_us, to_us) in µs since 1970. `to_us` None: up to the end. `gtids`: instead of times, exactly the
-    transactions of a GTID set. `tables`: "database.table"; empty for all captured tables.
+    """What an operator requests: the interval [from_us, to_us) in µs since 1970, or the transactions of the GTID set `gtids`. `to_us` None
+    means up to the end. `tables` are "database.table" names; empty means all captured tables.
 
-    `all_or_none`: a named table that is refused fails the whole request; otherwise it is excluded. `archive`: binlog files that are read
-    alone, without the source. `schemas`: the file with the schemas; None for the destination's own history. `past`: a past state is built,
-    so reading need not reach the lake's position.
+    With `all_or_none`, a named table that is refused fails the whole request; otherwise it is left out. `archive` names binlog files that
+    are read instead of the source. `schemas` is a file with schemas; None means the destination's schema history. With `past`, a state of
+    the past is built, so the interval need not reach the lake's position.
     """
 
     from_us: int
@@ -48,12 +48,12 @@ class RequestedInterval:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableFacts:
-    """The facts that decide whether a table is refused. `stop`: the state in which the table stopped, or empty. `snapshot`: the state of
-    its open snapshot, or empty. `follows`: foreign keys change its rows without row events.
+    """What decides whether a table is refused. `stop` is the state in which the table stopped, and `snapshot` the state of its open
+    snapshot; both may be empty. `follows` is True if foreign keys change its rows without row events.
 
-    `statements`: statements of the interval that concern it, each with its position. `unread`: why its rows cannot be decoded. `partial`:
-    its row images lack columns. `quarantined`: values of it could not be decoded. `current_state`: whether it has a current-state table.
-    `unlike`: the file with schemas, if the table has other columns in it. `raised`: the error that prevented all other facts.
+    `statements` are the statements in the interval that concern the table, with their positions. `unread` says why its rows cannot be
+    decoded. With `partial`, its row images lack columns. With `quarantined`, some of its values cannot be decoded. `unlike` is the schema
+    file if the table has other columns in it. `raised` is an error that prevented all other facts.
     """
 
     name: str
@@ -73,8 +73,8 @@ class TableFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RefusalAdvice:
-    """The advice about a refused table, where it differs between a backfill and a repair. `again`: about statements and unread rows.
-    `partial`: about images that lack columns; empty, or it ends in a comma.
+    """What to do about a refused table. `again` is the advice for statements and for rows that cannot be decoded. `partial` is the advice
+    for row images that lack columns; it is empty, or ends with ", or ".
     """
 
     again: str
@@ -85,7 +85,7 @@ BACKFILL_ADVICE = RefusalAdvice(again="take a later --from")
 REPAIR_ADVICE = RefusalAdvice(
     again="start the repair again", partial="start the repair again when less is written to the table, or "
 )
-# The first rule that applies is reported. The table's facts and the advice replace the braces.
+# The first rule that applies is reported. The braces are filled from the facts of the table and the advice.
 REFUSALS: tuple[tuple[Callable[[TableFacts], object], str], ...] = (
     (lambda table: table.raised, "the schema and settings of the table could not be read ({raised}): {instead}"),
     (lambda table: table.stop, "the table has stopped ({stop}): resume the table first, or {instead}"),
@@ -127,7 +127,7 @@ REFUSALS: tuple[tuple[Callable[[TableFacts], object], str], ...] = (
 
 
 def refusal(table: TableFacts, advice: RefusalAdvice = BACKFILL_ADVICE) -> str:
-    """Returns why the rows of a table cannot be operated on, and what to do instead; empty if they can."""
+    """Returns why a table is refused and what to do instead, or an empty text if it is not refused."""
     found = next((sentence for is_met, sentence in REFUSALS if is_met(table)), "")
     shown = "; ".join(table.statements[:SHOWN_STATEMENTS]) + (" …" if len(table.statements) > SHOWN_STATEMENTS else "")
     facts = dataclasses.asdict(table)
@@ -135,9 +135,7 @@ def refusal(table: TableFacts, advice: RefusalAdvice = BACKFILL_ADVICE) -> str:
 
 
 def with_other_columns(versions: Mapping[str, TableVersion], known: Mapping[str, TableVersion]) -> frozenset[str]:
-    """Returns the tables whose columns differ between `versions` and `known`, as "database.table". Tables that only one of them has are not
-    included.
-    """
+    """Returns the tables ("database.table") that are in both `versions` and `known` with different columns."""
     return frozenset(
         name for name, each in versions.items() if name in known and _columns(each) != _columns(known[name])
     )
@@ -148,7 +146,7 @@ def _columns(version: TableVersion) -> list[tuple[str, int]]:
 
 
 def check_request(request: RequestedInterval, now_us: int) -> None:
-    """Raises ConfigurationError for an empty interval."""
+    """Raises ConfigurationError if the interval is empty or begins in the future."""
     if request.to_us is not None and request.to_us <= request.from_us:
         raise ConfigurationError(f"--to {time_text(request.to_us)} is not after --from {time_text(request.from_us)}")
     if request.from_us > now_us:
@@ -156,8 +154,10 @@ def check_request(request: RequestedInterval, now_us: int) -> None:
 
 
 def transactions_of(request: RequestedInterval, facts: ServerFacts) -> GtidSet:
-    """Returns the transactions that a request names by GTID. Raises ConfigurationError."""
-    if not (facts.gtid_enabled or facts.executed):  # For an archive alone, the facts have only the executed set.
+    """Returns the transactions that a request names by GTID. Raises ConfigurationError if the source has no GTIDs, or if the text is not a
+    GTID set.
+    """
+    if not (facts.gtid_enabled or facts.executed):  # The facts of an archive have no settings, only the executed set.
         raise ConfigurationError(
             "--gtids: the source has no GTIDs (gtid_mode is not ON); name times with --from and --to"
         )
@@ -175,7 +175,7 @@ def transactions_of(request: RequestedInterval, facts: ServerFacts) -> GtidSet:
 
 
 def chosen(request: RequestedInterval, captured: Sequence[str]) -> tuple[str, ...]:
-    """Returns the requested tables. Raises ConfigurationError for one that is not captured."""
+    """Returns the requested tables. Raises ConfigurationError if a requested table is not captured."""
     unknown = sorted(set(request.tables) - set(captured))
     if unknown:
         raise ConfigurationError(
@@ -185,7 +185,7 @@ def chosen(request: RequestedInterval, captured: Sequence[str]) -> tuple[str, ..
 
 
 def check_source(destination: str, cursor: Position | None, server_uuid: str) -> Position:
-    """Returns the cursor if it belongs to the server's binlog. Raises ActRefusedError otherwise."""
+    """Returns the cursor. Raises ActRefusedError if there is none, or if it belongs to another server."""
     if cursor is None:
         raise ActRefusedError(f"{destination} has no position yet: start the engine with `sluice up`, then try again")
     if cursor.server_uuid not in ("", server_uuid):
@@ -198,7 +198,7 @@ def check_source(destination: str, cursor: Position | None, server_uuid: str) ->
 
 
 def check_reaches(request: RequestedInterval, read_to: Position, lake: Position) -> None:
-    """Raises ActRefusedError if an archive ends before the lake's position: a later change of a key would be missing."""
+    """Raises ActRefusedError if an archive ends before the lake's position. Later changes of a key would be missing."""
     if request.archive and not request.past and read_to.order_key < lake.order_key:
         raise ActRefusedError(
             f"the archive {request.archive} ends at {read_to}, and the lake is at {lake}: put the later "
@@ -215,11 +215,11 @@ def files_between(logs: Sequence[BinaryLog], begin: Position, end: Position) -> 
 
 
 def scaled(count: int, read_bytes: int, all_bytes: int) -> int:
-    """Extrapolates a number that was counted in a part of the interval to the whole."""
+    """Extrapolates a number, counted in a part of the interval, to the whole interval."""
     return count if read_bytes <= 0 or read_bytes >= all_bytes else round(count * all_bytes / read_bytes)
 
 
 def seconds_expected(read_bytes: int, read_seconds: float, all_bytes: int, tables: int, changes: int) -> float:
-    """Returns the expected seconds for reading, at the measured rate, and for merging."""
+    """Returns how long a backfill takes: reading at the measured rate, and merging."""
     reading = all_bytes * read_seconds / read_bytes if read_bytes else 0.0
     return reading + tables * MERGE_SECONDS_A_TABLE + changes * MERGE_SECONDS_A_CHANGE

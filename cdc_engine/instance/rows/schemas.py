@@ -1,7 +1,8 @@
-"""Finds the schemas that decode an interval of the past: those at the lake's position, for tables that no later statement concerns.
+"""Finds the schemas that decode an interval of the past. They are the schemas at the lake's position.
 
-Used by the scan of a backfill. A statement that concerns a table is recorded, and the table is refused for it (`rules`), so its earlier
-schema is not needed. Thus a backfill does not depend on how far the schema history reaches back."""
+If a statement in the interval concerns a table, the table is refused (`rules`), because its schema was another one before. So no earlier
+schema is needed, and a backfill does not depend on how far the schema history reaches back. Used by the scan of a backfill.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +37,12 @@ from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordsInMemory
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema, is_of_users
 
-TEXT_CHARS_MAX = 80  # The longest text of a statement in a message.
+TEXT_CHARS_MAX = 80  # A longer text of a statement is cut in messages.
 
 
 class IntervalSchemas:
-    """Implements `ports.SchemaHistory` for an interval that begins at `start`. `statements`: "database.table" → statements that concern it,
-    with their positions.
-
-    `records`: the destination's schema history. The newest record of each subject at `known_at` is used for the whole interval.
+    """The schemas for an interval that begins at `start` (`ports.SchemaHistory`). For each subject, the newest of `records` at `known_at`
+    is valid in the whole interval. `statements` collects the statements that concern a table ("database.table"), with their positions.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class IntervalSchemas:
             self._folded[_folded(name)].append(name)
 
     def versions(self) -> dict[str, TableVersion]:
-        """Returns the captured tables whose schema is known, by "database.table"."""
+        """Returns the captured tables with a known schema, by "database.table"."""
         return {version.name: version for version in self._history.versions(self._start)}
 
     def rows_follow(self, database: str, table: str) -> bool:
@@ -81,7 +80,9 @@ class IntervalSchemas:
     # ── called by the scan ──
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
-        """Resolves a table map like `TableHistory`. Lets the scan drop rows of a stopped table, because no consumer reads the interval."""
+        """Finds the schema of a table map, as `TableHistory.resolve` does. The rows of a stopped table are dropped, because no consumer
+        reads the interval.
+        """
         try:
             return self._history.resolve(table_map, position)
         except TableStoppedError as error:
@@ -95,7 +96,7 @@ class IntervalSchemas:
         position: Position,
         session: StatementSession = NO_SESSION,
     ) -> tuple[TableChange, ...]:
-        """Records which tables a statement concerns; their schemas stay unchanged."""
+        """Records which tables a statement concerns. Their schemas stay as they are."""
         read = self._read(statement, self._server.known(session))
         objects = self._known.stored_objects(self._start.order_key)
         read = _reaching_everything(read, objects, default_database)
@@ -109,7 +110,7 @@ class IntervalSchemas:
         return ()
 
     def _read(self, text: str, session: StatementSession) -> Statement:
-        """Parses a statement. If the parser fails, the statement may concern every table that it names."""
+        """Parses a statement. If the parser fails, returns a statement that may concern every table that its text names."""
         try:
             return read_statement(
                 text, self._server.flavour, session.sql_mode, Literals(session.client, session.connection)
@@ -118,7 +119,7 @@ class IntervalSchemas:
             return Unread(leading_words(text), "", text=text)
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
-        return ()  # Tables whose rows foreign keys change are refused.
+        return ()  # A table with cascades is refused.
 
     def follows(self, database: str, table: str) -> bool:  # noqa: ARG002  of the contract
         return False
@@ -135,7 +136,7 @@ def _folded(name: TableKey) -> TableKey:
 
 
 def known_at(records: Iterable[HistoryRecord], position: Position) -> frozenset[str]:
-    """Returns the "database.table" names whose schema the history still knows at a position."""
+    """Returns the tables ("database.table") whose schema at a position is still in the history."""
     known = KnownSchemas()
     for record in records:
         known.remember(record)
@@ -144,13 +145,12 @@ def known_at(records: Iterable[HistoryRecord], position: Position) -> frozenset[
 
 
 def _reaching_everything(statement: Statement, objects: StoredObjects | None, default_database: str) -> Statement:
-    """Marks a statement that may write other tables through triggers, views or functions: the result counts as one that may write all
-    tables. Returns other statements unchanged. If `objects` is None, returns all statements unchanged: the history has no triggers and
-    views there, because the source is not MIXED.
+    """Marks a statement that may write other tables through a trigger, a view or a function, so that it counts as one that may write all
+    tables. Returns other statements unchanged.
 
-    The triggers and views that the source has now prove nothing: a trigger or view that existed in the interval may have been dropped. The
-    SELECT of a created table may read a view that calls a function. Tables of the server's own databases have no triggers; RDS writes a
-    heartbeat there.
+    What triggers and views exist now does not matter, because others may have existed in the interval. The SELECT of a CREATE TABLE may
+    read a view that calls a function. Tables in the server's own databases have no triggers; RDS writes a heartbeat there. If the history
+    has no triggers and views (`objects` is None), the source does not write the MIXED format, and no statement is marked.
     """
     if objects is None:
         return statement
@@ -195,8 +195,8 @@ def _calls(statement: Statement) -> bool:
 
 
 def _changes_nothing(statement: Statement) -> bool:
-    """Returns whether a statement changes neither rows nor columns of an existing table, such as one about an index or a comment. A created
-    table has no rows before the statement, or it exists and the statement has no effect.
+    """Returns whether a statement changes no rows and no columns of an existing table. Examples are an index, a comment, and CREATE TABLE:
+    either the table has no rows before, or it exists and the statement has no effect.
     """
     match statement:
         case SetDatabase():

@@ -1,7 +1,7 @@
-"""Reads the source's rows of chosen keys, as a snapshot reads its chunks: between two positions, while the stream continues.
+"""Reads the source's rows with certain keys, as a snapshot reads its chunks: while the stream continues.
 
-The rows have all changes up to the first position, and no change after the second one. The caller knows from the stream which keys changed
-between the two.
+The caller passes a position before the reading and gets one after it. The rows contain all changes up to the first position, and none
+after the second. The stream tells which keys changed between the two.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ POLL_SECONDS = 0.2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsRead:
-    """Rows of one table. `files`: Parquet files with the table's columns only. `columns`: (name, Spark type, nullable). `high`: the end
-    of the source's binlog after the last row was read. `read_at_us`: when reading began, µs since 1970.
+    """Rows of one table. `files` are Parquet files with the table's columns only. `columns` has (name, Spark type, nullable). `high` is
+    the end of the source's binlog after the last row was read. `read_at_us` is when reading began, in µs since 1970.
     """
 
     name: str
@@ -40,15 +40,15 @@ class RowsRead:
 
 
 class SourceRows:
-    """Reads rows of one destination's source. Creating the object opens no connection."""
+    """Reads rows of one destination's source. Making the object opens no connection."""
 
     def __init__(self, config: SluiceConfig, destination: str, pause: Callable[[float], object] = time.sleep) -> None:
         self._directory, self._pause = config.destination_dir(destination), pause
         self._tables = SourceTables(config, destination)
 
     def read(self, name: str, conditions: Iterable[str], low: Position, folder: Path) -> RowsRead:
-        """Reads the rows of "database.table" that meet one of the conditions, in SQL. Raises ActRefusedError if they cannot be
-        identified, or the errors of reading.
+        """Reads the rows of "database.table" that meet one of the SQL conditions. Raises ActRefusedError if the table is not captured or
+        its rows cannot be decoded, and the errors of reading.
         """
         table = self._tables.table(name)
         if table is None:
@@ -66,7 +66,7 @@ class SourceRows:
                 if number == 1:
                     wait_until_shown(reader, low, self._pause)
                 else:
-                    reader.shows(low)  # Raises an error if the source was switched since the first condition.
+                    reader.shows(low)  # Raises an error if the source was switched since the first condition was read.
                 rows += _read(reader, name, number, files[-1])
                 high = reader.end()
         if high is None:
@@ -82,8 +82,8 @@ class SourceRows:
         )
 
     def wait_until_past(self, high: SourceEnd, low: Position, seconds: float) -> None:
-        """Waits until the cursor has passed `high`, so that the lake has every change that the rows may have. Raises ActRefusedError if
-        that takes longer than `seconds`.
+        """Waits until the cursor has passed `high`. Then the lake has every change that the rows may contain. Raises ActRefusedError after
+        `seconds`.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -102,7 +102,7 @@ class SourceRows:
 
 
 def _read(reader: TableReader, name: str, number: int, path: Path) -> int:
-    """Reads the rows of one condition as a chunk without bounds. Returns how many it read."""
+    """Reads the rows of one condition, as one chunk without bounds. Returns the number of rows."""
     try:
         facts = reader.read(Chunk(number=number), path)
     except TableChangedError as error:

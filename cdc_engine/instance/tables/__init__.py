@@ -1,1 +1,1 @@
-"""Changes single tables while an engine runs: resumes them, adds newly included ones, re-snapshots them."""
+"""Changes single tables while an engine runs: resumes them, re-snapshots them, and starts tables that conf/ newly includes."""

@@ -1,6 +1,6 @@
-"""Carries out the requests for an engine's tables while no batch is in flight: a new start, resumes, re-snapshots.
+"""Executes requests for tables while no batch is in flight: resumes, re-snapshots, and a new start after a lost position.
 
-`engine` calls it before each batch. Operators request these acts with files that `acts` writes; conf/ requests them with `snapshot`.
+`engine` calls it before each batch. Operators make a request with a file that `acts` writes. conf/ makes some by itself (`snapshot`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from sluice.cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
 
-# The interval between two removals of records of ended snapshots, and the age that they have then: whoever ended one has finished.
+# How often the records of ended snapshots are removed, and how old a record must be. After this time nobody uses it any more.
 FORGET_SECONDS = 3600.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Steering:
-    """The parts and callbacks of a started engine that this module uses. `still`: held while the parser is stopped or started.
-    `read_again`: reads again from the cursor.
+    """What this module needs of a started engine. Hold `still` while you stop or start the parser. `read_again` reads again from the
+    cursor.
     """
 
     parts: EngineParts
@@ -49,7 +49,7 @@ class Steering:
 
 
 class EngineActs:
-    """Carries out the requests for one destination. While there are none, a call only checks a few files."""
+    """Executes the requests for one destination. While there are none, a call only looks at a few files."""
 
     def __init__(self, config: DestinationConfig, directory: Path) -> None:
         self._config, self._directory = config, directory
@@ -57,8 +57,8 @@ class EngineActs:
         self._waits_for, self._forget_at = "", 0.0
 
     def carry_out(self, state: EngineState, steering: Steering) -> None:
-        """Carries out the requests and the due re-snapshots that the engine's state allows. If the source does not answer, a later call
-        does it.
+        """Executes the requests and the due re-snapshots that are possible in the engine's state. If the source does not answer, a later
+        call tries again.
         """
         if state == EngineState.POSITION_LOST:
             self._restart(steering)
@@ -67,8 +67,8 @@ class EngineActs:
             self._forget_snapshots(steering.parts)
 
     def _restart(self, steering: Steering) -> None:
-        """Starts the stream at the source's current position and re-snapshots all tables, if the position is lost and this was
-        requested.
+        """If a new start was requested for a lost position, starts the stream at the source's current position and re-snapshots all
+        tables.
         """
         if not new_start.is_wanted(self._config, self._directory):
             return
@@ -96,7 +96,7 @@ class EngineActs:
             log.warning("not_begun_anew_yet", destination=self._config.name, reason=str(error))
 
     def _forget_snapshots(self, parts: EngineParts) -> None:
-        """Removes the records of ended snapshots of tables that were dropped, from time to time."""
+        """Removes, every hour, the records of ended snapshots whose tables were dropped."""
         if time.monotonic() < self._forget_at or not (names := parts.history.names):
             return
         self._forget_at = time.monotonic() + FORGET_SECONDS
@@ -109,7 +109,7 @@ class EngineActs:
             log.info("snapshots_forgotten", destination=self._config.name, tables=len(forgotten))
 
     def _take_up_tables(self, steering: Steering) -> None:
-        """Resumes or re-snapshots stopped tables, by an operator's request or automatically."""
+        """Resumes or re-snapshots stopped tables that an operator requested or that are due."""
         wanted, due = requests(self._directory), self._retakes.due(steering.parts.meta.ledger.stopped_tables)
         if not wanted and not due:
             return
@@ -119,10 +119,10 @@ class EngineActs:
             log.warning("tables_not_resumed_yet", destination=self._config.name, reason=str(error))
 
     def _fulfil(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...], steering: Steering) -> None:
-        """Handles the operators' requests for single tables, and what is due automatically, while no batch is in flight.
+        """Executes the operators' requests for single tables, and what is due. Called while no batch is in flight.
 
-        All requests except the cancellation of a snapshot make the engine read the stream again. They wait while the store has the only
-        copy of its events, until these are handed out.
+        Most requests make the engine read the stream again. They wait while only the store has the unmerged changes, until these are
+        handed out. The cancellation of a snapshot does not wait.
         """
         parts = steering.parts
         if self._must_wait(wanted, due, parts):
@@ -132,7 +132,7 @@ class EngineActs:
         def resnapshot(schema: TableSchema, position: Position) -> None:
             with steering.still:
                 parts.parser.stop()  # Only the parser may change the history while it reads.
-            # The stored events lack the table's rows; after a crash no engine may continue from them.
+            # The stored events do not contain the table's rows, so no engine may continue from them after a crash.
             forget_events(self._directory)
             taken.append(schema)
             parts.history.resnapshot(schema, position)
@@ -171,7 +171,9 @@ class EngineActs:
 
 
 def schema_of_stopped(parts: EngineParts, stop: StoppedTable, position: Position) -> TableSchema | None:
-    """Returns the schema of a stopped table at a position. Raises SourceConnectionError if the source must be asked and does not answer."""
+    """Returns the schema of a stopped table at a position, or None if it is unknown. Raises SourceConnectionError if the source must be
+    asked and does not answer.
+    """
     there = parts.history.state(stop.database, stop.table, position)
     ask = functools.partial(schema_at, parts.source, stop.database, stop.table, str(position))
     return resnapshot.schema_after(stop, there, ask)

@@ -3,12 +3,13 @@ row settings changed. Called by `wiring`.
 
 `filters.json` stores the patterns and the row settings with which the engine last started.
 
-- A newly included table may have rows that no change in the stream contains. If `snapshot` in conf/ says so, a snapshot reads them.
-  Otherwise the table stops (NEWLY_INCLUDED), so that the lake never has only some of its rows, and an operator decides.
-- A table stops (RULES_CHANGED) if its row settings changed: row filter, masks, transform, and each setting of `row_shape`. The lake keeps
-  the rows that were merged under the old settings until the table is re-snapshotted.
-- A table that stopped for another reason keeps its old settings. When it resumes, it stops for the changed settings before anything is
-  staged under them."""
+- A newly included table may have rows that no change in the stream contains. If `snapshot` in conf/ allows it, a snapshot reads them.
+  Otherwise the table stops (NEWLY_INCLUDED), so that the lake never has only a part of its rows, and an operator decides.
+- A table stops (RULES_CHANGED) if its row settings changed: row filter, masks, transform, or a setting in `row_shape`. The lake keeps the
+  rows that were merged with the old settings until the table is re-snapshotted.
+- A table that stopped for another reason keeps its old settings. When it resumes, it stops because of the changed settings before any of
+  its changes are staged.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from sluice.cdc_engine.states import SnapshotState, TableState
 
 FILE = "filters.json"
 RULES = ("rows, masks, transform or current_state",)
-# States of tables that stopped because their rules did not fit or their transform failed.
+# A table stops in one of these states if its rules do not fit its columns, or if its transform failed.
 _UNFIT = frozenset({TableState.ROWS_RULE, TableState.TRANSFORM_FAILED})
 T = TypeVar("T")
 
@@ -52,12 +53,12 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     *,
     policies: Mapping[str, ValuePolicy] | None = None,
 ) -> None:
-    """Requests a snapshot of each newly included table, or stops it, and stops tables whose row settings changed. Then saves the current
-    patterns and settings.
+    """Compares conf/ with the settings of the last start. Requests a snapshot of each newly included table or stops it, and stops each
+    table whose row settings changed. Then saves the current settings.
 
-    `tables`: the captured tables as of `begin`. `known`: "database.table" of all tables that the schema history ever had, also of stopped
-    ones. `policies`: those with which the engine decodes; None for those of the current conf/. Idempotent: after a crash the next start
-    repeats the call. Raises MetaError, ConfigurationError.
+    `tables` are the captured tables at `begin`. `known` are all tables ("database.table") that the schema history ever had. `policies` are
+    those with which the engine decodes; None means those of the current conf/. May be repeated after a crash. Raises MetaError or
+    ConfigurationError.
     """
     tables = tuple(tables)
     refuse_misspelled(config, {*(each.name for each in tables), *(stop.name for stop in meta.ledger.stopped_tables)})
@@ -87,10 +88,8 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
 
 
 def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None:
-    """Raises ConfigurationError if a rule would not apply because conf/ writes the table's name in another letter case. `include` ignores
-    letter case, and rules do not.
-
-    `names`: "database.table" of the captured tables.
+    """Raises ConfigurationError if conf/ has rules for a table but spells its name in another letter case. The rules would not apply,
+    because names in rules are case-sensitive, and `include` is not. `names` are the captured tables ("database.table").
     """
     spelled = {name.lower(): name for name in names}
     for name, table in config.tables.items():
@@ -109,8 +108,8 @@ def may_resume(
     wanted: Sequence[ResumeRequest],
     meta: MetaManager,
 ) -> list[ResumeRequest]:
-    """Returns the resume requests of tables whose settings did not change while they were stopped. The other tables get the state
-    RULES_CHANGED. `policies`: those with which the engine decodes.
+    """Returns the requests of tables whose settings did not change while they were stopped. All other requested tables get the state
+    RULES_CHANGED instead. `policies` are those with which the engine decodes.
     """
     now = {"rules": _digests(config, policies), "shapes": _shapes(config, [each.name for each in wanted])}
     before = _kept(directory)
@@ -134,11 +133,11 @@ def may_resume(
 def take_rules(
     config: DestinationConfig, directory: Path, policies: Mapping[str, ValuePolicy], names: Collection[str]
 ) -> None:
-    """Saves the engine's settings of these tables as the settings with which their rows in the lake are made. Called when the tables are
-    re-snapshotted, or when an operator resumes them although older rows differ.
+    """Saves that the rows of these tables in the lake have the engine's current settings. Called when tables are re-snapshotted, or when
+    an operator resumes them although older rows differ.
 
-    `policies`: those with which the engine decodes. They have the transform and the salt with which the engine started: changes that it
-    buffers for the snapshot are made with these. If a module or a salt has changed since, the next start detects that.
+    `policies` are those with which the engine started and still decodes, also the changes that a snapshot buffers. If the module of a
+    transform or a salt has changed since, the next start notices it.
     """
     before = _kept(directory)
     if before is not None and names:
@@ -152,7 +151,7 @@ def take_rules(
 
 
 def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shape]:
-    """Returns conf/'s settings for rows, except rules and masks, by "database.table"; without tables that have only defaults."""
+    """Returns the settings for rows by "database.table", except rules and masks. Leaves out tables that have only default values."""
     found = {name: shape_of(config, name) for name in sorted({*names, *config.tables})}
     return {name: shape for name, shape in found.items() if shape}
 
@@ -160,9 +159,8 @@ def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shap
 def _changes(
     old: Mapping[str, Any], new: Mapping[str, Any], name: str, version: TableVersion | None
 ) -> tuple[str, ...]:
-    """Returns the settings of a table that differ from the earlier ones, and because of which its rows in the lake do not match conf/.
-
-    A record without shapes is from an older version: the lake then counts as made with the current settings.
+    """Returns the changed settings of a table because of which its rows in the lake no longer match conf/. If the saved record has no
+    `shapes`, an older version wrote it. The lake then counts as made with the current settings.
     """
     rules = RULES if old["rules"].get(name, "") != new["rules"].get(name, "") else ()
     if old.get("shapes") is None:
@@ -171,16 +169,16 @@ def _changes(
 
 
 def _mixed(old: Mapping[str, T], new: Mapping[str, T], waits: Collection[str]) -> dict[str, T]:
-    """Returns the new settings; tables that wait keep their old ones."""
+    """Returns the new settings, but the old ones for the tables in `waits`."""
     sources = {name: old if name in waits else new for name in sorted({*old, *new})}
     return {name: source[name] for name, source in sources.items() if name in source}
 
 
 def _digests(config: DestinationConfig, policies: Mapping[str, ValuePolicy]) -> dict[str, str]:
-    """Returns digests that identify each table's set of rules, by "database.table". They reveal no salt.
+    """Returns a digest of each table's rules, by "database.table". A digest reveals no salt.
 
-    For a table without a current-state table, a digest also identifies its log or history: a current-state table that is added later, or a
-    history in place of a change log, lacks all earlier rows.
+    If a table has no current-state table, its digest also tells whether it has a change log or a history. Otherwise nobody would notice
+    that a current-state table that is added later, or a history that replaces a change log, lacks all earlier rows.
     """
     rules = {name: rules_digest(policy.rules) for name, policy in policies.items() if policy.rules}
     alone = {name: table for name, table in config.tables.items() if not table.current_state}
@@ -197,8 +195,10 @@ def rules_digest(rules: RowRules) -> str:
 def _stop_changed(
     config: DestinationConfig, meta: MetaManager, table: TableVersion, begin: Position, why: Sequence[str]
 ) -> bool:
-    """Stops a table because its settings changed. Returns whether its stop reports this. A table that stopped because its rules did not fit
-    is re-snapshotted with the new rules. Any other stop keeps its reason; the rules are checked when the table resumes.
+    """Stops a table because its settings changed. Returns whether the stop now has this reason.
+
+    A table that stopped because its rules did not fit, or its transform failed, gets this reason too, so that it is re-snapshotted with
+    the new rules. Any other stop keeps its reason; the rules are then checked when the table resumes.
     """
     there = meta.ledger.stopped(table.database, table.table)
     if there is None:

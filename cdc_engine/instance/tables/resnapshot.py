@@ -1,10 +1,13 @@
 """Re-snapshots stopped tables automatically if nothing else can repair them, as `sluice snapshot start` does. Called by `engine`.
 
-`Resnapshots` decides which tables are due: by the state of the stop, by conf/, and with pauses between attempts. `resnapshot` starts the
-re-snapshot while no batch is outstanding, also for an operator's request (`snapshot_requests`). First it writes the snapshot record, after
-which changes of the table are buffered. Then it changes the history, which continues with the table's current schema. Last it changes the
-ledger, after which the table's changes are staged again. A crash in between leaves the table stopped, and the next check repeats
-everything.
+`Resnapshots` decides which tables are due: by the state of the stop and by conf/, with pauses between attempts. `resnapshot` starts the
+re-snapshot, also for an operator's request (`snapshot_requests`), while no batch is outstanding. It makes three writes:
+
+- The snapshot record. From then on, changes of the table are buffered.
+- The schema history, which continues with the table's current schema.
+- The ledger. From then on, changes of the table are staged again.
+
+After a crash in between, the table is still stopped, and the next check repeats everything.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from sluice.cdc_engine.states import HEALED_BY_ROWS, RESOLVABLE, TableState
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable
 from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema, rows_elsewhere
 
-# The least and the longest pause between two attempts without a publication.
+# The shortest and the longest pause between two attempts if the first one led to no publication.
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 5.0, 3600.0
 
 log = structlog.get_logger()
@@ -33,10 +36,9 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResnapshotDependencies:
-    """The dependencies of a re-snapshot. `schema`: returns a stopped table's schema where the stream continues, None if it is unknown.
-
-    `resnapshot`: continues the schema history with a schema from a position on. `is_no_table`: returns whether the source has a view or a
-    sequence of that name.
+    """What a re-snapshot needs of the engine. `schema` returns the schema of a stopped table where the stream continues, or None if it is
+    unknown. `resnapshot` continues the schema history with a schema from a position on. `is_no_table` returns whether the name belongs to
+    a view or a sequence.
     """
 
     meta: MetaManager
@@ -53,25 +55,25 @@ class Resnapshots:
         self, config: DestinationConfig, records: SnapshotRecords, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._config, self._records, self._clock = config, records, clock
-        self._tried: dict[str, tuple[int, float]] = {}  # Table → number of attempts, and when it is due again.
+        self._tried: dict[str, tuple[int, float]] = {}  # Table → number of attempts, and when the next one is due.
 
     def due(self, stops: Iterable[StoppedTable]) -> tuple[StoppedTable, ...]:
-        """Returns the stopped tables whose pause is over: tables that only a re-snapshot can repair, if conf/ allows it, and names that may
-        not belong to a table.
+        """Returns the stopped tables whose pause is over, if only a re-snapshot can repair them and conf/ allows it. Also returns names
+        that may belong to a view or a sequence.
         """
         now = self._clock()
         return tuple(each for each in stops if self._is_wanted(each) and self._tried.get(each.name, (0, now))[1] <= now)
 
     def _is_wanted(self, stop: StoppedTable) -> bool:
-        """Returns whether a re-snapshot repairs the table, or whether its name may belong to a renamed view or sequence, which needs no
-        re-snapshot.
+        """Returns whether a re-snapshot repairs the table. Also returns True if the name may belong to a view or a sequence that was
+        renamed. Such a name is only resumed.
         """
         allowed = self._config.resnapshots(stop.database, stop.table)
         return stop.state == TableState.SCHEMA_UNKNOWN or (allowed and stop.state in HEALED_BY_ROWS)
 
     def take_up(self, due: Sequence[StoppedTable], dependencies: ResnapshotDependencies) -> None:
-        """Re-snapshots the tables from the cursor on, and resumes names that belong to no table. A table whose schema is unknown stays
-        stopped and is tried again. No batch may be in flight.
+        """Re-snapshots the tables from the cursor on. Resumes names that belong to a view or a sequence. If the schema of a table is
+        unknown, the table stays stopped, and a later call tries again. No batch may be in flight.
 
         Raises SourceConnectionError if the source must be asked and does not answer.
         """
@@ -80,7 +82,7 @@ class Resnapshots:
             return
         for stop in due:
             if cursor.epoch < stop.position.epoch:
-                continue  # The stream changed to another server, and nothing of that server is merged yet.
+                continue  # The stream changed to another server, of which nothing is merged yet.
             before = self._records.get(stop.name)
             tries = self._tried.get(stop.name, (0, 0.0))[0] if before is None or before.is_open else 0
             self._tried[stop.name] = (tries + 1, self._clock() + pause_seconds(tries))
@@ -91,20 +93,19 @@ class Resnapshots:
             if schema is not None:
                 resnapshot(stop, schema, cursor, dependencies)
                 log.warning("table_taken_anew", table=stop.name, state=stop.state, reason=stop.reason)
-            # A view has no rows, nor has a sequence. A table that later gets its name stops at its first row.
+            # Views and sequences have no rows in the binlog. If a table gets the name later, it stops at its first row.
             elif dependencies.is_no_table(stop):
                 dependencies.meta.update(_resumes(stop))
 
 
 def pause_seconds(tries: int) -> float:
-    """Returns the pause after so many attempts without a publication in between."""
+    """Returns the pause after a number of attempts without a publication."""
     return min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** min(tries, 20))
 
 
 def resnapshot(stop: StoppedTable, schema: TableSchema, cursor: Position, dependencies: ResnapshotDependencies) -> None:
-    """Lets the table continue from the cursor, and buffers its changes from there.
-
-    Discards changes that were buffered before the stop, because the changes between the stop and the cursor were skipped.
+    """Continues a table at the cursor, and buffers its changes from there. Changes that were buffered before the stop are discarded,
+    because the changes between the stop and the cursor were skipped.
     """
     why = f"the table had stopped, {stop.state}: {stop.reason}"
     there = dependencies.records.get(stop.name)
@@ -127,10 +128,11 @@ def _continue_from_cursor(stop: StoppedTable, cursor: Position, why: str) -> Sna
 
 
 def schema_after(stop: StoppedTable, there: KnownTable, ask: Callable[[], TableSchema | None]) -> TableSchema | None:
-    """Returns the schema of a stopped table at the position where the stream continues. Returns None if it is unknown, or if the table's
-    rows are not in row events.
+    """Returns the schema of a stopped table where the stream continues. Returns None if the schema is unknown, or if the table's rows are
+    not in row events.
 
-    `there`: the state of the table in the history. `ask`: returns the source's schema, unless a later statement has changed the table.
+    `there` is what the schema history knows about the table. `ask` returns the source's schema, or None if a later statement has changed
+    the table.
     """
     if isinstance(there, DroppedTable) or (isinstance(there, Stopped) and there.gone):
         return None

@@ -1,9 +1,9 @@
-"""Resumes stopped tables while the engine runs. An operator requests it, and the engine reads the stream again from the stop.
+"""Resumes stopped tables while the engine runs, by an operator's request. The engine reads the stream again from the stop.
 
-`acts` writes a request (`meta.resume_requests`). Before each hand-out, `engine` looks for requests, and calls `take_up` while no batch is
-outstanding. The cursor returns to the first stop. Tables that stopped at or after this position are read again, with everything that an
-operator changed meanwhile (an approval, a policy, a schema, a setting of the source). The other tables skip the changes that they have, by
-order key. If the cause of the stop still exists, the table stops again.
+`acts` writes the request (`meta.resume_requests`). `engine` looks for requests before each batch, and calls `take_up` while no batch is
+outstanding. The cursor moves back to the first stop. Tables that stopped there or later are read again, with everything that an operator
+changed meanwhile: an approval, a policy, a schema, a setting of the source. Other tables skip the changes that they have, by order key. If
+the cause of the stop still exists, the table stops again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 def facts_of(source: Source, *files: str) -> ServerFacts:
-    """Opens a connection, and reads the source's settings and state and the creation times of `files`. Raises SourceConnectionError."""
+    """Returns the facts of a source, with the creation times of `files`, over a new connection. Raises SourceConnectionError."""
     connection = SourceConnection(source)
     try:
         return read_facts(connection, *files)
@@ -50,11 +50,11 @@ def take_up(
     read_again: Callable[[], None],
     folder: Path,
 ) -> None:
-    """Moves the cursor back to the first stop that can still be read, and starts the stream there. No batch may be in flight.
+    """Moves the cursor back to the first stop from which the source can still be read, and restarts the stream there. No batch may be in
+    flight.
 
-    `ask`: returns the source's facts, with the creation times of the files that it is given. `read_again`: starts the stream at the
-    ledger's cursor. `folder`: the destination's. Raises SourceConnectionError if the source does not answer; then nothing has changed and
-    the requests wait.
+    `ask` returns the facts of the source, with the creation times of some files. `read_again` starts the stream at the cursor. `folder` is
+    the destination's. Raises SourceConnectionError if the source does not answer. Nothing has changed then, and the requests wait.
     """
     stops = [stop for each in wanted if (stop := meta.ledger.stopped(each.database, each.table)) is not None]
     if stops:
@@ -65,7 +65,7 @@ def take_up(
         positions = [stop.position for stop in stops if stop not in lost]
         if positions:
             _note_behind(folder, [stop for stop in stops if stop not in lost], meta.ledger)
-            # A stop is after the cursor if its batch was rolled back. The stream then begins at the cursor.
+            # The batch with the stop was rolled back, so the stop is after the cursor. The stream then starts at the cursor.
             begin = min([*positions, *filter(None, [meta.ledger.cursor])], key=lambda position: position.order_key)
             resumed = {stop.name for stop in stops if stop not in lost}
             # The stored events lack rows of stopped tables, so no engine may continue from them after a crash.
@@ -78,8 +78,8 @@ def take_up(
 
 
 def _note_behind(folder: Path, stops: Sequence[StoppedTable], ledger: Ledger) -> None:
-    """Saves which tables continue at an earlier position than the others, and up to which order key the others have all changes: they must
-    not get these changes again.
+    """Saves which tables are read from an earlier position than the others. Also saves the order key up to which the others have all
+    changes, so that they do not get them again.
     """
     cursor = ledger.cursor.order_key if ledger.cursor else 0
     until, tables = _behind(folder)
@@ -104,8 +104,8 @@ def _behind(folder: Path) -> tuple[int, dict[str, int]]:
 
 
 def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
-    """Returns a function for a batch that starts at `start`: "database.table" → the order key up to which the lake has the table. It is the
-    same for all tables that were not resumed.
+    """Returns a function for a batch that starts at `start`. For a table ("database.table"), it returns the order key up to which the lake
+    has the table.
     """
     until, tables = _behind(folder)
     if start.order_key >= until:
@@ -114,7 +114,7 @@ def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
 
 
 def _why_lost(stop: StoppedTable, ledger: Ledger, facts: ServerFacts) -> str:
-    """Returns why a table cannot continue from its stop; empty if it can. The sentence includes the reason of the stop."""
+    """Returns why a table cannot continue from its stop, or an empty text if it can. The text includes the reason of the stop."""
     before = stop.reason if stop.state == TableState.RESUME_LOST else f"{stop.state}: {stop.reason}"
     if stop.position.epoch != ledger.epoch:
         why = (

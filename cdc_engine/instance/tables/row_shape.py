@@ -1,7 +1,8 @@
-"""Defines which settings of conf/ shape the rows of a table, and whether a change of them makes rows in the lake wrong. Pure.
+"""Defines which settings of conf/ determine what a table's rows look like, and whether rows in the lake are wrong after a change of such a
+setting. Pure.
 
-`filter_change` saves what `shape_of` returns with the table, and stops a table when `changed_settings` names a setting. Each setting of a
-table and of a destination is classified below: a test fails for an unclassified one.
+`filter_change` saves the settings of a table (`shape_of`), and stops the table when `changed_settings` names one. Each setting of a table
+or a destination is classified below. A test fails for a setting that is not.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
 
-Shape = Mapping[str, str]  # Setting → its value in conf/, unless that is the default.
+Shape = Mapping[str, str]  # Setting → its value in conf/. Settings with the default value are left out.
 
 
 class ShapeEffect(enum.StrEnum):
-    """The effect of a changed setting on rows that are already in the lake."""
+    """What a changed setting does to the rows that are in the lake already."""
 
-    SHAPES_ROWS = "shapes rows"  #: The setting is part of `shape_of`. After a change the table is re-snapshotted.
-    RULES = "rules"  #: After a change the table is re-snapshotted. `filter_change` compares digests of the rules.
-    #: The setting selects the Delta table. After a change the table stops in TABLE_MISSING or TABLE_OWNED, by the last run's record.
+    SHAPES_ROWS = "shapes rows"  #: The setting is in `shape_of`. After a change the table is re-snapshotted.
+    RULES = "rules"  #: The setting is in the digests of `filter_change`. After a change the table is re-snapshotted.
+    #: The setting selects the Delta table. After a change the table stops in TABLE_MISSING or TABLE_OWNED, because the last run recorded
+    #: another path.
     LOCATION = "location"
     NONE = "none"
 
@@ -38,12 +40,12 @@ OF_TABLE: Final[Mapping[str, ShapeEffect]] = {
     "cascades": ShapeEffect.SHAPES_ROWS,
     **dict.fromkeys(("rows", "masks", "transform", "current_state"), ShapeEffect.RULES),
     "path": ShapeEffect.LOCATION,
-    # A change log or a history that is added next to a current-state table starts with the next change. A `gap` row of the change log marks
-    # the missing changes.
+    # If a change log or a history is added next to a current-state table, it starts with the next change. A `gap` row in the change log
+    # marks what is missing.
     **dict.fromkeys(("change_log", "history"), ShapeEffect.RULES),
-    # The layout of files, and who writes them. Changed partitions are refused by name.
+    # These settings choose the layout of files and the writer. Changed partitions are refused by name.
     **dict.fromkeys(("deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"), ShapeEffect.NONE),
-    # Evaluated only when the source's table changes.
+    # These settings matter only when the source's table changes.
     **dict.fromkeys(("schema_changes", "snapshot"), ShapeEffect.NONE),
     **dict.fromkeys(("owners", "group", "fresh_within_minutes"), ShapeEffect.NONE),
 }
@@ -51,7 +53,7 @@ OF_DESTINATION: Final[Mapping[str, ShapeEffect]] = {
     "column_include": ShapeEffect.SHAPES_ROWS,
     "column_exclude": ShapeEffect.SHAPES_ROWS,
     "cascades": ShapeEffect.SHAPES_ROWS,
-    # `take_up_new_tables` reacts to changed patterns: it snapshots or stops newly included tables.
+    # `take_up_new_tables` handles changed patterns: it snapshots or stops newly included tables.
     **dict.fromkeys(("include", "exclude"), ShapeEffect.RULES),
     **dict.fromkeys(("tables", "shards"), ShapeEffect.SHAPES_ROWS),
     **dict.fromkeys(("name", "table_path"), ShapeEffect.LOCATION),
@@ -76,8 +78,8 @@ OF_SHARDS: Final[Mapping[str, ShapeEffect]] = {
     "options": ShapeEffect.SHAPES_ROWS,
 }
 COLUMNS, KEY = "column_include, column_exclude", "key"
-# Changes (setting, before, after) after which all rows in the lake are still right: under `stop` or `error` a table
-# has no refused value, and a lake that followed foreign keys has their effects so far.
+# Changes (setting, before, after) after which the rows in the lake are still right. Under `stop` or `error` the lake has no refused value.
+# A lake that followed foreign keys has their effects.
 HARMLESS: Final = frozenset(
     {("undecodable", "", "quarantine"), ("zero_dates", "error", ""), ("cascades", "", "ignore")}
 )
@@ -85,7 +87,7 @@ _INCLUDE, _EXCLUDE = "include:", "exclude:"
 
 
 def shape_of(config: DestinationConfig, name: str) -> dict[str, str]:
-    """Returns conf/'s settings for the rows of "database.table", without those that have their default value."""
+    """Returns the settings for the rows of "database.table", without those that have the default value."""
     database, _, table = name.partition(".")
     options = config.table(database, table)
     charsets = {column.lower(): charset.lower() for column, charset in sorted(options.charsets.items())}
@@ -102,9 +104,8 @@ def shape_of(config: DestinationConfig, name: str) -> dict[str, str]:
 
 
 def changed_settings(before: Shape, after: Shape, version: TableVersion | None) -> tuple[str, ...]:
-    """Returns the settings whose change makes rows in the lake wrong. `version`: the table; None if its columns are unknown.
-
-    A key that names the primary key, and a column filter that leaves the same columns, change nothing.
+    """Returns the settings because of whose change the rows in the lake are wrong. A key that names the primary key changes nothing, nor
+    does a column filter that keeps the same columns. `version` is the table, or None if its columns are unknown.
     """
     return tuple(
         setting
@@ -135,7 +136,7 @@ _BY_EFFECT: Final[Mapping[str, Callable[[str, TableVersion], str]]] = {KEY: _key
 
 
 def _columns(config: DestinationConfig, name: str) -> str:
-    """Returns the setting for the table's columns, as `include:A/B` or `exclude:A/B`; empty if all are captured."""
+    """Returns the column filter of a table as `include:A/B` or `exclude:A/B`, or an empty text if all columns are captured."""
     included, excluded = _filter(config.column_include, config.column_exclude).names_of(name)
     if included is not None:
         return f"{_INCLUDE}{'/'.join(sorted(included))}"

@@ -1,6 +1,7 @@
-"""Handles operators' requests for snapshots that need the engine: a stopped table continues at the cursor, or a snapshot is canceled.
+"""Executes operators' requests for snapshots that only the engine can execute: it continues a stopped table at the cursor, or cancels a
+snapshot.
 
-`engine` calls it while no batch is outstanding and the stream is not read. A request is removed last, so that it is handled again after a
+`engine` calls it while no batch is outstanding and the stream is not read. A request is removed last, so that it is executed again after a
 crash.
 """
 
@@ -32,13 +33,13 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestDependencies(resnapshot.ResnapshotDependencies):
-    """The dependencies of the requests. `run_lock`: the lock that merge runs hold."""
+    """What the requests need of the engine. `run_lock` returns the lock that merge runs hold."""
 
     run_lock: Callable[[], Lock]
 
 
 def fulfil(wanted: Sequence[ResumeRequest], dependencies: RequestDependencies) -> None:
-    """Handles the requests about snapshots."""
+    """Executes the requests about snapshots. Leaves the requests to resume tables to the caller."""
     for each in wanted:
         match each.kind:
             case ResumeKind.RE_SNAPSHOT:
@@ -52,7 +53,7 @@ def fulfil(wanted: Sequence[ResumeRequest], dependencies: RequestDependencies) -
 
 
 def _resnapshot(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
-    """Lets the table continue from the cursor. Its snapshot was requested before."""
+    """Continues the table at the cursor. Its snapshot was requested before."""
     cursor, stop = dependencies.meta.ledger.cursor, dependencies.meta.ledger.stopped(wanted.database, wanted.table)
     if cursor is None or stop is None:
         return
@@ -64,7 +65,7 @@ def _resnapshot(wanted: ResumeRequest, dependencies: RequestDependencies) -> Non
 
 
 def _canceled(wanted: ResumeRequest, dependencies: RequestDependencies) -> bool:
-    """Cancels a snapshot under the run lock, because files that a publication reads are removed. Returns False if a run holds the lock."""
+    """Cancels a snapshot and removes its files. Returns False if a run holds the run lock, because the run may be reading the files."""
     lock = dependencies.run_lock()
     if not lock.try_acquire():
         return False
@@ -76,8 +77,8 @@ def _canceled(wanted: ResumeRequest, dependencies: RequestDependencies) -> bool:
 
 
 def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
-    """Stops the table in the ledger first, then cancels its snapshot: a table that neither buffers changes nor is stopped would be merged
-    with changes missing.
+    """Stops the table in the ledger, and then cancels its snapshot. In the other order, a crash would leave a table that is neither
+    stopped nor buffers its changes, so its next merge would lack changes.
     """
     record = dependencies.records.get(wanted.name)
     if record is None or not record.is_open:
@@ -88,7 +89,7 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
     try:
         dependencies.records.update(wanted.name, lambda now: now.canceled())
         dependencies.records.sweep(wanted.name)
-    except ActRefusedError as error:  # The snapshot was published just now.
+    except ActRefusedError as error:  # The snapshot was published a moment ago.
         log.warning("snapshot_not_canceled", table=wanted.name, reason=str(error))
 
 

@@ -1,6 +1,6 @@
-"""Provides what the snapshots of one destination need: configuration, ledger, list of tables, and connections to read from.
+"""Gives the snapshots of one destination what they need: configuration, ledger, list of tables, and connections to read rows.
 
-`orchestration` calls it inside a run of the snapshot job, in a process without an engine.
+`orchestration` calls it in a run of the snapshot job. No engine runs in that process.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotCallbacks:
-    """The callbacks of a run: the lock that merge runs hold, publication by Spark, listeners, and whether conf/ has changed since the run
-    started (a sentence, or empty).
+    """What a snapshot run contributes: `run_lock` is the lock that merge runs hold, `publish` publishes by Spark, and `say` and `progress`
+    report. `conf_changed` returns a sentence if conf/ has changed since the run started, or an empty text.
     """
 
     run_lock: Callable[[], AbstractContextManager[object]]
@@ -79,20 +79,20 @@ def snapshot_dependencies(config: SluiceConfig, destination: str, callbacks: Sna
 
 
 class SnapshotDecisions:
-    """The open snapshots of a destination and their next steps. A caller asks for them repeatedly; only files are read."""
+    """Decides the next step of each open snapshot of a destination. May be called often, because it only reads files."""
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._records = SnapshotRecords(config.destination_dir(destination))
         self._tables = SourceTables(config, destination)
 
     def open(self) -> list[SnapshotRecord]:
-        """Returns the snapshots that a run can advance, now or later. Raises MetaError."""
+        """Returns the snapshots that a run can advance, now or later. Raises MetaError if the record store does not answer."""
         return [each for each in self._records.all() if each.has_work]
 
     def now(self) -> Iterator[tuple[SnapshotRecord, StepDecision]]:
-        """Yields the open snapshots, each with its next step. Raises MetaError.
+        """Yields each open snapshot with its next step. Raises MetaError if the record store does not answer.
 
-        If an unexpected error prevents the decision about a table, yields READ for it: the run that reads the table reports the error.
+        If an unexpected error prevents the decision, yields READ. The run that then reads the table reports the error.
         """
         records, look = self._records.all(), self._tables.look_at_once()
         for each in records:
@@ -110,19 +110,17 @@ def _decision(
 ) -> StepDecision:
     try:
         return next_step(record, look(record.name), others)
-    except ConfigurationError as error:  # A setting of this table is invalid at present.
+    except ConfigurationError as error:  # A setting of this table is invalid now.
         return StepDecision(SnapshotStep.WAIT, str(error))
     except SluiceError:
         raise
-    except Exception:  # Of any kind, about one table: the run that reads the table reports it.
+    except Exception:  # An error about one table. The run that reads the table reports it.
         logger.exception("the next step of a snapshot cannot be decided", extra={"table": record.name})
         return StepDecision(SnapshotStep.READ)
 
 
 class SourceTables:
-    """The captured tables of a destination, in the form in which their changes are staged, and readers of their rows. Opens no connection
-    itself.
-    """
+    """The captured tables of a destination with the settings in conf/, and readers of their rows. Making the object opens no connection."""
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._config: DestinationConfig = config.destinations[destination]
@@ -138,7 +136,7 @@ class SourceTables:
         return self._situation(name, self._ledger.get(), self.table(name))
 
     def look_at_once(self) -> Callable[[str], SnapshotSituation]:
-        """Returns a variant of `look` for many tables, which reads the ledger and the list of tables once."""
+        """Returns a function like `look` for many tables. It reads the ledger and the list of tables only once."""
         ledger, versions = self._ledger.get(), self._versions()
         return lambda name: self._situation(name, ledger, self._captured(name, versions))
 
@@ -155,7 +153,7 @@ class SourceTables:
         return self._captured(name, self._versions())
 
     def _captured(self, name: str, versions: Mapping[str, TableVersion]) -> TableVersion | None:
-        """Returns a table's version with the settings of conf/ applied. Returns the same object until the list of tables changes."""
+        """Returns a table version with the settings of conf/ applied. Returns the same object until the list of tables changes."""
         found = versions.get(name)
         if found is None:
             return None
@@ -170,7 +168,7 @@ class SourceTables:
         return dataclasses.replace(keyed, version=f"{found.version}-{self._as_captured(keyed)}")
 
     def _as_captured(self, table: TableVersion) -> str:
-        """Returns a digest of conf/'s settings for a table. Chunks that were read with different settings do not fit together."""
+        """Returns a digest of conf/'s settings for a table. Chunks that were read with other settings cannot be published together."""
         policy = self._policy(table)
         words = json.dumps(
             [
@@ -188,7 +186,7 @@ class SourceTables:
         return tuple((column.name, each.spark) for column, each in zip(decoder.columns, decoder.types, strict=True))
 
     def written(self, table: TableVersion) -> frozenset[str]:
-        """Returns the columns of a table that its transform writes, which may be NULL."""
+        """Returns the columns that a table's transform writes. Their values may be NULL."""
         rules = self._policy(table).rules
         return frozenset(
             each.name for each in table.columns if rules.transform and rules.transform.writes_to(each.name)
@@ -200,7 +198,7 @@ class SourceTables:
         given = self._config.snapshots
         # The source may have changed since the run started.
         now = self._config.reading_now(for_runs.local_copy(self._directory, SOURCE_FILE).parent)
-        # Positions in a replica's own binlog cannot be compared with the stream's, so only tables with a key are read there.
+        # A replica's binlog positions cannot be compared with the stream's. So only tables with a key are read from a replica.
         replica = reader_of(now) if table.key else None
         limits = PaceLimits(rows_per_second=given.rows_per_second_max, threads_running_max=given.threads_running_max)
         connect = functools.partial(open_reader, replica or source_of(now))
@@ -228,10 +226,10 @@ def _threads_running(connect: Callable[[], RowReader]) -> int:
 
 
 class _Cached(Generic[T]):
-    """Caches the parsed form of some content, which is parsed again only after it was replaced. One call checks many tables."""
+    """Caches the result of `read` until the content changes, because many tables are checked with the same content."""
 
     def __init__(self, stamp: Callable[[], object], read: Callable[[], T]) -> None:
-        """`stamp`: returns another value after the content was replaced."""
+        """`stamp` returns another value after the content has changed."""
         self._stamp_now, self._read = stamp, read
         self._stamp: object = None
         self._said: T | None = None

@@ -1,8 +1,9 @@
-"""Imports the functions of transforms and calls them with a time limit. Used by `value_policies`: in engines, in runs that read rows, and
+"""Imports the functions of transforms, and calls them with a time limit. Used by `value_policies`: in engines, in runs that read rows, and
 in `sluice check`.
 
-A function is identified by the digest of its module's file, unless conf/ sets `version`. The digest of the table's rules includes it. So
-after an edit the next start of the engine imports the function again (`transform_modules`) and re-snapshots the table."""
+If conf/ does not set `version`, a function is identified by a digest of its module's file, which is a part of the table's rules. So if the
+file is edited, the next start of the engine imports the function again (`transform_modules`) and re-snapshots the table.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ GROUP = "sluice.transforms"
 
 
 def transform_of(name: str, settings: TransformConfig, destination: str = "") -> Transform:
-    """Imports the function of a table's transform and returns the transform. `name`: "database.table". `destination`: empty if the function
+    """Imports the function of a transform, and returns the transform. `name` is "database.table". `destination` is empty if the function
     is never called. Raises ConfigurationError if the function cannot be imported.
     """
     try:
@@ -51,10 +52,10 @@ def transform_of(name: str, settings: TransformConfig, destination: str = "") ->
 
 @dataclasses.dataclass(eq=False)
 class _Function:
-    """An imported function. `digest`: the digest of the file of its `module`; empty if the module has no file.
+    """An imported function. `digest` identifies the file of its module, and is empty if there is no file.
 
-    `late`: (destination, "database.table") → the thread of a call that did not return in time. While it runs, the function is not called
-    for this table again, so that the number of threads stays bounded.
+    `late` has the threads of calls that did not return in time, by (destination, "database.table"). While such a thread runs, the function
+    is not called again for this table, so that there are never more threads than tables.
     """
 
     function: Callable[[pa.RecordBatch], Any]
@@ -63,7 +64,9 @@ class _Function:
     late: dict[tuple[str, str], threading.Thread] = dataclasses.field(default_factory=dict)
 
     def called(self, rows: pa.RecordBatch, *, table: tuple[str, str], seconds_max: float) -> Any:
-        """Calls the function in a thread and returns its result. Raises TransformFailedError if it fails, or does not return in time."""
+        """Calls the function in a thread, and returns its result. Raises TransformFailedError if the function fails or does not return in
+        time.
+        """
         late = self.late.get(table)
         if late is not None and late.is_alive():
             raise TransformFailedError(
@@ -83,7 +86,7 @@ class _Function:
 
 @dataclasses.dataclass(eq=False)
 class _Call:
-    """One call of a function, which runs in a thread, with its result or its error."""
+    """One call of a function in a thread, and its result or its error."""
 
     function: Callable[[pa.RecordBatch], Any]
     rows: pa.RecordBatch
@@ -98,7 +101,9 @@ class _Call:
 
 
 def _raised(error: BaseException, file: str) -> str:
-    """Returns the class of an error and the line that raised it. The error's text is left out, because it may contain values of rows."""
+    """Returns the class of an error and the line that raised it. Leaves out the text of the error, because it may
+    contain values of rows.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     last = ([each for each in frames if each.filename == file] or frames)[-1]
     where = f"{Path(last.filename).name}:{last.lineno}"
@@ -113,8 +118,8 @@ _IMPORTING = threading.Lock()
 
 
 def _loaded(name: str) -> _Function:
-    """Returns the function that a name in conf/ denotes. Imports it again if its file has changed; transforms that were made before keep
-    the old function.
+    """Returns the function that conf/ names. If its file has changed, imports it again. Transforms that exist already keep the old
+    function.
     """
     with _IMPORTING:
         there, (module_name, path) = _FUNCTIONS.get(name), _located(name)
@@ -134,7 +139,7 @@ def _named(module: ModuleType, module_name: str, path: str, digest: str) -> _Fun
 
 
 def _located(name: str) -> tuple[str, str]:
-    """Resolves a name in conf/, `module:function` or an entry point, to module and function."""
+    """Returns the module and the function that a name in conf/ means: `module:function`, or an entry point."""
     module, colon, path = name.partition(":")
     if colon:
         return module, path

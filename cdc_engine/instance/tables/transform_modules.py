@@ -1,7 +1,9 @@
-"""Imports the modules of transforms, and imports them again after they were edited. Called by `transform_functions`.
+"""Imports the modules of transforms, and imports them again after an edit, because an engine can restart within its process. Called by
+`transform_functions`.
 
-All functions of a module come from the same import. A module is also imported again if another module that it uses, of the same package or
-folder, has changed. This is needed because an engine restarts within its process, for example after `version` in conf/ was changed."""
+All functions of a module come from the same import. A module is also imported again if a module that it uses has changed, if both are in
+the same package or folder.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,15 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 DIGEST_CHARS = 16
 
-_MODULES: dict[str, tuple[ModuleType, str]] = {}  # Name → the module, and the digest of its file at the import.
+_MODULES: dict[str, tuple[ModuleType, str]] = {}  # Name → the module, and the digest of its file when it was imported.
 # The folders of installed packages and of the standard library.
 _INSTALLED = {Path(sysconfig.get_path(each)) for each in ("stdlib", "platstdlib", "purelib", "platlib")}
-_BEGUN = time.time()  # When this process began. A file that is older has not changed since this process imported it.
+# When this process began. A file that was not changed since is the one that this process imported.
+_BEGUN = time.time()
 
 
 def module_of(name: str) -> tuple[ModuleType, str]:
-    """Imports a module and returns it with the digest of its file. A module that is imported already is imported again if its file, or the
+    """Imports a module, and returns it with the digest of its file. If it is imported already, imports it again only if its file, or the
     file of a module that it uses, has changed.
     """
     there = sys.modules.get(name)
@@ -61,18 +64,18 @@ def _imported(name: str) -> tuple[ModuleType, str]:
 
 
 def _forget(*modules: ModuleType) -> None:
-    """Removes modules from the caches of the import system, so that the next import reads their files."""
+    """Removes modules from the caches of the import system, so that the next import reads their files again."""
     for each in modules:
         sys.modules.pop(each.__name__, None)
         _MODULES.pop(each.__name__, None)
-        # Python also uses the .pyc file of an older source if that has the same size and was written in the same second.
+        # Python would use the .pyc file of an older source that has the same size and was written in the same second.
         with contextlib.suppress(OSError):
             Path(importlib.util.cache_from_source(file_of(each))).unlink()
 
 
 def _used_by(module: ModuleType) -> list[ModuleType]:
-    """Returns the modules of the same package or folder that a module imports, directly or through others. Other installed packages and
-    Sluice itself do not count.
+    """Returns the modules of the same package or folder that a module imports, directly or through others. Leaves out other installed
+    packages and Sluice itself.
     """
     root = _root(module)
     found, left = dict[str, ModuleType](), [module]
@@ -85,7 +88,7 @@ def _used_by(module: ModuleType) -> list[ModuleType]:
 
 
 def _imports_of(module: ModuleType) -> Iterator[ModuleType]:
-    """Yields the imported modules that the import statements in a module's file name."""
+    """Yields the modules that a module's import statements name, if they are imported."""
     package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
     try:
         nodes = list(ast.walk(ast.parse(Path(file_of(module)).read_bytes())))
@@ -101,7 +104,9 @@ def _imports_of(module: ModuleType) -> Iterator[ModuleType]:
 
 
 def _root(module: ModuleType) -> Path | None:
-    """Returns the folder of a module's top package. For a module without a package, returns its folder, or None if it is installed."""
+    """Returns the folder of the package that contains a module. If it is in no package, returns the module's folder, or None if that is
+    where packages are installed.
+    """
     top, dot, _ = module.__name__.partition(".")
     if dot or hasattr(module, "__path__"):
         return next(map(Path, getattr(sys.modules.get(top), "__path__", ())), None)
@@ -120,7 +125,7 @@ def _is_current(module: ModuleType) -> bool:
     imported, before = _MODULES.get(module.__name__, (None, ""))
     if imported is module:
         return before == _digest(file_of(module))
-    try:  # Another part of the process imported it, so no digest is known. The file may have been edited since.
+    try:  # Another part of the process imported the module, so its digest is unknown. The file may have changed since.
         return not file_of(module) or Path(file_of(module)).stat().st_ctime < _BEGUN
     except OSError:
         return False

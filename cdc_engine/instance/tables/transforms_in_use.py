@@ -1,9 +1,8 @@
-"""Stores which versions of transform functions and salts an engine uses, and refuses to read rows with others. Called by `wiring`, and by
-snapshots, repairs and backfills.
+"""Stores which transform functions and salts an engine uses, and refuses to read rows with others. Called by `wiring`, and by snapshots,
+repairs and backfills.
 
-Snapshots, repairs and backfills run in other processes, which import the function and read the salt themselves. Either may have changed
-since the engine started, or differ on the host of the run. Without this check, a table could have rows of both versions, which the engine
-would detect only at its next start, or never.
+These run in other processes, which import the function and read the salt themselves. Both may have changed since the engine started, or
+differ on the host of the run. A table would then have rows of two versions, and the engine would notice it at its next start, or never.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ FILE = "transforms.json"
 
 
 def note_transforms(policies: Mapping[str, ValuePolicy], directory: Path) -> None:
-    """Stores digests of the engine's rules that have a transform or a salt; removes the record if there are none. The digests do not reveal
-    the salts. Raises MetaError.
+    """Stores digests of the engine's rules with a transform or a salt, or removes the record if there are none. The digests do not reveal
+    the salts. Raises MetaError if the record store does not answer.
     """
     found = _digests(policies)
     records = record_store(directory)
@@ -34,7 +33,7 @@ def note_transforms(policies: Mapping[str, ValuePolicy], directory: Path) -> Non
 
 
 def refuse_other_functions(policies: Mapping[str, ValuePolicy], directory: Path) -> None:
-    """Raises ActRefusedError if the engine transforms or masks a table differently than `policies`, with which this process reads rows."""
+    """Raises ActRefusedError if the engine transforms or masks a table in another way than `policies`, which this process uses."""
     now = _digests(policies)
     if not now:
         return
@@ -53,7 +52,9 @@ def _digests(policies: Mapping[str, ValuePolicy]) -> dict[str, str]:
 
 
 def _what(rules: RowRules) -> str:
-    """Names the parts of a table's rules that are not in conf/ itself: a transform's module, a mask's salt. Empty if there are none."""
+    """Names what a table's rules take from outside of conf/: the module of a transform, the salt of a mask. Returns an empty text if there
+    is neither.
+    """
     function = "the module of the table's transform" if rules.transform is not None else ""
     salt = "the salt of a mask" if any(mask.salt for mask in rules.masks) else ""
     return " or ".join(filter(None, (function, salt)))

@@ -1,6 +1,7 @@
-"""Converts conf/'s settings for a table's values and rows to the form that decoders take: for staging, backfills, snapshots and consumers.
+"""Converts the settings in conf/ for values and rows to the form that decoders take.
 
-All of them use this module, so rows from the stream and rows that are read from the table have the same filter, masks and transform.
+Staging, backfills, snapshots and consumers all use it. So rows from the stream and rows that are read from the table have the same filter,
+masks and transform.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ NO_SALT = (
 
 
 def policies_of(config: DestinationConfig) -> Mapping[str, ValuePolicy]:
-    """Returns the value policies by "database.table". Raises ConfigurationError if a condition cannot be parsed, a salt is not set, or a
-    transform's function cannot be imported.
+    """Returns the value policies by "database.table". Raises ConfigurationError if a condition cannot be parsed, if a salt is not set, or
+    if the function of a transform cannot be imported.
     """
     named = {name: policy_of(config, *name.partition(".")[::2]) for name in config.tables}
     return _WithShards(named, config, lambda database, table: policy_of(config, database, table))
@@ -41,8 +42,8 @@ T = TypeVar("T")
 
 
 class _WithShards(Mapping[str, T]):
-    """Maps the tables that conf/ names to their settings. A look-up also finds shards, whose names are not in conf/. Iteration yields only
-    the named tables.
+    """Maps the tables that conf/ names to their settings. A look-up also finds shards, which conf/ does not name one by one. Iteration
+    yields only the tables that conf/ names.
     """
 
     def __init__(self, named: Mapping[str, T], config: DestinationConfig, of: Callable[[str, str], T]) -> None:
@@ -68,12 +69,12 @@ class _WithShards(Mapping[str, T]):
         return len(self._named)
 
     def __bool__(self) -> bool:
-        """Returns True also if only shards have settings. Otherwise `given or {}` would lose these settings."""
+        """Returns True also if only shards have settings. Otherwise `given or {}` would lose them."""
         return bool(self._named or self._config.shards)
 
 
 def policy_of(config: DestinationConfig, database: str, table: str) -> ValuePolicy:
-    """Returns the value policy of one table. Raises ConfigurationError."""
+    """Returns the value policy of one table. Raises ConfigurationError as `policies_of` does."""
     options, shard = config.table(database, table), config.shard(database, table)
     return ValuePolicy(
         zero_dates=options.zero_dates,
@@ -85,8 +86,8 @@ def policy_of(config: DestinationConfig, database: str, table: str) -> ValuePoli
 
 
 def rules_of(name: str, table: TableConfig, destination: str = "") -> RowRules:
-    """Returns the row rules of a table. `name`: "database.table". `destination`: empty if the rules are only checked and never applied.
-    Raises ConfigurationError.
+    """Returns the row rules of a table. `name` is "database.table". `destination` is empty if the rules are only checked and never
+    applied. Raises ConfigurationError as `policies_of` does.
     """
     rules = RowRules(
         condition=table.rows.strip(),
