@@ -1,8 +1,9 @@
-"""Converts positions to and from the JSON of a client's cursor in ZooKeeper (Canal's class LogPosition, with its own spelling). Pure.
+"""Converts positions to and from the JSON in which Canal stores a client's cursor in ZooKeeper (class LogPosition, with Canal's spelling).
+Pure.
 
-Canal's cursor is the *start* of the last acked event, which is inside its transaction unless a GTID set names the position. Sluice's
-cursor is the end of a transaction. Sluice therefore writes its cursor as a position to continue from, and reads Canal's cursor as a
-position inside a transaction.
+Canal's cursor is the *start* of the event that was acked last. This is within its transaction, unless the cursor has a GTID set. Sluice's
+cursor is the end of a transaction. So Sluice writes its cursor as a position to continue from, and reads Canal's cursor as a position
+within a transaction.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ CLASS = "com.alibaba.otter.canal.protocol.position.LogPosition"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CanalCursor:
-    """Canal's cursor. `offset`: where the acked event starts, in bytes. `gtid_set`: the executed set, including that event's transaction.
-    `time_ms`: the event's time in milliseconds since 1970.
+    """Canal's cursor. The acked event begins at the byte `offset` of `file`, at the time `time_ms` (milliseconds since 1970). `gtid_set`
+    is the executed set, with the transaction of that event.
     """
 
     file: str
@@ -29,7 +30,7 @@ class CanalCursor:
 
 
 def to_text(position: Position, host: str, port: int) -> str:
-    """Returns the cursor's JSON. `host`, `port`: the source's."""
+    """Returns the JSON of a cursor. `host` and `port` are those of the source."""
     record = {
         "gtid": position.gtid_set,
         "included": False,
@@ -43,7 +44,7 @@ def to_text(position: Position, host: str, port: int) -> str:
 
 
 def from_text(text: str) -> CanalCursor:
-    """Reads the JSON that `to_text` or Canal wrote. Raises ValueError with what is wrong."""
+    """Reads JSON that `to_text` or Canal wrote. Raises ValueError with the reason if it cannot."""
     record = json.loads(text)
     position = record.get("postion") if isinstance(record, dict) else None
     if not isinstance(position, dict):

@@ -1,5 +1,5 @@
-"""Stores operators' requests to forget a consumer, one record per consumer, named by its number. `acts` writes them, the engine removes
-them.
+"""Stores operators' requests to forget a consumer: one record per consumer, named by its number. `acts` writes a record, and the engine
+removes it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ FOLDER = "forget-requests"
 
 
 def request_forget(destination_dir: Path, client_id: int) -> None:
-    """Requests that the destination's engine forgets the consumer, now or when it runs next. Raises MetaError."""
+    """Requests that the engine of a destination forgets a consumer, now or when the engine runs next. Raises MetaError if the store does
+    not answer.
+    """
     record_store(destination_dir).put(_name(client_id), json.dumps({"client_id": client_id}))
 
 
 def forgets_requested(destination_dir: Path) -> tuple[int, ...]:
-    """Returns the numbers of the consumers that are to be forgotten. Raises MetaError."""
+    """Returns the numbers of the consumers to forget. Raises MetaError if the store does not answer."""
     stems = (Path(name).stem for name in record_store(destination_dir).all(FOLDER))
     return tuple(sorted(int(stem) for stem in stems if stem.isdigit()))
 
 
 def forget_done(destination_dir: Path, client_id: int) -> None:
-    """Removes the request. Raises MetaError."""
+    """Removes the request after it was executed. Raises MetaError if the store does not answer."""
     record_store(destination_dir).remove(_name(client_id))
 
 

@@ -6,12 +6,14 @@
                      ▲                   ├────▶ redeliver  the same staged files again, under a new delivery
                      │                   └────▶ rollback   all batches in flight are removed; their changes are handed out again
 
-A batch is `staged` with its final end, or `appendable`: then its run takes it, which fixes the end, before it merges anything.
-Guarantees: batch ids, deliveries and the epoch only rise, over rollbacks and restarts. Only `set_cursor` can move the cursor backward.
-Batches are acked in the order in which they were handed out, and each begins exactly at the end of the previous one.
+A staged batch has its final end, or is `appendable`. The run of an appendable batch takes it, which fixes the end, before it merges.
 
-A staged batch that failed may be merged into some tables and not into others. It is finished from its own files (`redeliver`), whatever
-the source does meanwhile. If its files are gone it is read again, which is correct only within its epoch: `given_up` records its end."""
+Guarantees: batch ids, deliveries and the epoch only rise, over rollbacks and restarts. Only `set_cursor` can move the cursor backward.
+Batches are acked in the order in which they were handed out. Each begins exactly at the end of the previous one.
+
+If a staged batch failed, some tables may be merged and others not. It is finished from its own files (`redeliver`), whatever the source
+does meanwhile. If the files are missing, its changes are read again. This is correct only within its epoch, so `given_up` records its end.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,7 @@ def born_id() -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupConsumer:
-    """A consumer of a group, like `Consumer` for a destination. `cursor` has one position per member, and an ack moves all of them at
-    once.
-    """
+    """A consumer of a group. Like `Consumer`, but its cursor has a position for each member. An ack moves all of them at once."""
 
     client_id: int
     filter: str = ""
@@ -51,12 +51,12 @@ class GroupConsumer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """The state of a destination. `cursor`: the end of the last acked batch, None before the first start. `server_uuid`: the server to
-    which the cursor belongs.
+    """The state of a destination. `cursor` is the end of the last acked batch, or None before the first start. It belongs to the server
+    `server_uuid`. `epoch` is the highest epoch so far.
 
-    `ledger_id`: set once, when the ledger is created; part of run keys, tags and Delta's application ids. `epoch`: the highest epoch so
-    far. `consumers`: those other than the lake. `group_consumers`: all consumers in the ledger of a group. `given_up`: the end of a
-    staged batch that may be merged in part and cannot be finished from its files; None once it was read again.
+    `ledger_id` is set when the ledger is created. Run keys, tags and Delta's application ids contain it. `consumers` are all consumers
+    except the lake. `group_consumers` is only used in the ledger of a group. `given_up` is the end of a staged batch that may be merged in
+    part and whose files are missing; it is None again when the batch's changes were read again and acked.
     """
 
     ledger_id: str = ""
@@ -74,16 +74,16 @@ class Ledger:
 
     @property
     def head(self) -> OutstandingBatch | None:
-        """The batch that must be acked next, which is the first one in flight."""
+        """The first batch in flight, which must be acked next."""
         return self.outstanding[0] if self.outstanding else None
 
     @property
     def resume_position(self) -> Position | None:
-        """The position at which reading continues while the batches in flight stay valid: the end of the last of them, or the cursor."""
+        """Where reading continues if the batches in flight stay valid: at the end of the last one, or at the cursor if there is none."""
         return self.outstanding[-1].end if self.outstanding else self.cursor
 
     def subscribe(self, client: ClientIdentity) -> Ledger:
-        """Adds a client, or replaces the filter of a known one."""
+        """Adds a client, or replaces the filter of a client that is known."""
         others = tuple(each for each in self.clients if each != client)
         return dataclasses.replace(self, clients=(*others, client))
 
@@ -91,7 +91,7 @@ class Ledger:
         return dataclasses.replace(self, clients=tuple(each for each in self.clients if each != client))
 
     def consumer(self, client_id: int) -> Consumer | None:
-        """Returns the consumer with this number, None if there is none. The lake is not a consumer."""
+        """Returns the consumer with this number, or None. The lake is not a consumer."""
         return next((each for each in self.consumers if each.client_id == client_id), None)
 
     def with_consumer(self, consumer: Consumer) -> Ledger:
@@ -101,11 +101,11 @@ class Ledger:
         return dataclasses.replace(self, consumers=tuple(ordered))
 
     def group_consumer(self, client_id: int) -> GroupConsumer | None:
-        """Returns the group's consumer with this number, None if there is none."""
+        """Returns the group's consumer with this number, or None."""
         return next((each for each in self.group_consumers if each.client_id == client_id), None)
 
     def positions_of(self, member: str) -> tuple[Position, ...]:
-        """Returns the positions of the group's consumers in one member's stream."""
+        """Returns the position of each of the group's consumers in one member's stream."""
         found = (each.cursor.of(member) for each in self.group_consumers)
         return tuple(position for position in found if position is not None)
 
@@ -116,7 +116,7 @@ class Ledger:
         return dataclasses.replace(self, group_consumers=tuple(ordered))
 
     def without_consumer(self, client_id: int) -> Ledger:
-        """Removes a consumer, of the destination or of the group."""
+        """Removes a consumer of the destination or of the group."""
         return dataclasses.replace(
             self,
             consumers=tuple(each for each in self.consumers if each.client_id != client_id),
@@ -124,10 +124,10 @@ class Ledger:
         )
 
     def hand_out(self, end: Position, start: Position | None = None) -> Ledger:
-        """Appends the batch (start, end]; `outstanding[-1]` is its record.
+        """Appends the batch (start, end], which is then `outstanding[-1]`.
 
-        Raises NotContinuousError unless it begins exactly at the end of the last batch (at the cursor if none is in flight) and ends
-        after it. Raises MetaError if there is no start.
+        Raises NotContinuousError if it does not begin exactly at the end of the last batch (at the cursor if none is in flight), or does
+        not end after it. Raises MetaError if no start is known.
         """
         resume = self.resume_position
         if start is not None and resume is not None and _coordinates(start) != _coordinates(resume):
@@ -161,7 +161,9 @@ class Ledger:
         )
 
     def extended(self, batch_id: int, end: Position) -> Ledger:
-        """Moves the end of the last batch, which is still being staged. Raises CanalServiceError or MetaError."""
+        """Moves the end of the last batch, which is still being staged. Raises CanalServiceError if the batch is not the last one or is
+        staged already, and MetaError if the new end does not follow the old one.
+        """
         batch = self._outstanding(batch_id, "extended")
         if batch is not self.outstanding[-1] or batch.path:
             raise BatchNotFirstError(
@@ -203,10 +205,10 @@ class Ledger:
     def taken(
         self, batch: OutstandingBatch, longer: OutstandingBatch | None = None, start: Position | None = None
     ) -> Ledger:
-        """Fixes the end of an appendable batch when its run takes the batch. The end is the staged end, or the end of `longer`. `longer`
-        has the same changes and later ones, from `start` on.
+        """Fixes the end of an appendable batch, when its run takes the batch. The end is the one that was staged, or the end of `longer`,
+        which has the same changes and those from `start` on.
 
-        Raises BatchNotFoundError if this delivery is not in flight any more. Raises BatchNotFirstError if the end is fixed already, or if
+        Raises BatchNotFoundError if this delivery is no longer in flight. Raises BatchNotFirstError if the end is fixed already, or if
         another batch follows. Raises NotContinuousError or MetaError if `longer` does not continue the batch.
         """
         there = self._first(batch.batch_id, "taken", batch.delivery)
@@ -228,8 +230,10 @@ class Ledger:
         return dataclasses.replace(self, outstanding=(taken,))
 
     def ack(self, batch_id: int, delivery: int | None = None) -> Ledger:
-        """Removes the first batch in flight and moves the cursor to its end. With `delivery` only if the batch has that delivery number.
-        Raises BatchNotFoundError, or BatchNotFirstError if another batch is the first.
+        """Removes the first batch in flight, and moves the cursor to its end. If `delivery` is given, the batch must have that delivery
+        number.
+
+        Raises BatchNotFoundError if the batch or the delivery is not in flight, and BatchNotFirstError if another batch is the first.
         """
         batch = self._first(batch_id, "acked", delivery)
         read_again = self.given_up is not None and batch.end.order_key >= self.given_up.order_key
@@ -242,10 +246,10 @@ class Ledger:
         )
 
     def redeliver(self, batch_id: int, delivery: int | None = None, *, without: Collection[str] = ()) -> Ledger:
-        """Hands out all batches in flight again from their staged files, under new deliveries. Their ends stay fixed, because they may be
-        merged in part.
+        """Hands out all batches in flight again, from their staged files and under new deliveries. Their ends stay fixed, because they may
+        be merged in part.
 
-        `without`: "database.table" of tables that stopped meanwhile. Raises as `ack` does.
+        `without` are tables ("database.table") that stopped meanwhile. Raises the errors of `ack`.
         """
         self._first(batch_id, "delivered again", delivery)
         again = tuple(
@@ -260,19 +264,19 @@ class Ledger:
         return dataclasses.replace(self, outstanding=again, next_delivery=self.next_delivery + len(again))
 
     def rollback(self) -> Ledger:
-        """Removes all batches in flight: their changes are handed out again under new ids and deliveries."""
+        """Removes all batches in flight. Their changes are handed out again under new ids and deliveries."""
         return self._giving_up(self.outstanding)
 
     def restarted(self, whole: Callable[[OutstandingBatch], bool]) -> Ledger:
-        """Returns the ledger for a new process. Keeps the leading batches whose staged files are `whole`. The changes of all later batches
-        are handed out again.
+        """Returns the ledger for a new engine. Keeps the first batches in flight, as long as their staged files are `whole`. The changes
+        of the first batch that is not, and of all later ones, are handed out again.
         """
         kept = tuple(itertools.takewhile(lambda batch: bool(batch.path) and whole(batch), self.outstanding))
         return dataclasses.replace(self._giving_up(self.outstanding[len(kept) :]), outstanding=kept)
 
     def _giving_up(self, batches: tuple[OutstandingBatch, ...]) -> Ledger:
-        """Removes all batches in flight. Stores as `given_up` the highest end of those in `batches` that a run may have merged in part. An
-        appendable batch is not merged, because no run has taken it.
+        """Removes all batches in flight. Sets `given_up` to the highest end of those in `batches` that may be merged in part. No run has
+        taken an appendable batch, so it is not merged in part.
         """
         ends = [batch.end for batch in batches if batch.path and not batch.appendable] + (
             [self.given_up] if self.given_up else []
@@ -282,23 +286,21 @@ class Ledger:
         )
 
     def rollback_one(self, batch_id: int, delivery: int | None = None) -> Ledger:
-        """Removes all batches in flight, as `rollback` does, if the batch is the first one. The later batches are handed out again after
-        it.
-
-        In Canal they stay and can never be acked. Raises as `ack` does.
+        """Removes all batches in flight, if the named one is the first. The later ones must be handed out again after it, because acks
+        keep their order. (In Canal, the later ones stay and can never be acked.) Raises the errors of `ack`.
         """
         self._first(batch_id, "rolled back", delivery)
         return self.rollback()
 
     def stop_table(self, stopped: StoppedTable) -> Ledger:
-        """Adds a stopped table. A table that is stopped already keeps its first position and reason."""
+        """Stops a table. If the table is stopped already, its stop keeps its position and reason."""
         if self.stopped(stopped.database, stopped.table):
             return self
         return dataclasses.replace(self, stopped_tables=(*self.stopped_tables, stopped))
 
     def restate_stop(self, stopped: StoppedTable) -> Ledger:
-        """Replaces the state and reason of a stopped table, and keeps the order of stops. Raises MetaError if the new state cannot follow
-        the old one.
+        """Replaces the state and the reason of a table's stop. Stops keep their order. Raises MetaError if the new state cannot follow the
+        old one.
         """
         there = self.stopped(stopped.database, stopped.table)
         before = there.state if there else TableState.FLOWING
@@ -311,22 +313,22 @@ class Ledger:
         )
 
     def resume_table(self, database: str, table: str) -> Ledger:
-        """Removes the stop of a table. Raises MetaError if it has not stopped."""
+        """Removes the stop of a table. Raises MetaError if the table is not stopped."""
         stopped = self.stopped(database, table)
         if stopped is None:
             raise MetaError(f"the table {database}.{table} has not stopped, so it cannot be resumed")
         return dataclasses.replace(self, stopped_tables=tuple(each for each in self.stopped_tables if each != stopped))
 
     def stopped(self, database: str, table: str) -> StoppedTable | None:
-        """Returns the record of a table's stop, None if it has not stopped."""
+        """Returns the stop of a table, or None if the table is not stopped."""
         return next((each for each in self.stopped_tables if (each.database, each.table) == (database, table)), None)
 
     def set_cursor(self, position: Position, resumed: Collection[str] = ()) -> Ledger:
-        """Sets the position at which reading continues, which an operator or the first start chose. Only this transition may move the
+        """Sets the position where reading continues, at the first start or by an operator's request. No other transition can move the
         cursor backward.
 
-        Removes the batches in flight, and the stops of tables at or after the position, because those are read again. A stop that the
-        stream does not show again stays (`states.UNTIL_RESUMED`), unless its "database.table" is in `resumed`.
+        Removes the batches in flight, and the stops at or after the position, because the stream will stop these tables again. Some stops
+        do not repeat in the stream (`states.UNTIL_RESUMED`). They stay, unless `resumed` contains their table ("database.table").
         """
         kept = tuple(each for each in self.stopped_tables if _stays(each, position, resumed))
         return dataclasses.replace(
@@ -340,10 +342,10 @@ class Ledger:
         )
 
     def begin_epoch(self, epoch: int) -> Ledger:
-        """Begins an epoch, in which binlog file names start again (another server, RESET). Batches in flight keep the epoch in which they
-        were staged and stay valid.
+        """Begins an epoch, because the binlog file names start again (another server, RESET). Batches in flight stay valid in their
+        earlier epoch.
 
-        Raises MetaError unless the epoch is above all earlier ones and at most EPOCH_MAX. Does not check `unfinished`.
+        Raises MetaError if the epoch is not above all earlier ones, or above EPOCH_MAX. Does not check `unfinished`.
         """
         if not self.epoch < epoch <= EPOCH_MAX:
             raise MetaError(
@@ -353,9 +355,8 @@ class Ledger:
         return dataclasses.replace(self, epoch=epoch)
 
     def after(self, *, epoch: int, delivery: int) -> Ledger:
-        """Raises the epoch and the next delivery so that they follow those that a lake table has from a newer copy of this ledger.
-
-        Removes the batches in flight if one of them has a lower epoch, which an operator has allowed.
+        """Raises the epoch and the next delivery above those that a lake table recorded from a newer copy of this ledger. Removes the
+        batches in flight if one of them has a lower epoch. An operator has allowed this.
         """
         below = any(batch.end.epoch < epoch for batch in self.outstanding)
         return dataclasses.replace(
@@ -367,7 +368,7 @@ class Ledger:
 
     @property
     def unfinished(self) -> str:
-        """A sentence why no new epoch may begin; empty if one may."""
+        """A sentence why no new epoch may begin, or an empty text if one may."""
         if self.given_up is None:
             return ""
         return (

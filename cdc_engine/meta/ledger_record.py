@@ -1,7 +1,6 @@
-"""Converts a `Ledger` to and from the text of meta.json: the format of docs/architecture.md, read strictly. Pure; `stored_ledger`
-owns the record.
+"""Converts a `Ledger` to and from the text of meta.json, whose format is in docs/architecture.md. Pure. `stored_ledger` stores the text.
 
-Unknown keys, missing keys and values of another type are refused: a ledger that is not understood must not be overwritten.
+Refuses unknown keys, missing keys and values of another type. A ledger that is not understood must not be overwritten.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def ledger_to_text(ledger: Ledger) -> str:
 
 
 def ledger_from_text(text: str, destination: str) -> Ledger:
-    """Reads the text of `ledger_to_text`. Raises ValueError with what is wrong in the text."""
+    """Reads the text of `ledger_to_text`. Raises ValueError with the reason if it cannot."""
     record = json.loads(text)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         found = record.get("format") if isinstance(record, dict) else None
@@ -63,7 +62,7 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
 
 
 def _check_order(ledger: Ledger) -> None:
-    """Raises ValueError for a ledger that no transition can produce, because Sluice did not write it."""
+    """Raises ValueError if no transition can produce this ledger. Sluice did not write such a ledger."""
     if len(ledger.ledger_id) != LEDGER_ID_CHARS:
         raise ValueError(f"the ledger_id {ledger.ledger_id!r} does not have {LEDGER_ID_CHARS} characters")
     if any(each.ledger_id != ledger.ledger_id for each in ledger.outstanding):
@@ -99,7 +98,7 @@ def _with_identity(record: Any) -> Any:
 def _outstanding(record: Any) -> OutstandingBatch:
     if not isinstance(record, dict):
         raise ValueError("a batch is not a record")
-    # Ledgers of earlier versions lack both fields.
+    # Ledgers of earlier versions do not have these two fields.
     fields = _checked(OutstandingBatch, {"appendable": False, "first_end": -1, **record})
     if not all(isinstance(table, str) for table in fields["tables"]):
         raise ValueError("tables of a batch are not strings")
@@ -121,7 +120,7 @@ def _position(record: Any) -> Position:
     return Position(**_checked(Position, record))
 
 
-# Annotation of a field → the type of its JSON value. Tuples are lists; all other values, such as positions, are records.
+# Annotation of a field → type of its JSON value. A tuple is a list in JSON. Every other value, such as a position, is a record.
 JSON_TYPES = {
     "int": int,
     "str": str,
@@ -132,8 +131,8 @@ NO_OTHERS: Mapping[str, type] = {}
 
 
 def _checked(kind: type[Value], record: Any, others: Mapping[str, type] = NO_OTHERS) -> dict[str, Any]:
-    """Returns the record if it has exactly the fields of the dataclass `kind`, with their JSON types or those in `others`. Raises
-    ValueError.
+    """Returns the record if it has exactly the fields of the dataclass `kind`, with the JSON types of their annotations or those in
+    `others`. Raises ValueError if it has not.
     """
     if not isinstance(record, dict):
         raise ValueError(f"{kind.__name__} is not a record")

@@ -1,8 +1,7 @@
-"""Stores the consumers of Canal, which a destination has from its first start. `sluice import-canal` writes them; the first start reads
-them.
+"""Stores the consumers that Canal had, so that a destination that replaces Canal has them from its first start. `sluice import-canal`
+writes them, and the first start of the engine reads them.
 
-The consumers begin at the destination's first position. Without the record, a consumer that connects later would begin with the changes
-that are in memory then.
+They begin at the destination's first position. Otherwise a consumer would begin when it connects, and miss the changes before that.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ class LeftConsumer:
 
 
 def write_left_consumers(directory: Path, consumers: Sequence[LeftConsumer]) -> Path:
-    """Writes the consumers to a file in this folder, and to the record store for the first host that starts. Returns the file. Raises
-    MetaError.
+    """Saves Canal's consumers: in the record store, where the first host that starts finds them, and in a file in `directory`. Returns the
+    file. Raises MetaError if the store does not answer.
     """
     directory.mkdir(parents=True, exist_ok=True)
     file, text = Path(directory) / FILE_NAME, json.dumps([dataclasses.asdict(each) for each in consumers], indent=1)
@@ -39,8 +38,8 @@ def write_left_consumers(directory: Path, consumers: Sequence[LeftConsumer]) -> 
 
 
 def left_consumers(directory: Path, begin: Position) -> tuple[Consumer, ...]:
-    """Returns the consumers with `begin` as their cursor; an empty tuple if there is no file. Raises MetaError if it cannot be
-    understood.
+    """Returns Canal's consumers with `begin` as their cursor, or an empty tuple if none were saved. Raises MetaError if the record cannot
+    be read.
     """
     records = record_store(directory)
     text = records.get(FILE_NAME)

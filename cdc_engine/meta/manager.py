@@ -1,4 +1,4 @@
-"""Defines the interface that stores a ledger. `stored_ledger` stores it in a record store; `mirrored_meta` also copies its cursor to
+"""Defines the interface for the store of a ledger. `stored_ledger` uses a record store. `mirrored_meta` also copies the cursor to
 ZooKeeper.
 """
 
@@ -15,27 +15,27 @@ Transition = Callable[[Ledger], Ledger]
 
 
 def stops(stopped: StoppedTable) -> Transition:
-    """Returns the change of the ledger that stops the table, unless the table is stopped already."""
+    """Returns a transition that stops the table, unless the table is stopped already."""
     return lambda ledger: ledger.stop_table(stopped)
 
 
 def begins(epoch: int, stopped: Iterable[StoppedTable]) -> Transition:
-    """Returns the change of the ledger that begins an epoch and stops tables in one write."""
+    """Returns a transition that begins an epoch and stops tables, in one write."""
     stops_now = tuple(stopped)
     return lambda ledger: functools.reduce(Ledger.stop_table, stops_now, ledger.begin_epoch(epoch))
 
 
 class MetaManager(Protocol):
-    """Stores and changes the ledger of one destination. Its methods may be called from any thread."""
+    """Stores the ledger of one destination and changes it. Thread-safe."""
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger as it was last written."""
+        """The ledger as it was last stored."""
 
     def update(self, transition: Transition) -> Ledger:
-        """Applies one pure change to the ledger, stores the result, and then returns it. Changes are applied one at a time.
+        """Applies a pure transition to the ledger, stores the result, and returns it. Only one transition is applied at a time.
 
-        Passes on what the transition raises. Raises MetaError when the result cannot be stored. After either error nothing has changed.
+        Raises the errors of the transition, and MetaError if the result cannot be stored. After an error the ledger is unchanged.
         """
 
     @property
@@ -43,9 +43,9 @@ class MetaManager(Protocol):
         """Whether this ledger was never written."""
 
     def require_own(self) -> None:
-        """Raises LeaseLostError once a write was refused: another process wrote or removed the stored ledger, so every later write is
-        refused too.
+        """Raises LeaseLostError if a write was refused because another process wrote or removed the stored ledger. All later writes would
+        be refused too.
         """
 
     def close(self) -> None:
-        """Ends writes that are in progress. Call it last, when the engine stops."""
+        """Waits for writes that are in progress. Call it last, when the engine stops."""

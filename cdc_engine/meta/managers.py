@@ -14,11 +14,13 @@ from sluice.cdc_engine.ports import Lease
 from sluice.cdc_engine.records.location import Location, as_location, record_store
 from sluice.extras import Extra, require
 
-PERIOD_SECONDS = 1.0  # The time between two copies of the cursor, for `period_mixed`: Canal's default.
+PERIOD_SECONDS = 1.0  # How often `period_mixed` copies the cursor. It is Canal's default.
 
 
 def open_meta(location: Location, lease: Lease) -> MetaManager:
-    """Opens the ledger for the holder of the lease. Raises MetaError, or LeaseLostError if a later holder has written it."""
+    """Opens the ledger for the holder of the lease. Raises LeaseLostError if a later holder of the lease has written it, and MetaError if
+    the store does not answer.
+    """
     location = as_location(location)
     nodes = canal_nodes(*location.source)
     also = nodes if location.kind == "zookeeper" else nobody_else
@@ -34,21 +36,22 @@ def open_meta(location: Location, lease: Lease) -> MetaManager:
 
 
 def read_ledger(location: Location) -> Ledger:
-    """Returns the ledger of a destination; a new one if there is none yet. Raises MetaError. Takes no lock and writes nothing."""
+    """Returns the ledger of a destination, or a new one if none is stored. Takes no lock and writes nothing. Raises MetaError if the store
+    does not answer or the ledger is invalid.
+    """
     location = as_location(location)
     return read_stored_ledger(record_store(location), location.destination)
 
 
 def ledger_text(location: Location) -> str:
-    """Returns the stored text of the ledger unparsed, so that it can be shown even if it is not a valid ledger. Empty if there is none.
-
-    Raises MetaError if the store does not answer.
+    """Returns the stored text of a ledger, or an empty text if there is none. The text is not parsed, so that an invalid ledger can be
+    shown too. Raises MetaError if the store does not answer.
     """
     return record_store(location).get(LEDGER) or ""
 
 
 def canal_nodes(host: str, port: int) -> Callable[[Ledger], Mapping[str, str]]:
-    """Returns a function that computes the values for Canal's tools in ZooKeeper from a ledger: cursor and filter of each client, by path
+    """Returns a function that converts a ledger to what Canal's tools read in ZooKeeper: the cursor and the filter of each client, by path
     under the destination.
     """
 

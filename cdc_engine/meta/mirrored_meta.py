@@ -1,7 +1,7 @@
-"""Stores the ledger in a file and copies the cursor to ZooKeeper for other readers: the kinds `mixed` and `period_mixed` of conf/.
+"""Stores the ledger, and copies its cursor to ZooKeeper for other programs. Used for `mixed` and `period_mixed` in conf/.
 
-The file has a change before `update` returns, so exactly-once does not depend on ZooKeeper. A separate thread copies the cursor, always the
-newest, after each change or once per period. A ZooKeeper that does not answer delays nothing else. `close` writes the last cursor.
+A change is in the first store before `update` returns, so exactly-once does not depend on ZooKeeper. A thread copies the newest cursor,
+after each change or once per period. If ZooKeeper does not answer, nothing else is delayed. `close` copies the last cursor.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.manager import MetaManager, Transition
 
 log = structlog.get_logger()
-AWAY_SECONDS = 1.0  # The wait before the next attempt after ZooKeeper did not answer.
+AWAY_SECONDS = 1.0  # How long to wait after ZooKeeper did not answer.
 CLOSE_SECONDS_MAX = 15.0
 
 
 class MirroredMeta:
-    """Stores the ledger in a file and copies its cursor. Implements `MetaManager`. `tell`: writes the values for other readers of a ledger;
-    raises MetaError. `period_seconds`: 0 means after each change.
+    """A `MetaManager` that also copies the cursor. `kept` stores the ledger. `tell` writes the values for other programs, and raises
+    MetaError if it cannot. If `period_seconds` is 0, it is called after each change.
     """
 
     def __init__(self, kept: MetaManager, tell: Callable[[Ledger], None], period_seconds: float = 0.0) -> None:

@@ -1,4 +1,6 @@
-"""Stores operators' requests for one table, one record per table. `acts` writes them, the running engine handles and removes them."""
+"""Stores operators' requests for single tables, one record per table. `acts` writes a record. The running engine
+executes and removes it.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,13 @@ class ResumeKind(enum.StrEnum):
     """The kinds of requests for a table."""
 
     RESUME = "resume"  #: The table continues from its stop.
-    RE_SNAPSHOT = "re-snapshot"  #: The table continues at the stream's current position, with a re-snapshot.
-    CANCEL = "cancel"  #: Its snapshot is canceled, and the table stops at the position before the snapshot.
+    RE_SNAPSHOT = "re-snapshot"  #: The table continues at the stream's current position, and is re-snapshotted.
+    CANCEL = "cancel"  #: The snapshot of the table is canceled, and the table stops at the position before it.
 
 
 @dataclasses.dataclass(frozen=True)
 class ResumeRequest:
-    """A request for a table. `record`: the request's name in `store`."""
+    """A request for a table. `record` is its name in `store`."""
 
     database: str
     table: str
@@ -35,7 +37,7 @@ class ResumeRequest:
     kind: ResumeKind = ResumeKind.RESUME
 
     def done(self) -> None:
-        """Removes the request after it was handled. Raises MetaError."""
+        """Removes the request after it was executed. Raises MetaError if the store does not answer."""
         self.store.remove(self.record)
 
     @property
@@ -44,8 +46,8 @@ class ResumeRequest:
 
 
 def request(destination_dir: Path, database: str, table: str, kind: ResumeKind = ResumeKind.RESUME) -> None:
-    """Requests an act of the destination's engine for a table, now or when it runs next. The newest request for a table replaces earlier
-    ones. Raises MetaError.
+    """Requests that the destination's engine acts on a table, now or when it runs next. Replaces an earlier request for the table. Raises
+    MetaError if the store does not answer.
     """
     digest = hashlib.sha256(json.dumps([database, table]).encode()).hexdigest()[:32]
     text = json.dumps({"database": database, "table": table, "kind": kind})
@@ -53,7 +55,7 @@ def request(destination_dir: Path, database: str, table: str, kind: ResumeKind =
 
 
 def requests(destination_dir: Path) -> tuple[ResumeRequest, ...]:
-    """Returns the waiting requests. Raises MetaError when one cannot be understood."""
+    """Returns the requests that wait. Raises MetaError if a request cannot be read."""
     store = record_store(destination_dir)
     return tuple(_parsed(store, name, text) for name, text in store.all(FOLDER).items())
 
@@ -70,17 +72,17 @@ def _parsed(store: RecordStore, name: str, text: str) -> ResumeRequest:
 
 
 def request_new_start(destination_dir: Path) -> None:
-    """Requests that the engine, whose position is lost, starts at the source's current position and re-snapshots all tables. Raises
-    MetaError.
+    """Requests that an engine that lost its position starts at the source's current position and re-snapshots all tables. Raises MetaError
+    if the store does not answer.
     """
     record_store(destination_dir).put(BEGIN_FILE, json.dumps({"kind": "begin"}))
 
 
 def new_start_requested(destination_dir: Path) -> bool:
-    """Returns whether a new start is requested and not done yet. Raises MetaError."""
+    """Returns whether a new start is requested. Raises MetaError if the store does not answer."""
     return record_store(destination_dir).get(BEGIN_FILE) is not None
 
 
 def begin_done(destination_dir: Path) -> None:
-    """Removes the request for a new start, which is done or not wanted any more. Raises MetaError."""
+    """Removes the request for a new start, because it was executed or withdrawn. Raises MetaError if the store does not answer."""
     record_store(destination_dir).remove(BEGIN_FILE)

@@ -1,9 +1,10 @@
-"""Stores a destination's ledger as the record `meta.json` of its record store. Every write is compare-and-set under the lease's token.
+"""Stores a destination's ledger as the record `meta.json` of its record store. Each write is compare-and-set, with the token of the lease.
 
-A new holder of the lease first writes the ledger unchanged under its own token (`RecordStore.claim`). After that, no write of an earlier
-holder can succeed in a store that several hosts share, however late it arrives. After a write without an answer, it is unknown which
-version is stored. The ledger in memory stays valid, because no other process may write, and the next write follows whichever version is
-stored. A record that cannot be understood is never overwritten.
+A new holder of the lease first writes the ledger unchanged under its own token (`RecordStore.claim`). From then on, a store that several
+hosts share refuses every write of an earlier holder, however late it arrives.
+
+If a write gets no answer, it is unknown which version is stored. The ledger in memory stays valid, because no other process may write. The
+next write first finds out which of the two versions is stored. A record that cannot be read is never overwritten.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from sluice.cdc_engine.meta.manager import Transition
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 
 LEDGER = "meta.json"
-LEDGER_OF_FORMAT_3 = "ledger"  # The record's name in the shared stores of earlier versions.
+LEDGER_OF_FORMAT_3 = "ledger"  # Earlier versions used this name in shared stores.
 
 
 def read_stored_ledger(records: RecordStore, destination: str) -> Ledger:
-    """Returns the stored ledger; a new one if there is none. Never writes. Raises MetaError."""
+    """Returns the stored ledger, or a new one if there is none. Never writes. Raises MetaError if the store does not answer or the ledger
+    is invalid.
+    """
     stored = _read(records)
     return Ledger() if stored is None else _ledger(stored, records, destination)
 
@@ -58,7 +61,7 @@ def _ledger(stored: StoredRecord, records: RecordStore, destination: str) -> Led
 
 
 def _cursor_of_earlier(text: str) -> str:
-    """Returns FILE:OFFSET of the cursor in a ledger of an earlier format. Returns an empty text if the text is not such a ledger, or has no
+    """Returns the cursor of a ledger of an earlier format, as FILE:OFFSET. Returns an empty text if the text is no such ledger, or has no
     cursor.
     """
     try:
@@ -70,20 +73,18 @@ def _cursor_of_earlier(text: str) -> str:
 
 
 def nobody_else(_: Ledger) -> Mapping[str, str]:
-    """Returns nothing: the default of `also`, for a ledger that no other program reads."""
+    """Returns nothing. The default of `also`, for a ledger that no other program reads."""
     return NOTHING
 
 
 def _not_fenced() -> None:
-    """Does nothing: a caller without a lease ensures by other means that there is one writer."""
+    """Does nothing. For a caller without a lease, which ensures in another way that nobody else writes."""
 
 
 class StoredLedger:
-    """Stores the ledger in a record store. Implements `MetaManager`. Reads the record once, and then only writes it. `token`: the token of
-    the lease under which it writes. `fence`: called before each write; raises an error when this process may no longer write
-    (`ports.Lease.check`).
-
-    `also`: returns the values for other readers, which are written in the same step.
+    """A `MetaManager` with a record store. Reads the record once, and then only writes it. `token` is the token of its lease. `fence` is
+    called before each write, and raises an error if this process may not write any more (`ports.Lease.check`). `also` returns what other
+    programs read; it is stored in the same step.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class StoredLedger:
         self._records, self._destination = records, destination
         self._token, self._fence, self._also = token, fence, also
         self._lock = threading.Lock()
-        self._unsure: str | None = None  # The text of a write that got no answer.
+        self._unsure: str | None = None  # The text of the last write, if it got no answer.
         self._refused: LeaseLostError | None = None
         stored = _read(records)
         self._ledger = _ledger(stored, records, destination) if stored else Ledger(ledger_id=born_id())
@@ -133,7 +134,7 @@ class StoredLedger:
             raise self._refused
 
     def close(self) -> None:
-        """Does nothing: no write is under way, because each one was answered or its error reported."""
+        """Does nothing, because no write is in progress: each one got an answer or raised an error."""
 
     def _claimed(self) -> StoredRecord | None:
         try:
@@ -153,7 +154,7 @@ class StoredLedger:
             raise
 
     def _settle(self) -> None:
-        """Finds out which version is stored after a write without an answer. Raises LeaseLostError if it is another writer's."""
+        """After a write without an answer, finds out which version is stored. Raises LeaseLostError if another process wrote it."""
         if self._unsure is None:
             return
         there = self._records.read(LEDGER)

@@ -1,7 +1,7 @@
-"""Determines which columns of a table are captured. The settings have the form `database.table:a/b,…`, like Canal's filter.field and
+"""Determines which columns of a table are captured. Settings have the form `database.table:a/b,…`, like Canal's filter.field and
 filter.black.field.
 
-The decoders use the filter. Blocks still contain the values of all columns.
+Decoders apply the filter. Blocks contain the values of all columns.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from sluice.cdc_engine.contracts import Int32s, TableVersion
 
 
 class ColumnFilter:
-    """A column filter. `include`: per table, the only columns to capture. `exclude`: per table, the columns not to capture. For a table in
+    """A column filter. `include` lists, per table, the only columns to capture, and `exclude` the columns to leave out. For a table in
     both, only `include` is used.
 
-    Table names are exact names, not patterns; their case does not matter. As in Canal, an item without exactly one colon, or without a
-    column after the colon, has no effect. `ignored`: these items, which a check of the configuration reports. Unlike in Canal, key columns
-    are always captured, because a change without its key cannot be merged.
+    Table names are not patterns, and their letter case does not matter. As in Canal, an item has no effect without exactly one colon and a
+    column after it. `ignored` has these items, so that a check of the configuration can report them. Key columns are always captured,
+    unlike in Canal, because a change without its key cannot be merged.
     """
 
     def __init__(self, include: str = "", exclude: str = "") -> None:
@@ -38,19 +38,21 @@ class ColumnFilter:
         return np.flatnonzero(keep).astype(np.int32)
 
     def names_of(self, name: str) -> tuple[frozenset[str] | None, frozenset[str]]:
-        """Returns (included columns, excluded columns) of "database.table", in upper case. The first is None if no item of `include` names
+        """Returns (included columns, excluded columns) of "database.table", in upper case. The first is None if `include` does not name
         the table.
         """
         return self._include.get(name.upper()), self._exclude.get(name.upper(), frozenset())
 
     @property
     def tables(self) -> dict[str, frozenset[str]]:
-        """The columns in the settings: "DATABASE.TABLE" → column names, both in upper case. `include` takes precedence over `exclude`."""
+        """The columns in the settings, as "DATABASE.TABLE" → column names, in upper case. A table in both settings has
+        those of `include`.
+        """
         return {**self._exclude, **self._include}
 
     def _parse(self, text: str) -> dict[str, frozenset[str]]:
-        """Parses a setting. Returns "DATABASE.TABLE" → column names, both in upper case. If two items name the same table, the last one is
-        used, as in Canal.
+        """Parses a setting to "DATABASE.TABLE" → column names, in upper case. If two items name the same table, the last one counts, as in
+        Canal.
         """
         tables: dict[str, frozenset[str]] = {}
         for item in filter(None, text.split(",")):

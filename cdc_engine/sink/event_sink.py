@@ -1,8 +1,9 @@
-"""Implements `contracts.BlockSink`: removes row events of tables that are not captured, skips most transactions that become empty, and puts
-the blocks into the store.
+"""Filters blocks and puts them into the store (`contracts.BlockSink`). Removes row events of tables that are not captured, and skips most
+transactions that are empty then.
 
-The parser's thread calls `accept` and `idle`. While the store is full, `accept` waits in the store's `put`, and `interrupt` ends the wait.
-During the wait, the parser reads nothing from the socket, so the server waits, too."""
+The parser's thread calls `accept` and `idle`. While the store is full, `accept` waits in the store's `put`. The parser then reads nothing
+from the socket, so the server waits too. `interrupt` ends the wait.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +40,10 @@ class CapturedTables:
         return self._by_name[name]
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns for each table of a block whether its row events are kept. A table whose rows change other tables by foreign keys is
-        always kept.
+        """Returns a mask of the tables of a block whose row events are kept. If rows of a table change other tables by foreign keys, the
+        table is always kept.
 
-        The parser always passes the same list and only appends to it. So the mask is computed again only if the list's length changes.
+        The parser always passes the same list, and only appends to it. So the mask is computed again only when the list is longer.
         """
         if tables is not self._tables or len(tables) != len(self._mask):
             self._tables = tables
@@ -52,14 +53,14 @@ class CapturedTables:
 
 
 class FollowedTables:
-    """Determines which tables of a block are not stopped."""
+    """Determines which tables are not stopped."""
 
     def __init__(self) -> None:
         self._tables: Sequence[TableVersion] = ()
         self._mask: Mask = np.zeros(0, np.bool_)
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns for each table of a block whether it is not stopped. Computes the mask again only if the list's length changes."""
+        """Returns a mask of the tables of a block that are not stopped. Computes it again only when the list of tables is longer."""
         if tables is not self._tables or len(tables) != len(self._mask):
             self._tables = tables
             self._mask = np.array([not each.stopped for each in tables], np.bool_)
@@ -67,31 +68,29 @@ class FollowedTables:
 
 
 def dropped_uncaptured(block: Block, tables: CapturedTables | FollowedTables) -> Block:
-    """Returns the block with only the row events of tables that are true in `tables.mask`."""
+    """Returns the block with only the row events of tables that are True in `tables.mask`."""
     mask = tables.mask(block.tables)
     if not mask.all():
         kept = mask[block.event_table]
         if not kept.all():
             block = keep_events(block, kept)
-    # The buffer also contains control events and removed row events. If they are more than half of it, a copy of the rest saves memory.
+    # The buffer also has control events and removed row events. If they are more than half of it, a copy without them saves memory.
     return compact(block) if 2 * block.byte_count < retained_bytes(block) else block
 
 
 class OtherReaders(Protocol):
-    """Gets every block, for readers that do not read the store."""
+    """Gets every block, for consumers that do not read the store."""
 
     def put(self, block: Block) -> None: ...
     def drop_open(self) -> None: ...
 
 
 class EventSink:
-    """Filters blocks and puts them into a store.
+    """Filters blocks and puts them into a store. Blocks in the store are not filtered again.
 
-    `server_filter`: the destination's table filter. A client's filter (`narrow`) applies in addition: it can remove tables, but never add a
-    table that the server's filter removes. In Canal, it replaces the server's filter. Blocks in the store are not filtered again.
-
-    `others`: gets every block, including the rows of tables that are stopped for the lake. `keeps_stopped`: whether the store gets these
-    rows, too, because consumers read the store.
+    `server_filter` is the destination's table filter. A client's filter (`narrow`) applies in addition, so it can only remove tables. (In
+    Canal, it replaces the server's filter.) `others` gets every block, with the rows of tables that are stopped for the lake. The store
+    gets these rows only with `keeps_stopped`, which is set if consumers read the store.
     """
 
     def __init__(
@@ -107,18 +106,18 @@ class EventSink:
         self._server_filter = server_filter
         self._captured = CapturedTables([server_filter])
         self._thinning = Thinning()
-        self._open = False  # Whether the store has events of a transaction whose end has not arrived.
-        self.accepting_since = 0.0  # Monotonic time at which `accept` began; 0 outside `accept`.
-        # The last skipped empty transaction, if nothing went to the store after it.
+        self._open = False  # Whether the store has a part of a transaction whose end has not arrived.
+        self.accepting_since = 0.0  # When the current call of `accept` began (monotonic); 0 if there is none.
+        # The last empty transaction, if it was skipped and nothing went to the store after it.
         self._left_out: Block | None = None
 
     def narrow(self, client_filter: str) -> None:
-        """From the next block on, also removes tables that do not match the client's patterns. An empty text removes no table."""
+        """From the next block on, also removes the tables that do not match a client's patterns. An empty text removes no table."""
         self._captured = CapturedTables([self._server_filter, TableFilter(client_filter)])
 
     def accept(self, block: Block) -> None:
-        """Filters the next block of the stream and puts it into the store; see `contracts.BlockSink`. Waits while the store is full. Raises
-        InterruptedError if `interrupt` is called during the wait.
+        """Filters the next block of the stream, and puts it into the store. Waits while the store is full. Raises InterruptedError if
+        `interrupt` is called meanwhile.
         """
         kept = self._filtered(block)
         self.accepting_since = time.monotonic()
@@ -129,30 +128,32 @@ class EventSink:
 
     @property
     def held_up(self) -> bool:
-        """Whether `accept` has waited for more than HELD_UP_SECONDS for space in the store. Other readers then get no new blocks."""
+        """Whether `accept` has waited for space in the store for more than HELD_UP_SECONDS. Consumers get no new blocks
+        during this time.
+        """
         since = self.accepting_since
         return since > 0 and time.monotonic() - since > HELD_UP_SECONDS
 
     def _accept(self, kept: Block) -> None:
         if self._others is not None:
-            self._others.put(kept)  # Comes before the store's `put`, because only the latter can wait.
+            self._others.put(kept)  # First, because the store's `put` can wait, and this one cannot.
         if not self._keeps_stopped and not self._followed.mask(kept.tables).all():
             kept = dropped_uncaptured(kept, self._followed)
         if kept.event_count or kept.changes:
             self._put(kept)
         elif kept.transaction_count and self._open:
-            # The block ends a transaction whose events are in the store, so this end is never skipped.
+            # The block has the end of a transaction whose events are in the store, so the end must follow them.
             self._put(without_events(kept))
         elif kept.transaction_count:
             self._accept_empty(kept)
 
     def idle(self) -> None:
-        """Puts the last skipped transaction into the store, so that the cursor reaches the end of the stream while the source is idle."""
+        """Puts the last skipped transaction into the store. So the cursor reaches the end of the stream while the source is idle."""
         if self._left_out is not None:
             self._put(self._left_out)
 
     def interrupt(self) -> None:
-        """Ends a wait in `accept` and drops the open transaction. Called when the parser stops, and before each new connection, on which
+        """Ends a wait in `accept`, and drops the open transaction. Called when the parser stops, and before each new connection, because
         the source sends the transaction again.
         """
         self._open, self._left_out = False, None

@@ -1,7 +1,7 @@
-"""Stores blocks in files (an `EventLog`) and, if it has space, in a ring in memory, which is filled from the log block by block.
+"""Stores blocks in files (an `EventLog`) and in a ring in memory. The ring is filled from the log, block by block, when it has space.
 
 `FileEventStore` and `MixedEventStore` decide which blocks go into the log. The memory store implements get, ack and rollback. Everything
-runs under its lock. If no block waits in the log, a new block goes directly into the ring and is not read back from the log.
+runs under its lock. If no block waits in the log, a new block goes directly into the ring, and is not read back from the log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sluice.cdc_engine.store.memory_store import MemoryEventStore
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreSizes:
-    """The limits of a store with files: bytes of its files, and bytes and events of its ring."""
+    """The limits of a store with files: the bytes of its files, and the bytes and events of its ring."""
 
     files_bytes_max: int
     bytes_max: int = limits.RING_BYTES_MAX
@@ -27,7 +27,7 @@ class StoreSizes:
 
 
 class BackedEventStore(MemoryEventStore):
-    """The base class of the stores with files. `log`: begun or opened. `reader`: reads the log from `start` on."""
+    """The base class of the stores with files. `log` was begun or opened. `reader` reads it from `start`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class BackedEventStore(MemoryEventStore):
         return super().oldest_time_us
 
     def metrics(self) -> StoreMetrics:
-        """Returns the store's metrics. `spilled_bytes` includes the bytes that wait in the log."""
+        """Returns the store's metrics. `spilled_bytes` includes what waits in the log."""
         with self._changed:
             put, read = self._log.mark, self._reader.log_offset.mark
         metrics = super().metrics()
@@ -68,16 +68,14 @@ class BackedEventStore(MemoryEventStore):
             self._drop()
             self._changed.notify_all()
 
-    # The caller of the following methods has the lock.
+    # Callers of the following methods hold the lock.
 
     def _is_ready(self) -> bool:
         self._refill()
         return super()._is_ready()
 
     def _drop(self) -> None:
-        """Drops the open transaction. Its part that is not in the ring yet is dropped when the reader reaches the drop record in
-        the log.
-        """
+        """Drops the open transaction. The part of it that is only in the log is dropped when the reader comes to the log's drop record."""
         at_end = self._reader.at_end
         self._log.drop_open()
         if at_end:
@@ -97,9 +95,7 @@ class BackedEventStore(MemoryEventStore):
             self._take(found, self._reader.stored)
 
     def _store(self, block: Block) -> None:
-        """Appends a block to the log and, if it is the ring's next block, to the ring. If this raises StoreFullError, the store is
-        unchanged.
-        """
+        """Appends a block to the log, and to the ring if it is the next block there. After a StoreFullError the store is unchanged."""
         straight = self._reader.at_end and self._ring_has_room
         dropped = self._log.has_dropped
         stored = self._log.append(block)

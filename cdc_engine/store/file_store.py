@@ -1,8 +1,8 @@
-"""Implements `EventStore` in files: a block is in a segment file before it can be handed out, and a restarted engine continues with the
-files.
+"""The event store in files (`EventStore`). A block is in a segment file before it can be handed out, so a restarted engine continues with
+the files.
 
-Acked blocks stay in the files while `files_bytes_max` allows it, for consumers that are behind and for batches that must be split again.
-Blocks that are not acked are never removed: if the files are full, a put waits.
+Acked blocks stay in the files while `files_bytes_max` allows it. Consumers that are behind read them, and batches that must be divided
+again need them. Blocks without an ack are never removed: if the files are full, a put waits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from sluice.cdc_engine.store.window.positions import key_of
 
 
 class FileEventStore(BackedEventStore):
-    """Implements `ports.EventStore`. `settled`: returns the ledger's cursor. Blocks before the cursor are not needed after a crash."""
+    """The event store in files (`ports.EventStore`). `settled` returns the ledger's cursor. Blocks before it are not
+    needed after a crash.
+    """
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class FileEventStore(BackedEventStore):
 
     @property
     def log(self) -> EventLog:
-        """The log, from which consumers read independently of the store."""
+        """The log. Consumers read it independently of the store."""
         return self._log
 
     @property
@@ -55,16 +57,18 @@ class FileEventStore(BackedEventStore):
             return self._log.end
 
     def put(self, block: Block) -> None:
-        """Implements `ports.EventStore`. Raises InterruptedError if the stream was dropped, or StoreFullError. In both cases the store is
-        unchanged.
+        """Puts a block, as `ports.EventStore.put` does. Raises InterruptedError if the stream was dropped, or StoreFullError. After an
+        error the store is unchanged.
         """
-        # Sync first: after an error in a later step, the caller would put the same block twice.
+        # Sync first. If it failed after the put, the caller would put the same block twice.
         self._log.sync_if_due()
         super().put(block)
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """Implements `ports.EventStore`. Raises StoreDamagedError if the next block cannot be read back, StoreFullError."""
-        self._log.sync_if_due()  # Syncs the last blocks also if no further block is put.
+        """Returns the next batch, as `ports.EventStore.get` does. Raises StoreDamagedError if the next block cannot be read back, and
+        StoreFullError if the files cannot be synced.
+        """
+        self._log.sync_if_due()  # Also syncs the last blocks if no further block is put.
         return super().get(byte_count_max, event_count_max, timeout_seconds)
 
     def ack(self, end: Position) -> None:
@@ -74,7 +78,9 @@ class FileEventStore(BackedEventStore):
             self._changed.notify_all()
 
     def go_back(self, position: Position) -> bool:
-        """Implements `ports.EventStore`, also for a position before the last ack, if the files still contain it."""
+        """Goes back to a position, as `ports.EventStore.go_back` does. The position may be before the last ack if the
+        files still have it.
+        """
         with self._changed:
             if self._acked is not None and self._acked.order_key <= position.order_key:
                 return True
@@ -89,7 +95,7 @@ class FileEventStore(BackedEventStore):
             return True
 
     def clear(self) -> None:
-        """Implements `ports.EventStore`. Also removes the files. Raises StoreFullError."""
+        """Removes all content, as `ports.EventStore.clear` does, and the files. Raises StoreFullError if the files cannot be replaced."""
         with self._changed:
             self._begin_at(self._acked or self._log.start)
 
@@ -97,7 +103,7 @@ class FileEventStore(BackedEventStore):
         with self._changed:
             self._begin_at(position)
 
-    # The caller of the following methods has the lock.
+    # Callers of the following methods hold the lock.
 
     def _keep(self, block: Block) -> None:
         self._store(block)
@@ -114,7 +120,7 @@ class FileEventStore(BackedEventStore):
         return self._log.size_bytes < self._files_bytes_max or self._only_open()
 
     def _only_open(self) -> bool:
-        """Returns whether all complete transactions are settled. Waiting for an ack to free space would then never end."""
+        """Returns whether all complete transactions are settled. No ack would free space then, so a put must not wait for one."""
         settled = self._settled()
         return settled is None or key_of(self._log.end) <= key_of(settled)
 

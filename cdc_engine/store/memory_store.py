@@ -1,7 +1,7 @@
-"""Implements `EventStore` in memory: an ordered list of blocks, with a lock and a condition around the counts of `ring`.
+"""The event store in memory (`EventStore`): an ordered list of blocks, with the counts of `ring` under a lock.
 
-The parser's thread puts; other threads get, ack and roll back. A block is never copied: a batch is a tuple of slices, split between
-transactions by a binary search. Only an open transaction that fills the ring by itself goes to disk (`spill`).
+The parser's thread puts. Other threads get, ack and roll back. A block is never copied. A batch is a tuple of slices, which a binary
+search divides between transactions. Only an open transaction that fills the ring alone goes to disk (`spill`).
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from sluice.cdc_engine.store.timeline import (
 
 @dataclasses.dataclass(frozen=True)
 class HandedOut:
-    """The end of a batch that was handed out and is not acked."""
+    """The end of a batch that was handed out and has no ack."""
 
     position: Position
     mark: Mark
 
 
 class MemoryEventStore:
-    """Implements `ports.EventStore`. `start`: the position at which the parser starts, which is the first batch's start. `ddl_isolation`: a
-    statement that changes tables is a batch by itself.
+    """The event store in memory (`ports.EventStore`). The first batch begins at `start`, where the parser starts. With `ddl_isolation`, a
+    statement that changes tables is a batch of its own.
 
     Only one thread may put. If another thread calls `drop_open_transaction` or `clear`, the putting thread is fenced: its puts raise
-    InterruptedError until it calls `drop_open_transaction` itself, before it opens a new connection. Otherwise it could append the rest of
+    InterruptedError, until it calls `drop_open_transaction` itself before it opens a new connection. Otherwise it could append the rest of
     a transaction whose beginning was dropped.
     """
 
@@ -72,13 +72,13 @@ class MemoryEventStore:
 
     @property
     def acked_position(self) -> Position | None:
-        """The position before the oldest content: the last ack, or the start. A rollback returns to it."""
+        """The position before the oldest content: the last ack, or the start. A rollback goes back to it."""
         with self._changed:
             return self._acked
 
     @property
     def put_position(self) -> Position | None:
-        """The end of the last complete transaction that was put. A new connection continues there without loss."""
+        """The end of the last complete transaction that was put. A new connection can continue there."""
         with self._changed:
             ending = (entry for entry in reversed(self._entries) if len(entry.ends_events))
             last = next(ending, None)
@@ -86,17 +86,17 @@ class MemoryEventStore:
 
     @property
     def oldest_time_us(self) -> int:
-        """Commit time of the first transaction that is not acked, in microseconds since 1970; 0 if everything is acked.
+        """The commit time of the first transaction without an ack, in µs since 1970; 0 if everything is acked.
 
-        Empty transactions that are not later than the last ack are skipped: the beginning of a file has the time of the last commit, which
-        may be long ago.
+        Empty transactions count only if they are later than the last ack. At the beginning of a file, such a transaction has the time of
+        the last commit, which may be long ago.
         """
         with self._changed:
             acked, acked_us = self._ring.ack.transactions, self._acked.time_us if self._acked else 0
             first = bisect.bisect_right(self._entries, acked, key=lambda entry: entry.complete.transactions)
             for entry in self._entries[first:]:
                 block = entry.content
-                if isinstance(block, Block) and block.transaction_count:  # Spilled blocks end no transaction.
+                if isinstance(block, Block) and block.transaction_count:  # A spilled block ends no transaction.
                     time_us = int(block.transaction_time_us[max(0, acked - entry.start.transactions)])
                     if not entry.empty or time_us > acked_us:
                         return time_us
@@ -120,8 +120,8 @@ class MemoryEventStore:
         )
 
     def put(self, block: Block) -> None:
-        """Implements `ports.EventStore`. Raises InterruptedError if the stream was dropped, or StagingError if spilling failed. In both
-        cases the store is unchanged.
+        """Puts a block, as `ports.EventStore.put` does. Raises InterruptedError if the stream was dropped, and StagingError if spilling
+        failed. After an error the store is unchanged.
         """
         if block.changes and (block.event_count or block.transaction_count > 1):
             raise ValueError(
@@ -134,7 +134,7 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """Implements `ports.EventStore`. A batch of transactions without row events has no slices, only an end."""
+        """Returns the next batch, as `ports.EventStore.get` does. A batch without row events has no slices, only an end."""
         with self._changed:
             if not self._changed.wait_for(self._is_ready, timeout_seconds):
                 return NOTHING
@@ -150,8 +150,8 @@ class MemoryEventStore:
             return batch
 
     def ack(self, end: Position) -> None:
-        """Implements `ports.EventStore`. Accepts an ack for an end at or before the last ack again, without effect. Raises
-        BatchNotFoundError if no batch that was handed out ends there.
+        """Acks a batch, as `ports.EventStore.ack` does. An ack at or before the last one has no effect. Raises BatchNotFoundError if no
+        batch that was handed out ends there.
         """
         with self._changed:
             if self._acked is not None and end.order_key <= self._acked.order_key:
@@ -174,7 +174,7 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def take_back(self) -> None:
-        """Undoes the last get. Earlier batches stay handed out."""
+        """Undoes the last get. Earlier batches are still handed out."""
         with self._changed:
             self._handed_out.pop()
             self._ring = self._ring.get_at(self._handed_out[-1].mark if self._handed_out else self._ring.ack)
@@ -193,17 +193,19 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def start_at(self, position: Position) -> None:
-        """Removes all content. The parser starts again from `position`, which is the next batch's start."""
+        """Removes all content. The parser starts again at `position`, where the next batch begins."""
         self.clear()
         with self._changed:
             self._acked = position
 
     def go_back(self, position: Position) -> bool:
-        """Implements `ports.EventStore`. Returns False for a position before the last ack, because acked content is no longer in memory."""
+        """Goes back to a position, as `ports.EventStore.go_back` does. Returns False for a position before the last ack, because acked
+        content is not in memory.
+        """
         with self._changed:
             return self._acked is not None and self._acked.order_key <= position.order_key
 
-    # The caller of the following methods has the lock.
+    # Callers of the following methods hold the lock.
 
     def _is_ready(self) -> bool:
         """Returns whether a get can hand out a transaction."""
@@ -213,7 +215,7 @@ class MemoryEventStore:
         self._take(block)
 
     def _take(self, block: Block, stored: StoredBlock | None = None) -> None:
-        """Appends a block to the ring, in memory or on disk. `stored`: the block's location if it is on disk already."""
+        """Appends a block to the ring, in memory or on disk. `stored` is where the block is, if it is on disk already."""
         if self._ring.full and not block.transaction_count and not block.changes:
             self._append_spilled(block, self._spill.spilled(block, stored))
         else:
@@ -254,8 +256,8 @@ class MemoryEventStore:
     def _append(self, block: Block) -> None:
         entry = entry_in_memory(block, self._ring.put, self._ring.complete)
         if entry.empty and self._last_is_replaceable():
-            # Replace the last position, which no reader has taken and no event follows: an idle source must not fill the ring with
-            # positions.
+            # The last entry is only a position that no reader has taken, and no event follows it. It is replaced, so that an idle source
+            # does not fill the ring with positions.
             replaced = self._entries.pop()
             entry = entry_in_memory(block, replaced.start, replaced.start)
         self._entries.append(entry)
@@ -265,7 +267,7 @@ class MemoryEventStore:
         if not self._entries or self._ring.put != self._ring.complete:
             return False
         last, before = self._entries[-1], self._entries[-2] if len(self._entries) > 1 else None
-        # If the block before it ends within a transaction, `last` is the end of that transaction and must stay.
+        # If the block before ends within a transaction, `last` is the end of that transaction and must stay.
         alone = before is None or before.end == before.complete
         return last.empty and alone and last.start >= self._ring.get
 

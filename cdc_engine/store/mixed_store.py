@@ -1,7 +1,8 @@
-"""Implements `EventStore` in memory and files: blocks that do not fit into the ring go to files, in order, and move into the ring when it
-has space.
+"""The event store in memory and files (`EventStore`). Blocks that do not fit into the ring go to files, and move into the ring, in order,
+when it has space.
 
-So the disk, and not memory, limits the backlog, and the parser reads on while batches wait. The files are not used after the process ends.
+So the backlog is limited by the disk and not by memory, and the parser continues to read while batches wait. The files are not used after
+the process ends.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.store.backed_store import BackedEventStore
 
-ANYWHERE = Position(epoch=0, file="", offset=0)  # A placeholder: the overflow is not read by position.
+ANYWHERE = Position(epoch=0, file="", offset=0)  # A placeholder, because the files are not read by position.
 
 
 class MixedEventStore(BackedEventStore):
-    """Implements `ports.EventStore`. `log`: must be begun and empty."""
+    """The event store in memory and files (`ports.EventStore`). `log` was begun and is empty."""
 
     @property
     def put_position(self) -> Position | None:
@@ -24,7 +25,7 @@ class MixedEventStore(BackedEventStore):
         return super().put_position if end == ANYWHERE else end
 
     def clear(self) -> None:
-        """Implements `ports.EventStore`, and also empties the files. Raises StoreFullError."""
+        """Removes all content, as `ports.EventStore.clear` does, and the files. Raises StoreFullError if the files cannot be replaced."""
         with self._changed:
             self._restart()
 
@@ -33,13 +34,13 @@ class MixedEventStore(BackedEventStore):
             self._restart()
             self._acked = position
 
-    # The caller of the following methods has the lock.
+    # Callers of the following methods hold the lock.
 
     def _keep(self, block: Block) -> None:
         if self._reader.at_end and self._ring_has_room:
             if self._log.has_dropped:
-                # The open transaction was dropped while the ring had only a part of it. The log would record the drop with its next block,
-                # but this block goes into the ring.
+                # The open transaction was dropped while the ring had a part of it. The log would record this with its next block, but this
+                # block goes into the ring.
                 self._forget_open()
             self._clear_log()
             self._take(block)

@@ -1,8 +1,8 @@
-"""Creates the store that conf/ configures, and decides whether the stored events of an earlier process continue at the ledger's position.
-Called by `instance`.
+"""Makes the store that conf/ names, and decides whether the events that an earlier process stored can be used: they must continue at the
+ledger's position. Called by `instance`.
 
-Stored events that do not continue there are removed and read from the source again. If the source no longer has them, they stay, and the
-engine reports STORE_UNFIT, so that nothing is lost before an operator decides.
+Events that do not continue there are removed and read from the source again. If the source no longer has them, they stay, and the engine
+reports STORE_UNFIT. Nothing is lost before an operator decides.
 """
 
 from __future__ import annotations
@@ -26,16 +26,14 @@ from sluice.cdc_engine.store.mixed_store import ANYWHERE, MixedEventStore
 from sluice.cdc_engine.store.window.positions import key_of
 
 SPILL_DIRECTORY, OVERFLOW_DIRECTORY = "spill", "overflow"
-SEGMENTS_MIN = 8  # The number of files of a full store. The store frees space by removing whole files.
+SEGMENTS_MIN = 8  # How many files a full store has. Space is freed by removing whole files.
 
 log = structlog.get_logger()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StorePlan:
-    """The configuration of a store. `directory`: the destination's directory. `files_bytes_max`: the limit of its event files. `bytes_max`,
-    `events_max`: the limits of its ring.
-    """
+    """The configuration of a store: the limit of its event files in `directory` (the destination's), and the limits of its ring."""
 
     kind: str
     directory: Path
@@ -49,7 +47,7 @@ class StorePlan:
         return StoreSizes(files_bytes_max=self.files_bytes_max, bytes_max=self.bytes_max, events_max=self.events_max)
 
     def log(self, going_on: GoingOn) -> EventLog:
-        """Returns the log of the store's event files, which the caller must begin or open."""
+        """Returns the log of the store's event files. The caller must begin or open it."""
         return EventLog(
             self.directory / (OVERFLOW_DIRECTORY if self.kind == "mixed" else EVENTS_DIRECTORY),
             ledger_id=going_on.ledger_id,
@@ -60,11 +58,11 @@ class StorePlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GoingOn:
-    """The ledger's state: its id, its highest epoch, and the start of the next batch. `filters`: a digest of the settings that select the
-    captured tables.
+    """What the ledger knows: its id, its highest epoch, and the start of the next batch. `filters` is a digest of the settings that select
+    tables.
 
-    `read_elsewhere`: an engine with another directory has read the stream since. `lost`: queries the source, and returns why the stream can
-    no longer be read from `begin` on, or an empty text if it can. Raises SourceConnectionError.
+    `read_elsewhere`: since the events were stored, another engine with its own directory has read the stream. `lost` asks the source
+    whether the stream can be read from `begin`. It returns why not, or an empty text, or raises SourceConnectionError.
     """
 
     ledger_id: str
@@ -76,7 +74,7 @@ class GoingOn:
 
 
 def open_store(plan: StorePlan, going_on: GoingOn, settled: Callable[[], Position | None]) -> MemoryEventStore:
-    """Creates the store of a plan. `settled`: returns the ledger's cursor. Raises StoreUnfitError, StoreDamagedError, StoreFullError,
+    """Makes the store of a plan. `settled` returns the ledger's cursor. Raises StoreUnfitError, StoreDamagedError, StoreFullError or
     SourceConnectionError.
     """
     spill, events = plan.directory / SPILL_DIRECTORY, plan.log(going_on)
@@ -108,7 +106,7 @@ def open_store(plan: StorePlan, going_on: GoingOn, settled: Callable[[], Positio
 
 
 def misfit(events: EventLog, going_on: GoingOn) -> str:
-    """Returns why an opened log does not continue at the ledger's position; an empty text if it does. Raises StoreDamagedError."""
+    """Returns why an opened log cannot be used at the ledger's position, or an empty text if it can. Raises StoreDamagedError."""
     ledger_id, filters = events.identity
     begin = going_on.begin
     if ledger_id != going_on.ledger_id:
@@ -137,15 +135,15 @@ def misfit(events: EventLog, going_on: GoingOn) -> str:
 
 
 def another_file(there: Position, begin: Position) -> bool:
-    """Returns whether two binlog files of the same name differ in creation time or server. Unknown values are not compared."""
+    """Returns whether two binlog files with the same name have different creation times or servers. Unknown values are equal to any."""
     created = there.file_created and begin.file_created and there.file_created != begin.file_created
     uuid = there.server_uuid and begin.server_uuid and there.server_uuid != begin.server_uuid
     return bool(created or uuid)
 
 
 def _taken_up(events: EventLog, going_on: GoingOn) -> LogReader:
-    """Returns a reader of the stored events from the ledger's position on. If the events do not continue there, returns a reader of a new
-    log that begins there.
+    """Returns a reader of the stored events from the ledger's position on. If they do not continue there, begins a new log and returns its
+    reader.
     """
     try:
         if not events.open():
@@ -182,8 +180,8 @@ def _refuse_if_lost(events: EventLog, going_on: GoingOn, why: str) -> None:
 
 
 def _leave_files(before: StorePlan, going_on: GoingOn) -> None:
-    """Removes the files of another kind of store, which conf/ configured before. Raises StoreUnfitError if their events are still needed
-    and the source no longer has them.
+    """Removes the files of the kind of store that conf/ named before. Raises StoreUnfitError if their events are still needed and the
+    source no longer has them.
     """
     events = before.log(going_on)
     if events.open() and key_of(events.end) > key_of(going_on.begin):

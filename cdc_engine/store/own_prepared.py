@@ -1,8 +1,8 @@
-"""Holds the prepared XA transactions of a second stream of a destination: those that this stream reads, and those that the destination
-recorded.
+"""Holds the prepared XA transactions for a consumer's own stream: those that this stream reads, and those that the destination recorded
+earlier. Used by `instance.consumers.own_start`.
 
-For consumers with their own stream (`instance.consumers.own_start`). Nothing is written: the records belong to the destination, which
-removes a record only when all consumers have passed the transaction's commit.
+Nothing is written. The records belong to the destination, which removes one only after all consumers have passed the commit of its
+transaction.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ NO_EVENTS = b""
 
 
 class OwnPrepared(MemoryPrepared):
-    """Implements `contracts.PreparedTransactions`. `recorded_before`: returns the destination's record of a name, like
-    `PreparedFiles.recorded_before`.
+    """The prepared transactions of a consumer's own stream (`contracts.PreparedTransactions`). `recorded_before` returns the destination's
+    record for an XA name, as `PreparedFiles.recorded_before` does.
 
-    Before `begin_stream`, the interval before the stream's start is read; its rows are not used.
+    Until `begin_stream` is called, the binlog before the stream's start is read, and its rows are not used.
     """
 
     def __init__(self, recorded_before: Callable[[str], Content | None]) -> None:
@@ -29,11 +29,11 @@ class OwnPrepared(MemoryPrepared):
         self._begun = False
 
     def begin_stream(self) -> None:
-        """Marks the start of the stream. A later rewind does not remove the transactions that are prepared at the start."""
+        """Marks the start of the stream. A rewind no longer removes the transactions that are prepared now."""
         self._before, self._begun = self.undecided(), True
 
     def commit(self, name: str, order_key: int) -> Content | None:
-        """Returns the events of a transaction, or None. Raises the errors of `recorded_before`."""
+        """Returns the events of a transaction, or None if it is unknown. Raises the errors of `recorded_before`."""
         found = super().commit(name, order_key)
         if found is not None:
             return found

@@ -1,9 +1,11 @@
 """Copies the records of prepared XA transactions to an object store, where an engine on another host finds them. Used by `prepared`.
 
-The store is authoritative: a record that it does not have was not completed, or its transaction is decided. `DIGEST.KEY.TOKEN.prepared`
-contains the events, written under the lease with that token. `DIGEST.KEY.COMMIT.committed` marks the record with the same digest and key as
-committed. A former holder of the lease writes and removes only names with its own token or a lower one. So it cannot remove what a later
-holder wrote, however late it acts.
+The object store decides: if it does not have a record, the record was not completed, or its transaction has ended.
+`DIGEST.KEY.TOKEN.prepared` has the events, and was written under the lease with that token. `DIGEST.KEY.COMMIT.committed` marks the record
+of the same digest and key as committed.
+
+A former holder of the lease only writes and removes names with its own token or a lower one. So it cannot remove what a later holder
+wrote, however late it acts.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ PREPARED, COMMITTED = ".prepared", ".committed"
 
 @dataclasses.dataclass(frozen=True)
 class CopyName:
-    """The parts of a file's name. `committed`: the order key of the commit; None before the commit."""
+    """The parts of a file name. `committed` is the order key of the commit, or None before it."""
 
     digest: str
     prepared: int
@@ -38,25 +40,27 @@ class CopyName:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The identity of the record, which its commit does not change."""
+        """What identifies the record before and after its commit."""
         return self.digest, self.prepared
 
     @classmethod
     def of(cls, path: Path) -> CopyName:
-        """Parses a file name. Raises ValueError if it has another form."""
+        """Parses a file name. Raises ValueError if the name has another form."""
         digest, *keys, _ = path.name.split(".")
         return cls(digest, *(int(key) for key in keys))
 
 
 class PreparedCopies:
-    """The copies of one destination. `token`: the token of the lease. Every method raises NotSharedError if the store does not answer."""
+    """The copies of one destination. `token` is the token of the lease. All methods raise NotSharedError if the object store does not
+    answer.
+    """
 
     def __init__(self, location: LedgerLocation, token: int = 0) -> None:
         self._location, self._token = location, token
-        self._names: dict[tuple[str, int], set[str]] = {}  # The names of the files of each record.
+        self._names: dict[tuple[str, int], set[str]] = {}  # The file names of each record.
 
     def records(self) -> list[CopyName]:
-        """Returns all complete records. Also raises NotSharedError for a file name that this version does not support."""
+        """Returns all complete records. Also raises NotSharedError if a file name is not one of these."""
         with self._translated():
             names = sorted(self._folder().sizes())
         committed: dict[tuple[str, int], int] = {}
@@ -75,7 +79,7 @@ class PreparedCopies:
         return [CopyName(*key, committed.get(key)) for key in self._names if self._newest(key)]
 
     def put(self, record: CopyName, path: Path) -> None:
-        """Uploads a new prepared record, which is in the store when this returns."""
+        """Uploads a new prepared record. The record is in the object store when this returns."""
         name = f"{record.digest}.{record.prepared}.{self._token}{PREPARED}"
         with self._translated():
             self._folder().put_file(path, name)
@@ -97,11 +101,11 @@ class PreparedCopies:
         self._names.setdefault(record.key, set()).add(record.name)
 
     def unmark(self, record: CopyName) -> None:
-        """Removes the mark of a record's commit, because the stream will read the commit again."""
+        """Removes the mark of a commit, because the stream will read the commit again."""
         self._remove(record, COMMITTED)
 
     def remove(self, record: CopyName) -> None:
-        """Removes a record whose transaction is decided or will be prepared again."""
+        """Removes a record whose transaction has ended or will be prepared again."""
         self._remove(record, PREPARED)
         self._remove(record, COMMITTED)
 
@@ -115,8 +119,8 @@ class PreparedCopies:
         return self._location.sibling_url("prepared")
 
     def _remove(self, record: CopyName, kind: str) -> None:
-        """Removes the files of one kind of a record. `remove` removes the events before the mark of their commit, so that events of a
-        committed transaction never count as undecided.
+        """Removes the files of one kind of a record. `remove` removes the events before the mark of the commit. In the other order, a
+        crash would turn a committed transaction into a prepared one.
         """
         known = self._names.get(record.key, set())
         names = {name for name in known if name.endswith(kind)}
@@ -125,7 +129,7 @@ class PreparedCopies:
         known -= names
 
     def _newest(self, key: tuple[str, int]) -> str:
-        """Returns the name of the file with the events that was written under the highest token; an empty text if there is none."""
+        """Returns the name of the events file with the highest token, or an empty text if there is none."""
         names = [name for name in self._names.get(key, ()) if name.endswith(PREPARED)]
         return max(names, key=lambda name: int(name.split(".")[2]), default="")
 

@@ -1,8 +1,8 @@
-"""Reads and writes a file of recorded events: the events, then their length, their checksum and a mark. A damaged file is refused as a
+"""Reads and writes files of recorded events: the events, then their length, their checksum and a mark. A damaged file is refused as a
 whole. Used by `prepared`.
 
-Once the position of a prepared XA transaction in the binlog is acked, this file is the only copy of its rows. So the record is on disk
-before its prepare counts as read, and it is verified before any of its events is used.
+Once the binlog position of a prepared XA transaction is acked, its file is the only copy of its rows. So the file is on disk before the
+prepare counts as read, and is verified before any event is used.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from sluice.cdc_engine.durable_files import rename
 from sluice.cdc_engine.errors import BinlogFormatError
 
 BUFFER_BYTES = 1 << 16
-CHECK_BYTES = 1 << 20  # The number of bytes per read while a record is verified.
+CHECK_BYTES = 1 << 20  # How many bytes are read at once to verify a file.
 TRAILER = struct.Struct("<QI4s")  # The number of bytes of events, their CRC32, and a mark.
 MARK = b"SLX1"
 WHAT_TO_DO = "the rows of this transaction are lost: re-snapshot the captured tables"
 
 
 class Recording:
-    """A record that is being written. All methods raise OSError."""
+    """A file of recorded events while it is written. All methods raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.size = path, 0
@@ -40,7 +40,7 @@ class Recording:
         self._file.close()
 
     def keep_as(self, path: Path) -> None:
-        """Completes the record and renames it. The record is on disk when this returns."""
+        """Completes the file, and renames it. It is on disk when this returns."""
         self._file.write(TRAILER.pack(self.size, self._checksum, MARK))
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -49,7 +49,7 @@ class Recording:
 
 
 class RecordedFile:
-    """Implements `contracts.Content` with the first `size` bytes of a file. Closes the file after the last byte is read."""
+    """The first `size` bytes of a file, as `contracts.Content`. The file is closed after the last byte was read."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.size = self._left = size
@@ -57,7 +57,7 @@ class RecordedFile:
         self._file: FileIO | None = None
 
     def opened(self) -> RecordedFile:
-        """Opens the file, which then stays readable after it is renamed or removed. Returns itself. Raises OSError."""
+        """Opens the file, so that it can be read even after it is renamed or removed. Returns itself. Raises OSError."""
         self._file = self._file or self._path.open("rb", buffering=0)
         return self
 
@@ -74,7 +74,7 @@ class RecordedFile:
 
 
 def verified(path: Path) -> RecordedFile:
-    """Returns the events of a record. Raises BinlogFormatError if the record is damaged, OSError if it cannot be read."""
+    """Returns the recorded events of a file. Raises BinlogFormatError if the file is damaged, and OSError if it cannot be read."""
     size = path.stat().st_size - TRAILER.size
     with path.open("rb") as file:
         checksum, left = 0, size

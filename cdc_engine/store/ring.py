@@ -1,9 +1,9 @@
-"""Computes the state of the ring: which events were put, are complete, were handed out, and were acked. Pure; `memory_store` has the lock.
+"""Computes the state of the ring: how much was put, is complete, was handed out, and was acked. Pure. `memory_store` has the lock.
 
     ack ≤ get ≤ complete ≤ put
 
-`put` is the end of all appended events. `complete` is the end of the last complete transaction; no event after it may be handed out. Each
-transition returns a new `Ring`. A transition that would break the order is a defect of the caller and raises ValueError.
+`put` is the end of all appended events. `complete` is the end of the last complete transaction, after which nothing may be handed out.
+Each transition returns a new `Ring`. A transition that would break the order raises ValueError, because its caller has a defect.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from sluice.cdc_engine.store.files.mark import NOTHING, Mark
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ring:
-    """The state of the ring. `spilled_events`, `spilled_bytes`: the part of the events between `ack` and `put` that is on disk and not in
-    memory. `forgotten_events`: the number of row events that were put and then dropped before an ack.
+    """The state of the ring. `spilled_events` and `spilled_bytes` count the events between `ack` and `put` that are on disk and not in
+    memory. `forgotten_events` counts row events that were put, and dropped before an ack.
     """
 
     bytes_max: int
@@ -50,35 +50,35 @@ class Ring:
 
     @property
     def full(self) -> bool:
-        """Whether the ring is full. Checked before a block is added, so that a block of any size fits into an empty ring."""
+        """Whether the ring is full. Checked before a block is added, so a block of any size fits into an empty ring."""
         return self.fill_bytes >= self.bytes_max or self.fill_events >= self.events_max
 
     @property
     def only_open_transaction(self) -> bool:
-        """Whether all complete transactions are acked. Waiting for an ack to free space would then never end."""
+        """Whether all complete transactions are acked. No ack would free space then, so a put must not wait for one."""
         return self.complete.transactions == self.ack.transactions
 
     @property
     def waiting_transactions(self) -> int:
-        """The number of complete transactions that were not handed out."""
+        """How many complete transactions were not handed out yet."""
         return self.complete.transactions - self.get.transactions
 
     def added(self, put: Mark, complete: Mark) -> Ring:
         return dataclasses.replace(self, put=put, complete=complete)
 
     def spilled(self, put: Mark) -> Ring:
-        """Returns the ring after a block without a transaction end was appended on disk."""
+        """Returns the ring after a block was appended on disk. The block ends no transaction."""
         events, size = put.events - self.put.events, put.bytes - self.put.bytes
         return dataclasses.replace(
             self, put=put, spilled_events=self.spilled_events + events, spilled_bytes=self.spilled_bytes + size
         )
 
     def get_at(self, get: Mark) -> Ring:
-        """Returns the ring after a batch up to `get` was handed out, or after the get of the last batch was undone."""
+        """Returns the ring after a batch up to `get` was handed out, or after that was undone."""
         return dataclasses.replace(self, get=get)
 
     def acked(self, ack: Mark, spilled_events: int, spilled_bytes: int) -> Ring:
-        """Returns the ring after an ack. `spilled_*`: the part of the acked events that was on disk."""
+        """Returns the ring after an ack. `spilled_events` and `spilled_bytes` are the part of the acked events that was on disk."""
         return dataclasses.replace(
             self,
             ack=ack,
@@ -90,7 +90,9 @@ class Ring:
         return dataclasses.replace(self, get=self.ack)
 
     def open_dropped(self, spilled_events: int, spilled_bytes: int) -> Ring:
-        """Returns the ring without events after the last complete transaction. `spilled_*`: the part of those events that was on disk."""
+        """Returns the ring without the events after the last complete transaction. `spilled_events` and `spilled_bytes` are the part of
+        them that was on disk.
+        """
         return dataclasses.replace(
             self,
             put=self.complete,
@@ -100,7 +102,7 @@ class Ring:
         )
 
     def cleared(self) -> Ring:
-        """Returns the ring with acked events only. The other ones are put again."""
+        """Returns the ring with only acked events. All others are put again."""
         return dataclasses.replace(
             self,
             put=self.ack,

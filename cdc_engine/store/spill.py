@@ -1,9 +1,9 @@
-"""Writes blocks of an open transaction to disk if that transaction alone fills the ring. Owns the files of a destination's `spill/`
-directory.
+"""Writes blocks of an open transaction to disk if this transaction alone fills the ring, in the directory `spill/` of a destination.
 
-The blocks are records as in the event files, with checksums. The file is unlinked on ack, rollback of the stream or clear. A read in
-progress can still finish, because the descriptor stays open until the last slice is released. The file is not used after the process ends:
-the transaction is read from the source again. A store with event files writes no second copy: its ring refers to the blocks in those files.
+A block is a record with a checksum, as in the event files. The file is unlinked when its transaction is acked or dropped, and when the
+store is cleared. A slice keeps the descriptor open, so that a read in progress can finish. The file is not used after the process ends,
+because the transaction is read from the source again. A store with event files writes no second copy: its ring refers to the blocks in
+those files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SUFFIX = ".blocks"
 
 
 class Spill:
-    """The spilled blocks of one store. `directory`: created at the first spill; files of earlier processes in it are removed."""
+    """The spilled blocks of one store. `directory` is created at the first spill. Files of earlier processes in it are removed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._number = directory, itertools.count(1)
@@ -37,12 +37,12 @@ class Spill:
     def _begin(self) -> None:
         self._file: SegmentFile | None = None
         self._size = self._seed = 0
-        # Cache the last loaded block, so that loading it again costs nothing.
+        # Keeps the last loaded block, so that it is not read again at once.
         self._load = functools.lru_cache(maxsize=1)(StoredBlock.load)
 
     def spilled(self, block: Block, stored: StoredBlock | None) -> SpilledBlock:
-        """Returns a block as a block on disk. `stored`: the block's location if it is on disk already; otherwise the block is written. If
-        this raises StagingError (disk full, I/O error), the store is unchanged.
+        """Returns a block as a block on disk. Writes it, unless it is on disk already (`stored`). Raises StagingError if the disk is full
+        or fails. Nothing has changed then.
         """
         try:
             return SpilledBlock(stored or self._write(block), self._load)
@@ -76,23 +76,23 @@ class Spill:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SpilledBlock:
-    """A block on disk that ends no transaction. A store holds at most one such block in memory, so a huge transaction is read block by
-    block.
-    """
+    """A block on disk that ends no transaction. A store has at most one of them in memory, so a huge transaction is read block by block."""
 
     stored: StoredBlock
     loader: Callable[[StoredBlock], Block]
 
     def load(self) -> Block:
-        """Returns the block; any thread may call this. Raises StoreDamagedError if the record is damaged."""
+        """Reads the block. Thread-safe. Raises StoreDamagedError if the record is damaged."""
         return self.loader(self.stored)
 
 
 class SpilledSlice(BlockSlice):
-    """A `BlockSlice` whose block is loaded from disk on access. Access to another slice's block frees the memory of the first one."""
+    """A `BlockSlice` whose block is read from disk when it is used. When the block of another slice is used, the memory of the first one
+    is freed.
+    """
 
     def __init__(self, spilled: SpilledBlock, first_event: int, last_event: int) -> None:
-        # The frozen base class would store a block; this class stores only the block's location.
+        # The frozen base class has a field for the block. This class only has its location.
         object.__setattr__(self, "spilled", spilled)
         object.__setattr__(self, "first_event", first_event)
         object.__setattr__(self, "last_event", last_event)

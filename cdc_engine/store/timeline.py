@@ -1,7 +1,7 @@
-"""Searches the ordered blocks of the store, each with its marks. Pure; used by `memory_store` under its lock.
+"""Searches the ordered blocks of the store by their marks. Pure. Used by `memory_store` under its lock.
 
-All searches are binary, over blocks and then over a block's transactions, so the cost of a get depends only on the slices that it hands
-out.
+All searches are binary: first over the blocks, and then over the transactions of a block. So the cost of a get depends only on what it
+hands out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluice.cdc_engine.limits import READ_BUFFER_BYTES
 from sluice.cdc_engine.store.files.mark import Mark
 from sluice.cdc_engine.store.spill import SpilledBlock, SpilledSlice
 
-# Blocks of at most this size are joined with their neighbours: each block costs its readers about 1 ms, and copying it about 100 µs.
+# Neighbouring blocks of at most this size are joined. A block costs its readers about 1 ms, and copying it about 100 µs.
 SMALL_BYTES_MAX = 1 << 20
 JOINED_BYTES_MAX = READ_BUFFER_BYTES  # A joined block is at most as large as a read buffer.
 NO_TRANSACTIONS = np.zeros(0, np.int64)
@@ -26,11 +26,11 @@ NO_TRANSACTIONS = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
-    """A block in the store. `start`: the mark before it. `complete`: the mark after the last transaction that ends in or before the block.
-    `end`: the mark after its events.
+    """A block in the store. Marks: `start` is before the block, `end` after its events, and `complete` after the last transaction that
+    ends in the block or before it.
 
-    `ends_events`, `ends_bytes`: row events and bytes of this block up to each transaction end in it. A spilled block contains no
-    transaction end.
+    `ends_events` and `ends_bytes` count the row events and bytes of the block up to the end of each of its transactions. A spilled block
+    has no end of a transaction.
     """
 
     content: Block | SpilledBlock
@@ -42,16 +42,16 @@ class Entry:
     ends_bytes: Int64s = dataclasses.field(default_factory=lambda: NO_TRANSACTIONS)
 
     def mark(self, transaction: int) -> Mark:
-        """Returns the mark after a transaction of the block. `transaction`: its index in the block."""
+        """Returns the mark after a transaction, by the transaction's index in the block."""
         return self.start.plus(transaction + 1, int(self.ends_events[transaction]), int(self.ends_bytes[transaction]))
 
     @property
     def empty(self) -> bool:
-        """Whether the block has neither row events nor table changes, so that it only moves the position."""
+        """Whether the block has neither row events nor table changes. It only moves the position."""
         return isinstance(self.content, Block) and not self.content.event_count and not self.content.changes
 
     def stands_alone(self, *, isolated: bool) -> bool:
-        """Returns whether the block must be a batch by itself. `isolated`: a statement that changes tables must be a batch by itself."""
+        """Returns whether the block must be a batch of its own. With `isolated`, a statement that changes tables must be one."""
         if not isinstance(self.content, Block):
             return False
         ddl = bool(self.content.changes) and self.content.transaction_count > 0
@@ -59,15 +59,15 @@ class Entry:
 
     @property
     def small(self) -> bool:
-        """Whether joining the block with a neighbour saves time. False if its open transaction was dropped, because its arrays still
-        contain that transaction.
+        """Whether joining the block with a neighbour saves time. False if its open transaction was dropped, because the arrays of the
+        block still have that transaction.
         """
         if isinstance(self.content, SpilledBlock) or self.content.buffer.nbytes > SMALL_BYTES_MAX:
             return False
         return self.end.events - self.start.events == self.content.event_count
 
     def slice(self, first: int, last: int) -> BlockSlice:
-        """Returns a slice with the row events [first, last), which are counted from the store's beginning."""
+        """Returns a slice with the row events [first, last), counted from the beginning of the store."""
         first, last = first - self.start.events, last - self.start.events
         if isinstance(self.content, SpilledBlock):
             return SpilledSlice(self.content, first, last)
@@ -75,9 +75,9 @@ class Entry:
 
 
 def entry_in_memory(block: Block, start: Mark, complete: Mark) -> Entry:
-    """Returns the entry of a block. `complete`: the end of the last complete transaction before this block.
+    """Returns the entry of a block. `complete` is the end of the last complete transaction before the block.
 
-    Table changes within a transaction count as one row event, because the mark after them must differ from the mark before them.
+    Table changes within a transaction count as one row event, because the marks before and after them must differ.
     """
     within = bool(block.changes) and not block.transaction_count
     end = start.plus(block.transaction_count, block.event_count + within, block.byte_count)
@@ -88,9 +88,9 @@ def entry_in_memory(block: Block, start: Mark, complete: Mark) -> Entry:
 
 
 def with_small_joined(entries: Sequence[Entry], get: Mark) -> list[Entry]:
-    """Returns the same content, with each run of small neighbours after `get` joined into one entry.
+    """Returns the same content, with small neighbours after `get` joined into one entry.
 
-    A source that is read live produces blocks of a few transactions each, and decoding a batch has a fixed cost per block.
+    A live source sends blocks with a few transactions each, and each block adds a fixed cost to the decoding of a batch.
     """
     first = bisect.bisect_left(entries, get.transactions, key=lambda entry: entry.start.transactions)
     joined, run = list(entries[:first]), list[Entry]()
@@ -120,11 +120,11 @@ def _joined(run: Sequence[Entry]) -> Entry:
 def batch_end(
     entries: Sequence[Entry], get: Mark, byte_count_max: int, event_count_max: int, *, isolated: bool = False
 ) -> tuple[int, int]:
-    """Returns the end of the next batch, as the indices of an entry and of a transaction in it: the last transaction within both limits, or
-    else the first one.
+    """Returns the end of the next batch, as the index of an entry and of a transaction in it. It is the last transaction within both
+    limits, or the first one if none is.
 
-    At least one complete transaction must follow `get`. A batch belongs to one epoch, and an entry with `stands_alone` is a batch by
-    itself.
+    At least one complete transaction must follow `get`. A batch never spans two epochs. An entry that `stands_alone` is a batch of its
+    own.
     """
     first = bisect.bisect_right(entries, get.transactions, key=lambda entry: entry.complete.transactions)
     bytes_limit, events_limit = get.bytes + byte_count_max, get.events + event_count_max
@@ -151,7 +151,7 @@ def batch_end(
 
 
 def slices_between(entries: Sequence[Entry], get: Mark, end: Mark) -> tuple[BlockSlice, ...]:
-    """Returns the content between two marks (get, end], one slice per block. Blocks without row events and table changes have no slice."""
+    """Returns the content in (get, end], one slice per block. Blocks without row events and table changes have no slice."""
     slices = []
     for entry in entries[consumed(entries, get) :]:
         if (entry.start.transactions, entry.start.events) >= (end.transactions, end.events):
@@ -163,13 +163,13 @@ def slices_between(entries: Sequence[Entry], get: Mark, end: Mark) -> tuple[Bloc
 
 
 def consumed(entries: Sequence[Entry], mark: Mark) -> int:
-    """Returns the number of entries that are completely before a mark."""
+    """Returns how many entries are completely before a mark."""
     end = (mark.transactions, mark.events)
     return bisect.bisect_right(entries, end, key=lambda entry: (entry.end.transactions, entry.end.events))
 
 
 def without_open(entries: Sequence[Entry], complete: Mark) -> list[Entry]:
-    """Returns the entries up to the last transaction end. An entry that continues after this end is truncated there."""
+    """Returns the entries up to the last end of a transaction. Cuts an entry that continues after it."""
     kept = list(entries)
     while kept and kept[-1].start >= complete:
         kept.pop()
@@ -179,7 +179,7 @@ def without_open(entries: Sequence[Entry], complete: Mark) -> list[Entry]:
 
 
 def spilled_in(entries: Sequence[Entry]) -> tuple[int, int]:
-    """Returns the number of spilled row events in the entries, and their bytes."""
+    """Returns how many row events and bytes of the entries are spilled."""
     spilled = [entry for entry in entries if isinstance(entry.content, SpilledBlock)]
     events = sum(entry.end.events - entry.start.events for entry in spilled)
     return events, sum(entry.end.bytes - entry.start.bytes for entry in spilled)

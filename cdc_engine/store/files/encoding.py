@@ -1,7 +1,6 @@
-"""Encodes and decodes a block as a record of the event files: JSON for the values that occur once per block, and the raw bytes of its
-arrays.
+"""Encodes and decodes a block as a record of the event files: JSON for values that occur once per block, and raw bytes for its arrays.
 
-Used by `log` and `reader`. Many blocks share table versions and GTID sources, which have their own records (`names`).
+Used by `log` and `reader`. Table versions and GTID sources are shared by many blocks, so they have their own records (`names`).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ ARRAYS: Mapping[str, npt.DTypeLike] = {
     "open_frame": FRAME,
     **QUERY_ARRAYS,
 }
-# The number of fields in the first version of a frame, without the logical clock. Records without "frame_fields" have this version.
+# How many fields a frame had in the first format, which had no logical clock. A record without "frame_fields" has this format.
 FIRST_FRAME_FIELDS = 9
 FRAMES = [name for name, dtype in ARRAYS.items() if dtype is FRAME]
 ONE_A_BLOCK = ("epoch", "file", "server_uuid", "start_gtid_set", "file_created")
@@ -47,8 +46,8 @@ ONE_A_BLOCK = ("epoch", "file", "server_uuid", "start_gtid_set", "file_created")
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """The table versions and GTID sources to which blocks refer by index. When a block needs others, the segment gets a record with the
-    added ones, or with all of them if the earlier ones no longer apply.
+    """The table versions and GTID sources to which blocks refer by index. If a block needs others, the segment gets a record with those
+    that were added, or with all if the earlier ones no longer apply.
     """
 
     tables: Sequence[TableVersion] = ()
@@ -60,9 +59,8 @@ NO_NAMES = Names()
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """How many transactions, events and bytes a block adds to a `Mark`.
-
-    `whole`: those up to the end of the block's last complete transaction. `all`: these and those of the open transaction after it.
+    """What a block adds to a `Mark`. `whole` counts up to the end of the block's last complete transaction. `all` also counts the open
+    transaction after it.
     """
 
     whole: Mark
@@ -79,12 +77,12 @@ class Counts:
 
 
 def arrays_of(block: Block) -> list[npt.NDArray[Any]]:
-    """Returns the block's arrays in the order of ARRAYS, contiguous and with the types that ARRAYS defines."""
+    """Returns the block's arrays in the order of ARRAYS, contiguous and with the types in ARRAYS."""
     return [np.ascontiguousarray(getattr(block, name), dtype) for name, dtype in ARRAYS.items()]
 
 
 def described(block: Block) -> dict[str, Any]:
-    """Returns all values of a block except its arrays and names. `end`: the offset after its last transaction, -1 without one."""
+    """Returns all values of a block except its arrays and names. `end` is the offset after its last transaction, or -1 if it ends none."""
     counts = Counts.of(block)
     record: dict[str, Any] = {name: getattr(block, name) for name in ONE_A_BLOCK}
     record["sizes"] = [len(block.buffer), block.event_count, block.transaction_count, len(block.open_frame)]
@@ -100,7 +98,7 @@ def described(block: Block) -> dict[str, Any]:
 
 
 def empty_arrays(record: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    """Returns empty arrays with the sizes and types of a described block's arrays."""
+    """Returns empty arrays for a block that `described` described, with the right sizes and types."""
     buffer_bytes, events, transactions, frames = record["sizes"]
     lengths = {
         "buffer": buffer_bytes,
@@ -115,7 +113,7 @@ def empty_arrays(record: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
 
 
 def block_of(record: Mapping[str, Any], arrays: Mapping[str, Any], names: Names) -> Block:
-    """Creates the block from its description and its arrays."""
+    """Makes the block of a description, its arrays and its names."""
     one: dict[str, Any] = {name: record[name] for name in ONE_A_BLOCK}
     source, number = record.get("open_gtid", NO_GTID)
     whole: dict[str, Any] = {**arrays, **{name: _whole_frames(arrays[name]) for name in FRAMES}}
@@ -131,7 +129,7 @@ def block_of(record: Mapping[str, Any], arrays: Mapping[str, Any], names: Names)
 
 
 def _whole_frames(frames: Frames) -> Frames:
-    """Returns frames with all fields of FRAME. A field that an earlier version did not write is -1."""
+    """Returns frames with all fields of FRAME. Fields that an earlier version did not write are -1."""
     if frames.dtype == FRAME:
         return frames
     whole = np.full(len(frames), -1, np.int64).astype(FRAME)
@@ -141,12 +139,12 @@ def _whole_frames(frames: Frames) -> Frames:
 
 
 def text_of(record: Mapping[str, Any]) -> bytes:
-    """Returns a record as JSON in ASCII. JSON escapes preserve the bytes of a name that is not valid UTF-8 in the source."""
+    """Returns a record as JSON in ASCII. JSON escapes keep the bytes of a name that is not valid UTF-8."""
     return json.dumps(record, default=_plain, separators=(",", ":")).encode("ascii")
 
 
 def names_record(names: Names, before: Names) -> dict[str, Any]:
-    """Returns the entries that `names` has in addition to `before`, or all entries if `names` does not extend `before`."""
+    """Returns a record of what `names` has in addition to `before`. If `names` does not extend `before`, the record has all names."""
     tables, sources = _kept(names.tables, before.tables), _kept(names.gtid_sources, before.gtid_sources)
     return {
         "tables_kept": tables,
@@ -157,14 +155,14 @@ def names_record(names: Names, before: Names) -> dict[str, Any]:
 
 
 def names_of(record: Mapping[str, Any], before: Names) -> Names:
-    """Returns the names that a record of `names_record` describes. `before`: the names before the record."""
+    """Returns the names after a record of `names_record`. `before` are the names before the record."""
     tables = (*before.tables[: record["tables_kept"]], *(_table(each) for each in record["tables"]))
     return Names(tables, (*before.gtid_sources[: record["sources_kept"]], *record["sources"]))
 
 
 def _kept(now: Sequence[object], before: Sequence[object]) -> int:
-    """Returns the number of entries in `before` if `now` begins with all of them, otherwise 0. Compares entries by identity, because the
-    parser appends to one list and keeps its objects.
+    """Returns the number of entries in `before` if `now` begins with all of them, otherwise 0. Compares by identity, because the parser
+    keeps its objects and appends to one list.
     """
     same = len(now) >= len(before) and all(one is other for one, other in zip(now, before, strict=False))
     return len(before) if same else 0

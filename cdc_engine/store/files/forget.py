@@ -1,4 +1,4 @@
-"""Removes stored events that are no longer valid. Used by `log`, `opening`, and operations that invalidate stored events."""
+"""Removes stored events that are no longer valid. Used by `log`, by `opening`, and by operations after which stored events are wrong."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ EVENTS_DIRECTORY, GONE = "events", "events.gone"
 
 
 def forget_events(destination_dir: Path, name: str = EVENTS_DIRECTORY) -> None:
-    """Removes all stored events, even if the process crashes meanwhile. The engine reads them from the source again. Raises
-    StoreFullError.
+    """Removes all stored events, so that the engine reads them from the source again. A crash leaves all of them or none. Raises
+    StoreFullError if the files cannot be removed.
     """
     directory, gone = destination_dir / name, destination_dir / GONE
     try:
@@ -27,7 +27,7 @@ def forget_events(destination_dir: Path, name: str = EVENTS_DIRECTORY) -> None:
 
 
 def store_full(directory: Path, error: OSError) -> StoreFullError:
-    """Returns the error with a message for the operator."""
+    """Returns a StoreFullError that tells the operator what to do."""
     return StoreFullError(
         f"events could not be stored in {directory} ({error.strerror or error}): free space in that folder or "
         "correct its permissions; no change is lost, and the stream then continues from the last stored "

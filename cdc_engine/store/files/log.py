@@ -1,8 +1,8 @@
-"""Manages the event files of one destination as one log. The parser's thread appends under the store's lock; any number of readers read.
+"""Manages the event files of one destination as one log. The parser's thread appends, under the store's lock. Any number of readers read.
 
-After a crash of the process, the log has everything that was appended. After a power failure, it lacks at most the last second: a segment
-is synced when the next one begins, and at least every SYNC_SECONDS while blocks are put. The engine reads the missing blocks from the
-source again, from the log's end. Each start begins a new segment, so nothing is written after an incomplete record.
+If the process crashes, nothing that was appended is lost. A power failure can lose the last second, which the engine reads from the source
+again: a segment is synced when the next one begins, and at least every SYNC_SECONDS while blocks are put. Each start begins a new segment,
+so that nothing is written after an incomplete record.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ log = structlog.get_logger()
 
 
 class EventLog:
-    """The log. `ledger_id`, `filters`: written into each segment. `segment_bytes`: at this size a new segment begins, between two
-    transactions.
+    """The log of one destination. Each segment records `ledger_id` and `filters`. When a segment has `segment_bytes`, the next one begins
+    after the current transaction.
     """
 
     def __init__(self, directory: Path, *, ledger_id: str, filters: str, segment_bytes: int) -> None:
@@ -52,16 +52,16 @@ class EventLog:
         self._segment_bytes = segment_bytes
         self._segments: tuple[Segment, ...] = ()
         self._file: SegmentFile | None = None
-        self._log_offset: LogOffset | None = None  # The offset of the next record.
-        self._last: Block | None = None  # The last block that ends a transaction, without its buffer.
+        self._log_offset: LogOffset | None = None  # Where the next record is written.
+        self._last: Block | None = None  # The last block that ends a transaction. Its buffer is removed.
         self._names: tuple[object, int, object, int] = (None, 0, None, 0)
         self._drops, self._synced_at, self._unsynced = False, time.monotonic(), False
 
     def begin(self, start: Position) -> None:
-        """Removes all records, even if the process crashes meanwhile. The next append begins at `start`. Raises StoreFullError."""
+        """Removes all records. The next append begins at `start`. A crash leaves all old records or none. Raises StoreFullError."""
         try:
             forget_events(self.directory.parent, self.directory.name)
-            # Skip one number, so that a reader of the old segments does not continue with the new one.
+            # One number is skipped, so that a reader of the old segments does not continue in the new one.
             number = self._segments[-1].number + 2 if self._segments else 1
             self._segments, self._last, self._drops = (), None, False
             self._roll(start, Mark(), number, 0)
@@ -69,9 +69,10 @@ class EventLog:
             raise store_full(self.directory, error) from error
 
     def open(self) -> bool:
-        """Opens the files of an earlier process. Returns whether there are any. An incomplete end is logged and ignored.
+        """Opens the files of an earlier process. Returns whether there are any. If the end is incomplete, logs that and leaves it out.
+        Call `go_on` before the first append.
 
-        Call `go_on` before the first append. Raises StoreDamagedError, StoreFullError.
+        Raises StoreDamagedError if a file cannot be read, and StoreFullError after an I/O error.
         """
         shutil.rmtree(self.directory.with_name(GONE), ignore_errors=True)
         try:
@@ -85,7 +86,7 @@ class EventLog:
         return True
 
     def go_on(self) -> None:
-        """Begins a new segment for appends, after the existing ones. Raises StoreFullError."""
+        """Begins a new segment after those that `open` found, so that the log can be appended to. Raises StoreFullError."""
         newest, at = self._segments[-1], self._at
         try:
             if newest.size > newest.first:
@@ -98,7 +99,7 @@ class EventLog:
             raise store_full(self.directory, error) from error
 
     def append(self, block: Block) -> StoredBlock:
-        """Appends a block and returns its location. After a StoreFullError the log is unchanged, and the next append overwrites the
+        """Appends a block, and returns where it is stored. After a StoreFullError the log is unchanged: the next append overwrites the
         incomplete record.
         """
         at, segment = self._at, self._at.segment
@@ -124,7 +125,9 @@ class EventLog:
         return StoredBlock(file, where, self._at.offset, self._at.names)
 
     def drop_open(self) -> None:
-        """Drops the open transaction. The next append records the drop; after a crash, an open transaction is ignored anyway."""
+        """Drops the open transaction. The next append writes a record of it. None is needed after a crash, because an open transaction is
+        ignored then.
+        """
         self._drops = self._drops or self._at.mark != self._at.complete
 
     def sync(self) -> None:
@@ -139,10 +142,10 @@ class EventLog:
             raise
 
     def sync_if_due(self) -> None:
-        """Syncs if the segment is full or the last sync was SYNC_SECONDS ago. Any thread may call it without the store's lock. Raises
+        """Syncs if the segment is full, or if the last sync was SYNC_SECONDS ago. Any thread may call it, without the store's lock. Raises
         StoreFullError.
         """
-        # Sync a full segment now, because the next block begins a new segment and would have to wait for the sync.
+        # The next block begins a new segment and would wait for the sync of this one, so sync a full segment now.
         spent = self._at.segment.size >= self._segment_bytes
         if self._unsynced and (spent or time.monotonic() - self._synced_at >= SYNC_SECONDS):
             try:
@@ -151,7 +154,7 @@ class EventLog:
                 raise store_full(self.directory, error) from error
 
     def trim(self, acked: Key, bytes_max: int) -> None:
-        """Removes the oldest segments whose blocks are all acked, as long as the files have more than `bytes_max` bytes."""
+        """Removes the oldest segments while the files have more than `bytes_max` bytes, if all their blocks are acked."""
         before, segments = len(self._segments), list(self._segments)
         while len(segments) > 1 and segments[1].key <= acked and sum(each.size for each in segments) > bytes_max:
             segments.pop(0).path.unlink(missing_ok=True)
@@ -160,7 +163,7 @@ class EventLog:
             sync(self.directory)
 
     def trim_read(self, reader: LogReader) -> bool:
-        """Removes the segments that a reader has passed. Returns whether it removed any."""
+        """Removes the segments that a reader has read. Returns whether it removed any."""
         kept = tuple(each for each in self._segments if each.number >= reader.log_offset.segment.number)
         gone = self._segments[: len(self._segments) - len(kept)]
         for each in gone:
@@ -170,12 +173,12 @@ class EventLog:
 
     @property
     def has_dropped(self) -> bool:
-        """Whether the open transaction was dropped, and the log does not record this yet. The next append does."""
+        """Whether the open transaction was dropped, and no record says so yet. The next append writes the record."""
         return self._drops
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log has no records after its beginning."""
+        """Whether the log has no records."""
         return len(self._segments) == 1 and self._segments[0].size == self._segments[0].first
 
     @property
@@ -202,11 +205,11 @@ class EventLog:
 
     @property
     def mark(self) -> Mark:
-        """The mark after all appended blocks, without a dropped open transaction."""
+        """The mark after all appended blocks. A dropped open transaction does not count."""
         return self._at.complete if self._drops else self._at.mark
 
     def after(self, segment: Segment) -> Segment | None:
-        """Implements `reader.Segments`: returns the next segment."""
+        """Returns the segment after another one (`reader.Segments`)."""
         segments = self._segments
         index = segment.number + 1 - segments[0].number
         if index < 0:
@@ -221,9 +224,8 @@ class EventLog:
         return dataclasses.replace(self._at)
 
     def reader_at(self, position: Position) -> tuple[LogReader, Position] | None:
-        """Returns a reader for the blocks after a position, and the end of the log's last transaction up to that position.
-
-        Returns None if the log begins after the position or ends before it. Raises StoreDamagedError.
+        """Returns a reader of the blocks after a position, and the end of the last transaction in the log that is not after the position.
+        Returns None if the position is not in the log. Raises StoreDamagedError.
         """
         key = key_of(position)
         segments = [each for each in self._segments if each.key <= key]
@@ -242,13 +244,13 @@ class EventLog:
 
     @property
     def _where(self) -> tuple[SegmentFile, Where]:
-        """The file and the offset of the next record."""
+        """Where the next record is written: the file, and the offset in it."""
         if self._file is None:
             raise RuntimeError("the log was neither begun nor opened")
         return self._file, Where(self._file.descriptor, self._at.offset, self._at.seed)
 
     def _passed(self, head: RecordHeader) -> None:
-        """Moves the write offset past a record that was written."""
+        """Moves the write offset behind a record."""
         self._log_offset = self._at.behind(head)
         self._log_offset.segment.size = self._log_offset.offset
         self._unsynced = True
@@ -272,10 +274,10 @@ class EventLog:
         self._names = (None, 0, None, 0)
 
     def _take_up(self, newest: Segment) -> None:
-        """Reads the newest segment up to the end of its last complete transaction that is readable."""
+        """Continues with the newest segment, up to the end of its last complete transaction that can be read."""
         reader, size = LogReader(self, LogOffset.beginning(newest)), newest.size
         last: Block | None = None
-        end = reader.log_offset  # The end of the last complete transaction.
+        end = reader.log_offset  # The end of the last complete transaction so far.
         try:
             while (found := reader.next()) is not None:
                 if found is not DROPPED and found.transaction_count:
@@ -295,8 +297,8 @@ class EventLog:
 
 
 def _whole_segments(directory: Path) -> list[Segment]:
-    """Returns the newest segments that follow each other without a gap. The size of each segment but the newest is the one that its
-    successor records.
+    """Returns the newest segments without a gap between their numbers. The size of each segment is the one that the next segment recorded.
+    The newest has the size of its file.
     """
     found: list[Segment] = []
     for number in reversed(numbers_in(directory) if directory.is_dir() else []):

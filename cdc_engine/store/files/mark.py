@@ -1,4 +1,4 @@
-"""Counts the transactions, events and bytes of a store before a point."""
+"""Counts the transactions, events and bytes before a point of a store."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Mark:
-    """A point in the store, as counts since the store was created: how many complete transactions, row events, and bytes of row events
-    precede it.
+    """A point in the store: how many complete transactions, row events, and bytes of row events precede it. Counts from the creation of
+    the store.
     """
 
     transactions: int = 0

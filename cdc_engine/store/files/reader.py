@@ -1,8 +1,8 @@
-"""Reads the blocks of an `EventLog` in order, for the store's own ring and for consumers that are behind. Only one thread at a time may use
-a reader.
+"""Reads the blocks of an `EventLog` in order, for the store's ring and for consumers that are behind. A reader may be used by one thread
+at a time.
 
-The files also contain blocks that were put and then dropped after a lost connection. After `DROPPED`, the caller must drop the open
-transaction.
+The files also have blocks that were put and then dropped, because the connection was lost. When the reader returns DROPPED, the caller
+must drop the open transaction.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sluice.cdc_engine.store.window.positions import Key
 
 
 class DroppedTransaction(enum.Enum):
-    """A result of `next` that is not a block. DROPPED: the open transaction was dropped."""
+    """What `next` returns if it is not a block. DROPPED: the open transaction was dropped."""
 
     DROPPED = "dropped"
 
@@ -47,16 +47,16 @@ DROPPED = DroppedTransaction.DROPPED
 
 
 class Segments(Protocol):
-    """The segments in which a reader finds the next segment."""
+    """The segments of a log, in which a reader moves forward."""
 
     def after(self, segment: Segment) -> Segment | None:
-        """Returns the next segment, or None if it does not exist yet. Raises FileNotFoundError if it was removed."""
+        """Returns the next segment, or None if there is none yet. Raises FileNotFoundError if it was removed."""
 
 
 @dataclasses.dataclass
 class LogOffset:
-    """An offset between two records. `mark`: the point in the store. `complete`: the mark of the last transaction end. `seed`: the checksum
-    of the previous record.
+    """An offset between two records. `mark` is the point in the store there, and `complete` the mark at the last end of a transaction.
+    `seed` is the checksum of the previous record.
     """
 
     segment: Segment
@@ -65,14 +65,14 @@ class LogOffset:
     mark: Mark
     complete: Mark
     names: Names = NO_NAMES
-    pending: Block | None = None  # The part of the record before this offset that is still to be returned.
+    pending: Block | None = None  # The part of the record before this offset that was not returned yet.
 
     @classmethod
     def beginning(cls, segment: Segment) -> LogOffset:
         return cls(segment, segment.first, segment.seed, segment.mark, segment.mark)
 
     def passed(self, record: dict[str, Any], head: RecordHeader) -> LogOffset:
-        """Returns the offset after a block that is skipped."""
+        """Returns the offset behind a block that is skipped."""
         complete = _plus(self.mark, Mark(*record["whole"])) if record["sizes"][2] else self.complete
         mark = _plus(self.mark, Mark(*record["all"]))
         return dataclasses.replace(self, mark=mark, complete=complete, pending=None).behind(head)
@@ -82,8 +82,8 @@ class LogOffset:
 
 
 class LogReader:
-    """Reads from `log_offset` on, and verifies all records that it returns. `stored`: the location of the block that `next` returned last;
-    None if `next` returned only the rest of a block.
+    """Reads records from `log_offset` on, and verifies each that it returns. `stored` is where the last returned block is stored, or None
+    if only the rest of a block was returned.
     """
 
     def __init__(self, segments: Segments, log_offset: LogOffset) -> None:
@@ -93,22 +93,22 @@ class LogReader:
 
     @property
     def at_end(self) -> bool:
-        """Whether the log currently has no record after the reader."""
+        """Whether no record follows the reader now."""
         if self.log_offset.pending is not None:
             return False
-        # Query the next segment before the size: a segment with a successor no longer grows.
+        # Ask for the next segment before the size, because a segment no longer grows when it has a next one.
         following = self._segments.after(self.log_offset.segment)
         return following is None and self.log_offset.offset >= self.log_offset.segment.size
 
     def go_to(self, log_offset: LogOffset) -> None:
         if log_offset.segment is not self.log_offset.segment:
-            # Both attributes keep the old segment's file open, which would use disk space even after the file is removed.
+            # These two keep the old segment's file open. The file would use disk space even after it is removed.
             self._file = self.stored = None
         self.log_offset = log_offset
 
     def next(self) -> Block | DroppedTransaction | None:
-        """Returns the next block, DROPPED, or None at the end. Raises StoreDamagedError, or FileNotFoundError if the segment was removed
-        meanwhile.
+        """Returns the next block, or DROPPED, or None at the end. Raises StoreDamagedError if the record is damaged, and FileNotFoundError
+        if the segment was removed.
         """
         if self.log_offset.pending is not None:
             block, self.log_offset = self.log_offset.pending, dataclasses.replace(self.log_offset, pending=None)
@@ -128,8 +128,8 @@ class LogReader:
                 return None
 
     def find(self, key: Key) -> Position:
-        """Moves past the content up to the position `key` in this segment. Returns the last transaction end at or before that position."""
-        last: LogOffset | None = None  # The offset of the last block that ends at or before `key`.
+        """Moves to the position `key` in this segment. Returns the last end of a transaction that is not after `key`."""
+        last: LogOffset | None = None  # Before the last block that ends at or before `key`.
         for at, record in self._blocks(self.log_offset):
             end = (record["epoch"], file_number(record["file"]), record["end"])
             if record["end"] < 0:
@@ -179,9 +179,7 @@ class LogReader:
     # ── the search ──
 
     def _blocks(self, log_offset: LogOffset) -> Iterator[tuple[LogOffset, dict[str, Any]]]:
-        """Yields the blocks of the segment from `log_offset` on: the offset before each block, and its JSON record. Does not verify
-        checksums.
-        """
+        """Yields the offset and the JSON record of each block in the segment, from `log_offset` on. Does not verify checksums."""
         at = log_offset
         while at.offset < at.segment.size:
             try:
@@ -201,9 +199,7 @@ class LogReader:
                 raise damaged(at.segment.path, at.offset, error) from error
 
     def _within(self, key: Key, last: LogOffset | None) -> Position:
-        """Moves to the position `key` within the next block, which ends after `key`. `last`: the offset of the last block that ends at or
-        before `key`.
-        """
+        """Moves to the position `key` within the next block, which ends after `key`. `last` is the offset of the block before it."""
         before = copy.copy(self.log_offset)
         block = self._record()
         if not isinstance(block, Block):
@@ -220,7 +216,7 @@ class LogReader:
         return end_position(block, ended - 1)
 
     def _tail_of(self, last: LogOffset) -> Position:
-        """Moves to the end of the last transaction in the block at `last`."""
+        """Moves to the end of the last transaction in the block at `last`, and returns it."""
         self.go_to(copy.copy(last))
         block = self._record()
         if not isinstance(block, Block):

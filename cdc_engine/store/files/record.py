@@ -1,8 +1,7 @@
-"""Reads and writes the records of an event file. Each record has its lengths and a checksum that continues the checksum of the previous
+"""Reads and writes the records of an event file. Each record has its lengths, and a checksum that continues the checksum of the previous
 record.
 
-A record that is incomplete, changed, or left over from an earlier use of the file breaks the chain of checksums, and is not accepted as a
-record.
+So a record is refused if it is incomplete, changed, or a remainder of an earlier use of the file.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ HEAD = struct.Struct("<4sIIQI")  # Mark, kind, number of bytes of the text and o
 MARK = b"SLE1"
 SEGMENT, NAMES, BLOCK, DROP = 1, 2, 3, 4
 TEXT_BYTES_MAX = 1 << 30
-CHECK_BYTES = 1 << 20  # The number of bytes per read while a record is verified.
+CHECK_BYTES = 1 << 20  # How many bytes are read at once to verify a record.
 CALL_BYTES_MAX = 1 << 30  # The most bytes per system call. Linux transfers at most 2 GiB - 4 KiB.
 
 Arrays = Sequence[npt.NDArray[Any]]
@@ -30,7 +29,7 @@ Arrays = Sequence[npt.NDArray[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Where:
-    """The place of a record: an open file, the record's offset in it, and the checksum of the previous record (`seed`)."""
+    """Where a record is: an open file, the offset in it, and the checksum of the previous record (`seed`)."""
 
     descriptor: int
     offset: int
@@ -43,7 +42,7 @@ class TornError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class RecordHeader:
-    """The header of a record. `checksum`: covers kind, lengths and content, and continues the previous record's checksum."""
+    """The header of a record. `checksum` covers kind, lengths and content, and continues the checksum of the previous record."""
 
     kind: int
     text_bytes: int
@@ -68,7 +67,7 @@ def write_record(at: Where, kind: int, text: bytes, arrays: Arrays) -> RecordHea
 
 
 def read_head(at: Where, end: int) -> RecordHeader:
-    """Reads the header of a record, which must end at or before the byte `end`. Raises TornError, OSError."""
+    """Reads the header of a record that must end at or before the byte `end`. Raises TornError if there is no such record, and OSError."""
     offset = at.offset
     found = os.pread(at.descriptor, HEAD.size, offset)
     if len(found) < HEAD.size or found[:4] != MARK:
@@ -83,7 +82,7 @@ def read_head(at: Where, end: int) -> RecordHeader:
 
 
 def read_text(at: Where, head: RecordHeader) -> tuple[dict[str, Any], bytes]:
-    """Returns the record's JSON, unverified, and its bytes. Raises TornError, OSError."""
+    """Returns the JSON of a record, and its bytes. Does not verify the checksum. Raises TornError if the text is not JSON, and OSError."""
     text = os.pread(at.descriptor, head.text_bytes, at.offset + HEAD.size)
     try:
         found = json.loads(text) if text else {}
@@ -93,7 +92,7 @@ def read_text(at: Where, head: RecordHeader) -> tuple[dict[str, Any], bytes]:
 
 
 def read_arrays(at: Where, head: RecordHeader, text: bytes, arrays: Arrays) -> None:
-    """Fills the arrays and verifies the whole record. Raises TornError, OSError."""
+    """Fills the arrays from a record, and verifies the whole record. Raises TornError if it is damaged, and OSError."""
     if sum(array.nbytes for array in arrays) != head.array_bytes:
         raise TornError(
             f"the record at byte {at.offset} has {head.array_bytes} bytes of arrays, which differs from its description"
@@ -113,7 +112,7 @@ def read_arrays(at: Where, head: RecordHeader, text: bytes, arrays: Arrays) -> N
 
 
 def verify(at: Where, head: RecordHeader) -> None:
-    """Raises TornError if the record's checksum does not match its content."""
+    """Raises TornError if the content of a record does not match its checksum."""
     checksum = _seeded(head.kind, head.text_bytes, head.array_bytes, at.seed)
     offset, end = at.offset + HEAD.size, at.offset + head.size
     while offset < end:

@@ -1,8 +1,7 @@
-"""Creates, reads and removes event files. The first record of a file describes it, and blocks follow. `log` writes the blocks, `reader`
-reads them.
+"""Creates, reads and removes event files. The first record of a file describes it. Blocks follow, which `log` writes and `reader` reads.
 
-A segment begins between two transactions, and records how many bytes of the previous segment are valid. The bytes after that are an
-incomplete record after a crash, a transaction that never ended, or writes of a process that had lost the destination.
+A segment begins between two transactions. It records how many bytes of the previous segment are valid. What follows these bytes is an
+incomplete record after a crash, a transaction that never ended, or something that a process wrote after it had lost the destination.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ SUFFIX, FORMAT = ".events", 1
 
 @dataclasses.dataclass(eq=False)
 class Segment:
-    """A segment and its valid part. `start`: the position between transactions at which it begins. `mark`: the mark at its beginning.
-    `before_bytes`: the number of valid bytes of the previous segment. `first`: the offset of its blocks, after a first record with the
-    checksum `seed`. `size`: the number of its valid bytes.
+    """A segment and its valid part. It begins at the position `start`, between two transactions, with the mark `mark`. `before_bytes` and
+    `size` are the valid bytes of the previous segment and of this one. Blocks begin at the offset `first`, after the first record, which
+    has the checksum `seed`.
     """
 
     path: Path
@@ -62,8 +61,8 @@ def path_of(directory: Path, number: int) -> Path:
 
 
 def numbers_in(directory: Path) -> list[int]:
-    """Returns the numbers of the segments in a directory, ascending. Raises StoreDamagedError if another file has the suffix of a
-    segment.
+    """Returns the numbers of the segments in a directory, ascending. Raises StoreDamagedError if another file has the
+    suffix of segments.
     """
     try:
         return sorted(int(path.name.removesuffix(SUFFIX)) for path in directory.glob(f"*{SUFFIX}"))
@@ -74,7 +73,7 @@ def numbers_in(directory: Path) -> list[int]:
 
 
 class SegmentFile:
-    """An open file descriptor, which is closed when no object uses it any more."""
+    """An open file descriptor. It is closed when no object uses it."""
 
     def __init__(self, path: Path, flags: int) -> None:
         self.path = path
@@ -83,7 +82,7 @@ class SegmentFile:
 
 
 def make_segment(directory: Path, segment: Segment) -> tuple[SegmentFile, Segment]:
-    """Creates a segment with its first record, and syncs both to disk. If it raises OSError, the file does not exist."""
+    """Creates a segment with its first record, and syncs the file and its directory. If it raises OSError, the file does not exist."""
     make_folder(directory)
     record: dict[str, Any] = {
         "format": FORMAT,
@@ -106,8 +105,8 @@ def make_segment(directory: Path, segment: Segment) -> tuple[SegmentFile, Segmen
 
 
 def read_segment(path: Path, number: int) -> Segment:
-    """Reads a segment's first record. `size` is the size of the whole file. Raises TornError if the record is incomplete, StoreDamagedError
-    if another version wrote the file, OSError.
+    """Reads the first record of a segment. `size` is the size of the whole file. Raises TornError if the record is incomplete,
+    StoreDamagedError if the file has another format, and OSError.
     """
     file = SegmentFile(path, os.O_RDONLY)
     size = os.fstat(file.descriptor).st_size

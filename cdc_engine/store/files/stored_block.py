@@ -1,6 +1,6 @@
-"""Locates a block in a file that `log` or `spill` wrote. The block is read and verified only when it is needed.
+"""Describes where a block is in a file that `log` or `spill` wrote, so that it is read and verified only when it is needed.
 
-A `StoredBlock` keeps its file open, so the block stays readable after the file is removed.
+A `StoredBlock` keeps its file open, so the block can be read even after the file is removed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ from sluice.cdc_engine.store.files.record import (
 )
 from sluice.cdc_engine.store.files.segment import SegmentFile
 
-UNREADABLE = (TornError, OSError, KeyError, TypeError, ValueError)  # Reading a damaged record raises one of these.
+UNREADABLE = (TornError, OSError, KeyError, TypeError, ValueError)  # The errors of reading a damaged record.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoredBlock:
-    """The location of a block: its record begins at `at` and ends before the byte `end`. `names`: the names to which the block refers by
-    index.
-    """
+    """Where a block is: its record begins at `at`, and ends before the byte `end`. The block refers to `names` by index."""
 
     file: SegmentFile
     at: Where
@@ -46,12 +44,12 @@ class StoredBlock:
 
 
 def write_block(at: Where, block: Block) -> RecordHeader:
-    """Writes the record of a block, without its names. After an OSError, the file may contain a part of the record."""
+    """Writes a block as a record, without its names. After an OSError, the file may have a part of the record."""
     return write_record(at, BLOCK, text_of(described(block)), arrays_of(block))
 
 
 def read_block(at: Where, head: RecordHeader, names: Names) -> Block:
-    """Reads and verifies the record of a block. Raises one of UNREADABLE."""
+    """Reads a block from its record, and verifies the record. Raises one of UNREADABLE if the record is damaged."""
     record, text = read_text(at, head)
     arrays = empty_arrays(record)
     read_arrays(at, head, text, list(arrays.values()))
@@ -59,7 +57,7 @@ def read_block(at: Where, head: RecordHeader, names: Names) -> Block:
 
 
 def damaged(path: Path, offset: int, error: Exception) -> StoreDamagedError:
-    """Returns the error with a message for the operator."""
+    """Returns a StoreDamagedError that tells the operator what to do."""
     return StoreDamagedError(
         f"{path} cannot be read at byte {offset} ({error}): stop the engine, remove the folder {path.parent}, "
         "and start the engine, which reads the changes that are not merged from the source again. If the "

@@ -1,9 +1,10 @@
-"""Defines a reader's position in a window, and the result of a read: positions, parts of blocks, and the arithmetic between them. Pure.
+"""Defines positions in a window and the result of a read, with the arithmetic between positions and parts of blocks. Pure.
 
-A window counts transactions and captured row events since it began, and a `Spot` is such a count. A `WindowPosition` is the same position
-in a form that another window, or another process, can use: the end of a transaction, and the number of row events after it that were read.
-The executed set is part of the position: two streams that were requested by GTID set omit different transactions, so one offset can be two
-positions.
+A window counts transactions and captured row events since it began. A `Spot` is such a count. A `WindowPosition` says the same in a form
+that another window or process can use: the end of a transaction, and how many row events after it were read.
+
+A position includes its executed set. Two streams that were requested by GTID set leave out different transactions, so one offset can be
+two positions.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from sluice.cdc_engine.contracts import Block, Int64s
 from sluice.cdc_engine.position import Position, file_number, order_key
 
 Key = tuple[int, int, int]
-FRAME_ENTRIES = 2  # A consumer gets one entry for a transaction's beginning and one for its end.
+FRAME_ENTRIES = 2  # A consumer gets one entry for the beginning of a transaction and one for its end.
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Spot:
-    """A point in the window, as two counts since the window began: the transactions that end before it, and the row events before it."""
+    """A point in the window: how many transactions end before it, and how many row events are before it. Counts from the beginning of the
+    window.
+    """
 
     transactions: int = 0
     events: int = 0
@@ -34,8 +37,8 @@ class Spot:
 class WindowPosition:
     """A position within a transaction: after the first `events` captured row events of the transaction that follows `position`.
 
-    `begun`: that transaction, identified as by `open_after`, because another server may have another transaction there; None if `events` is
-    0. `last`: the binlog offset of the last of these row events, which verifies the count; 0 if unknown.
+    `begun` identifies that transaction as `open_after` does, because another server may have another transaction there. It is None if
+    `events` is 0. `last` is the binlog offset of the last of these row events, which verifies the count, or 0 if it is unknown.
     """
 
     position: Position
@@ -46,8 +49,8 @@ class WindowPosition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowPiece:
-    """A part of a block: the row events [first_event, last_event), and the ends of the transactions [first_transaction,
-    last_transaction).
+    """A part of a block: the row events [first_event, last_event), and the transactions [first_transaction, last_transaction) that end in
+    it.
     """
 
     block: Block
@@ -59,10 +62,10 @@ class WindowPiece:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowReading:
-    """The content between two positions, in order. `pieces`: empty if there is no content. `end`: where the next reading begins.
+    """What was read between two positions, in order. `pieces` is empty if there was nothing. The next read begins at `end`.
 
-    `restarted`: the position now has another transaction than the one that the reader has partly read; the content begins with the first
-    row event of the other transaction. `in_time`: False if the requested number of bytes did not arrive in time.
+    If `restarted`, the reader had read a part of a transaction, and another transaction is there now; the pieces begin with that one.
+    `in_time` is False if the requested number of bytes did not arrive in time.
     """
 
     pieces: tuple[WindowPiece, ...]
@@ -73,12 +76,12 @@ class WindowReading:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowBlock:
-    """A block in a window. `start`: the spot before the block. `end_key`: the key of the last transaction end in or before the block.
-    `open`: the transaction that the block continues; None if the block begins with a new one.
+    """A block in a window. `start` is the spot before it. `end_key` is the key of the last end of a transaction in the block or before it.
+    `open` is the transaction that the block continues, or None if it begins with a new one.
 
-    `bytes_start`: bytes of the window's row events before this block. `bytes_before`: bytes of this block's row events before each one and
-    at the end (int64, one more than the number of events). A statement within a transaction counts as one row event, because the position
-    after it must differ from the position before it.
+    `bytes_start` counts the bytes of the window's row events before this block. `bytes_before` counts the bytes of this block's row events
+    before each of them, and at the end (int64, one more than there are events). A statement within a transaction counts as one row event,
+    because the positions before and after it must differ.
     """
 
     block: Block
@@ -99,7 +102,7 @@ class WindowBlock:
 
     @property
     def last_end(self) -> Spot:
-        """The spot after the end of the block's last transaction. The block must have a transaction end."""
+        """The spot after the last transaction that ends in the block. At least one must end in it."""
         events = self.start.events + int(self.block.transaction_events[-1])
         return Spot(self.start.transactions + self.block.transaction_count, events)
 
@@ -112,13 +115,13 @@ class WindowBlock:
         return self.bytes_start + self.size_bytes
 
     def without_bytes(self) -> WindowBlock:
-        """Returns the block without its buffer, for readers that need only positions."""
+        """Returns the block without its buffer, for readers that only need positions."""
         return dataclasses.replace(self, block=dataclasses.replace(self.block, buffer=np.zeros(0, np.uint8)))
 
 
 def kept(block: Block, start: Spot, key: Key, begun: Key | None, bytes_start: int = 0) -> WindowBlock:
-    """Returns a block as the window block that follows the spot `start`. `key`: the key of the last transaction end before it. `begun`: the
-    transaction that is open at `start`. `bytes_start`: as in WindowBlock.
+    """Returns a block as the one that follows the spot `start` in a window. `key` is the key of the last end of a transaction before it.
+    `begun` is the transaction that is open at `start`. `bytes_start` is as in `WindowBlock`.
     """
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_bytes, dtype=np.int64)))
     if block.transaction_count:
@@ -127,14 +130,14 @@ def kept(block: Block, start: Spot, key: Key, begun: Key | None, bytes_start: in
 
 
 def open_after(each: WindowBlock) -> Key | None:
-    """Identifies the transaction that is open at a block's end by its first content; None if none is open."""
+    """Returns the key of the first content of the transaction that is open at the end of a block, which identifies the transaction.
+    Returns None if none is open.
+    """
     return transaction_after(each, each.last_end if each.block.transaction_count else each.start)
 
 
 def last_offset(each: WindowBlock, events: int) -> int:
-    """Returns the binlog offset of the last of the first `events` row events of the window. A statement within a transaction counts as a
-    row event.
-    """
+    """Returns the binlog offset of the row event number `events` of the window. A statement within a transaction counts as a row event."""
     block, event = each.block, events - each.start.events - 1
     if event < block.event_count:
         return int(block.event_position[event])
@@ -142,7 +145,7 @@ def last_offset(each: WindowBlock, events: int) -> int:
 
 
 def ends_before(blocks: Sequence[WindowBlock], ended: Spot, events: int) -> bool:
-    """Returns whether the transaction after `ended` ends in these blocks before the row event number `events` of the window."""
+    """Returns whether the transaction after `ended` ends in these blocks, before the row event number `events` of the window."""
     at = bisect.bisect_right(blocks, ended.transactions, key=lambda each: each.end.transactions)
     if at == len(blocks):
         return False
@@ -151,7 +154,9 @@ def ends_before(blocks: Sequence[WindowBlock], ended: Spot, events: int) -> bool
 
 
 def transaction_after(each: WindowBlock, ended: Spot) -> Key | None:
-    """Identifies the transaction that follows `ended` by its first content in the block; None if the block has no content after `ended`."""
+    """Returns the key of the first content of the transaction that follows `ended`, which identifies the transaction. Returns None if the
+    block has no content after `ended`.
+    """
     block = each.block
     if ended <= each.start and each.open is not None:
         return each.open
@@ -166,8 +171,8 @@ def transaction_after(each: WindowBlock, ended: Spot) -> Key | None:
 
 
 def unseen(block: Block, tail: Key) -> Block | None:
-    """Returns the part of a block after the transaction end `tail`; None if there is none. A block of an open transaction is returned whole
-    or not at all.
+    """Returns the part of a block after `tail`, which is the end of a transaction, or None if nothing is after it. A block of an open
+    transaction is returned as a whole or not at all.
     """
     file = (block.epoch, file_number(block.file))
     if file != tail[:2]:
@@ -183,12 +188,12 @@ def unseen(block: Block, tail: Key) -> Block | None:
 
 
 def key_of(position: Position) -> Key:
-    """Returns a key for comparing positions of one source."""
+    """Returns a key by which positions of one source are compared."""
     return position.epoch, file_number(position.file) if position.file else 0, position.offset
 
 
 def transaction_at(blocks: Sequence[WindowBlock], key: Key) -> Spot | None:
-    """Returns the spot after the transaction that ends exactly at a key, or None."""
+    """Returns the spot after the transaction that ends exactly at a key, or None if none does."""
     at = bisect.bisect_left(blocks, key, key=lambda each: each.end_key)
     if at == len(blocks) or not blocks[at].block.transaction_count:
         return None
@@ -201,7 +206,7 @@ def transaction_at(blocks: Sequence[WindowBlock], key: Key) -> Spot | None:
 
 
 def position_at(blocks: Sequence[WindowBlock], spot: Spot) -> WindowPosition:
-    """Returns the position of a spot, which must be after a transaction end in these blocks."""
+    """Returns the position of a spot. The spot must follow the end of a transaction in these blocks."""
     each = blocks[bisect.bisect_left(blocks, spot.transactions, key=lambda each: each.end.transactions)]
     transaction = spot.transactions - each.start.transactions - 1
     ended = each.start.events + int(each.block.transaction_events[transaction])
@@ -209,7 +214,7 @@ def position_at(blocks: Sequence[WindowBlock], spot: Spot) -> WindowPosition:
 
 
 def following(blocks: Sequence[WindowBlock], ended: Spot) -> Key | None:
-    """Identifies the transaction that follows a transaction end; None if these blocks contain none of its content."""
+    """Returns the key that identifies the transaction after `ended`, or None if the blocks have none of its content."""
     found = (
         transaction_after(each, ended)
         for each in blocks[bisect.bisect_right(blocks, ended, key=lambda each: each.end) :]
@@ -220,16 +225,15 @@ def following(blocks: Sequence[WindowBlock], ended: Spot) -> Key | None:
 def cut(
     blocks: Sequence[WindowBlock], begin: Spot, bytes_max: int, entries_max: int, *, isolated: bool = False
 ) -> tuple[tuple[WindowPiece, ...], Spot]:
-    """Returns the content after `begin` within the limits, but at least one row event or transaction, and its end. `entries_max`: the
-    maximum number of entries, as `entries_between` counts them.
+    """Returns the content after `begin` within the limits, and its end. Returns at least one row event or transaction. `entries_max`
+    limits the entries, as `entries_between` counts them.
 
-    The content ends with a transaction if one ends within the limits, otherwise inside a transaction. It also ends before the rename of a
-    table, because other rules may apply to the new name and the reader may have to stop there. `isolated`: a statement that changes tables
-    is returned alone.
+    The content ends with a transaction, if one ends within the limits. It also ends before a table is renamed, because the new name may
+    have other rules, and the reader may have to stop there. With `isolated`, a statement that changes tables is returned alone.
     """
     pieces: list[WindowPiece] = []
     spot, bytes_left, entries_left = begin, bytes_max, entries_max
-    whole: tuple[int, Spot] | None = None  # The number of pieces up to the last transaction end, and its spot.
+    whole: tuple[int, Spot] | None = None  # How many pieces end with the last whole transaction, and the spot there.
     for each in blocks[bisect.bisect_right(blocks, begin, key=lambda each: each.end) :]:
         alone = isolated and bool(each.block.changes)
         if pieces and (alone or any(change.renamed_from for change in each.block.changes)):
@@ -254,12 +258,12 @@ def cut(
 
 
 def entries_between(begin: Spot, end: Spot) -> int:
-    """Returns how many entries a consumer of all tables gets between two spots: one per row event, and two per transaction."""
+    """Returns how many entries a consumer of all tables gets between two spots: one per row event and two per transaction."""
     return end.events - begin.events + FRAME_ENTRIES * (end.transactions - begin.transactions)
 
 
 def _within(each: WindowBlock, spot: Spot, bytes_left: int, entries_left: int, *, first: bool) -> WindowPiece | None:
-    """Returns the part of a block from `spot` on that fits into the limits; None if nothing fits."""
+    """Returns the part of a block from `spot` on that is within the limits, or None if nothing is."""
     block, ends = each.block, each.block.transaction_events
     begin = min(block.event_count, max(0, spot.events - each.start.events))
     ended_before = max(0, spot.transactions - each.start.transactions)
@@ -277,7 +281,7 @@ def _within(each: WindowBlock, spot: Spot, bytes_left: int, entries_left: int, *
             ended = ended_before + whole
             last = int(ends[ended - 1])
         elif not first:
-            return None  # The next reading returns the transaction.
+            return None  # The next read returns this transaction.
         else:
             last = min(following_end, max(begin + 1, min(fits, begin + entries_left - FRAME_ENTRIES)))
             ended = ended_before + int(ended_before < ended and last == following_end)

@@ -1,8 +1,8 @@
-"""Holds the newest blocks of a stream for readers that each have their own position in it.
+"""Keeps the newest blocks of a stream for readers, each at its own position.
 
-The parser's thread puts; readers read from other threads. A window of the live stream never waits: it removes the oldest blocks above its
-limits. If a reader's position was removed, `read` returns None, and the reader must read the source itself. A window of such a reader's own
-stream waits (`waits`) until its one reader has read. Blocks are shared with the ring, never copied.
+The parser's thread puts, and readers read in other threads. A window of the live stream never waits: above its limits it removes the
+oldest blocks. If it has removed a reader's position, `read` returns None, and the reader must read the source itself. The window of such a
+reader's own stream has one reader, and waits for it (`waits`). Windows and the ring share blocks and never copy them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from sluice.cdc_engine.store.window.positions import (
     unseen,
 )
 
-EXECUTED_MAX = 256  # The number of transaction ends whose executed sets are cached.
-# Limits the memory of empty blocks: an idle source produces one block per transaction, without row events.
+EXECUTED_MAX = 256  # For so many ends of transactions the executed set is cached.
+# Limits the memory of empty blocks. An idle source sends one block per transaction, without row events.
 BLOCKS_MAX = 1 << 13
 
 
@@ -49,8 +49,8 @@ def _never() -> bool:
 
 
 class Window:
-    """A window of a stream. `start`: where the stream begins. `bytes_max`: the limit for the bytes of row events; a single block may be
-    larger. `isolated`: a statement that changes tables is read alone.
+    """A window of a stream that begins at `start`. `bytes_max` limits the bytes of row events, but a single block may be larger. With
+    `isolated`, a statement that changes tables is read alone.
     """
 
     def __init__(self, start: Position, *, bytes_max: int, waits: bool = False, isolated: bool = False) -> None:
@@ -60,23 +60,23 @@ class Window:
         self._bytes = 0
         self._start = start
         self._base: WindowBlock | None = None  # The last removed block that ends a transaction.
-        self._gone_open: Key | None = None  # The transaction that is open after the last removed block.
+        self._gone_open: Key | None = None  # Identifies the transaction that was open after the last removed block.
         self._gone_last = 0  # The offset of the last row event that was removed.
         self._tail = Spot()  # The point after all content.
         self._executed: dict[Key, str] = {}
-        self._read = Spot()  # The point up to which the one reader of a window that waits has read.
+        self._read = Spot()  # With `waits`: how far the reader has read.
         self._changed = threading.Condition()
         self._putter: threading.Thread | None = None
-        self._fenced: threading.Thread | None = None  # The thread whose open transaction another thread dropped.
+        self._fenced: threading.Thread | None = None  # The thread whose open transaction was dropped by another thread.
         self._closed = False
 
     # ── the parser's side ──
 
     def put(self, block: Block) -> None:
-        """Appends the part of a block that the window does not have. With `waits`, first waits until the reader has freed space.
+        """Appends the part of a block that the window does not have yet. If the stream is read again from an earlier position, the first
+        blocks add nothing. With `waits`, first waits until the reader has freed space.
 
-        When the stream is read again from an earlier position, blocks before the window's end are ignored. Raises InterruptedError after
-        another thread called `drop_open`, until this thread calls it too.
+        Raises InterruptedError after another thread called `drop_open`, until this thread calls it too.
         """
         with self._changed:
             self._enter()
@@ -95,7 +95,7 @@ class Window:
             self._changed.notify_all()
 
     def drop_open(self) -> None:
-        """Drops the open transaction, because the connection is lost and the parser will put the transaction again."""
+        """Drops the open transaction. The connection was lost, so the parser puts the transaction again."""
         with self._changed:
             while self._blocks and not self._blocks[-1].block.transaction_count:
                 self._bytes -= self._blocks.pop().size_bytes
@@ -118,7 +118,7 @@ class Window:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends the window. Every call of `put` then raises InterruptedError, also a call that is waiting."""
+        """Closes the window. Each later `put` raises InterruptedError, and so does one that waits."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -140,12 +140,12 @@ class Window:
         *,
         full: bool = False,
     ) -> WindowReading | None:
-        """Returns the content after a position as soon as there is any; without pieces if none arrives in time. Returns None if the
-        position is not in the window. Raises ConsumerStoppedError if the position counts other row events than the window.
+        """Returns the content after a position as soon as there is any. If none arrives in time, returns a reading without pieces. Returns
+        None if the position is not in the window. Raises ConsumerStoppedError if the position counts other row events than the window.
 
-        `given_up`: called whenever the reader wakes up; a true result ends its wait. `entries_max`: as for `cut`. `full`: waits until one
-        of the two limits is reached, or half of the window's limit, so that the window still has the position. Returns less after
-        `timeout_seconds`.
+        Whenever the reader wakes up, it calls `given_up`, and stops waiting if that returns True. `entries_max` is as in `cut`. With
+        `full`, waits until `bytes_max` or `entries_max` is reached, or half of the window's size, so that the position stays in the
+        window.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
@@ -178,7 +178,7 @@ class Window:
 
     @property
     def begin(self) -> Position:
-        """The oldest transaction end after which the window has all content."""
+        """The oldest end of a transaction after which the window has everything."""
         with self._changed:
             base = self._window_position(self._base_spot)
             if self._found(base) is not None:
@@ -202,7 +202,7 @@ class Window:
         self._putter = me
 
     def _has_after(self, spot: Spot, bytes_min: int, entries_min: int) -> bool:
-        """Returns whether one of the two limits is reached after a spot, or so much content follows that the window could remove
+        """Returns whether one of the two limits is reached after a spot. Also returns True if so much follows that the window might remove
         the spot.
         """
         following = bisect.bisect_right(self._blocks, spot, key=lambda each: each.end)
@@ -231,8 +231,8 @@ class Window:
         return open_after(self._blocks[-1]) if self._blocks else self._gone_open
 
     def _found(self, position: WindowPosition) -> tuple[Spot, bool] | None:
-        """Returns the spot at which to continue for a position, and whether another transaction than the one that was partly read follows.
-        Returns None if the position is not in the window.
+        """Returns the spot where a reader at a position continues, and whether another transaction is there than the one of which it read
+        a part. Returns None if the position is not in the window.
         """
         key = key_of(position.position)
         ended = self._base_spot if key == self._base_key else transaction_at(self._blocks, key)
@@ -244,8 +244,8 @@ class Window:
         return (spot, again) if first.events <= spot.events else None
 
     def _refuse_other_count(self, position: WindowPosition, spot: Spot) -> None:
-        """Refuses a position that counts more row events than its transaction has, or whose last row event has another offset in the
-        window. Reading from it would skip or repeat row events.
+        """Raises ConsumerStoppedError if a position counts more row events than its transaction has, or if its last row event has another
+        offset in the window. Otherwise the reader would skip or repeat row events.
         """
         ended = Spot(spot.transactions, spot.events - position.events)
         missing = ends_before(self._blocks, ended, spot.events)
@@ -264,28 +264,28 @@ class Window:
             )
 
     def _last_before(self, spot: Spot) -> int | None:
-        """Returns the offset of the last row event before a spot; None if it has not arrived yet."""
+        """Returns the offset of the last row event before a spot, or None if it has not arrived yet."""
         at = bisect.bisect_left(self._blocks, spot.events, key=lambda each: each.end.events)
         if spot.events <= (self._blocks[0].start.events if self._blocks else self._tail.events):
             return self._gone_last
         return last_offset(self._blocks[at], spot.events) if at < len(self._blocks) else None
 
     def _begun_after(self, ended: Spot) -> Key | None:
-        """Identifies the transaction after a transaction end; None if none of its content has arrived."""
+        """Returns the key that identifies the transaction after `ended`, or None if nothing of it has arrived."""
         if self._blocks:
             return following(self._blocks, ended)
         return self._gone_open if ended < self._tail else None
 
     def _executed_at(self, key: Key, end: Spot) -> str:
-        """Returns the executed set at a transaction end. Caches it, because readers request the same set repeatedly, and computing it costs
-        a pass over the block.
+        """Returns the executed set at the end of a transaction. Caches it, because readers ask for the same set often, and to compute it
+        takes a pass over the block.
         """
         if key not in self._executed:
             self._remembered(self._window_position(end))
         return self._executed[key]
 
     def _remembered(self, position: WindowPosition) -> WindowPosition:
-        """Caches the executed set of a position that is returned to a reader, because the reader continues there. Returns the position."""
+        """Caches the executed set of a position that a reader gets, because the reader continues there. Returns the position."""
         while len(self._executed) >= EXECUTED_MAX:
             del self._executed[next(iter(self._executed))]
         self._executed[key_of(position.position)] = position.position.gtid_set
