@@ -1,6 +1,7 @@
-"""Writes a manifest as JSON and reads it. Only this module knows the version of the format.
+"""Writes a manifest as JSON and reads it. No other module knows the version of the format.
 
-Reading refuses missing fields, unknown fields, and values of a wrong type."""
+Missing fields, unknown fields and values of a wrong type are refused.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ T = typing.TypeVar("T")
 
 
 class ManifestError(ValueError):
-    """Raised for a text that is not a manifest of this format. The message says why."""
+    """Raised if a text is not a manifest of this format. The message says why."""
 
 
 def manifest_json(manifest: Manifest) -> str:
@@ -29,7 +30,9 @@ def manifest_json(manifest: Manifest) -> str:
 
 
 def read_manifest_json(text: bytes | str, directory: Path = Path()) -> Manifest:
-    """Parses the JSON of `manifest_json`. `directory`: where the manifest's files are. Raises ManifestError."""
+    """Parses the JSON of `manifest_json`. The manifest's files are in `directory`. Raises ManifestError if the text is not a manifest of
+    this format.
+    """
     try:
         record = json.loads(text)
     except ValueError as error:
@@ -48,7 +51,9 @@ def to_record(value: Any) -> dict[str, Any]:
 
 
 def from_record(kind: type[T], record: Any, directory: Path = Path()) -> T:
-    """Converts a record of `to_record` to a value of the class `kind`. `directory`: where its files are. Raises ManifestError."""
+    """Converts a record of `to_record` to a value of the class `kind`. Its files are in `directory`. Raises ManifestError if the record
+    does not fit.
+    """
     try:
         found: T = _value(kind, record, directory)
     except (KeyError, TypeError, ValueError) as error:
@@ -105,8 +110,8 @@ def _fields(kind: Any, record: Any, directory: Path) -> Any:
 
 
 def _member(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Returns the member of a union to which a JSON value is converted. Among several dataclasses, the record's `kind` selects one. Any
-    other value gets the member of its own JSON type, or the first member.
+    """Returns the type in a union to which a JSON value is converted. If several dataclasses are possible, the record's `kind` selects
+    one. Any other value gets its own JSON type if the union has it, otherwise the first type.
     """
     if value is None:
         return type(None)

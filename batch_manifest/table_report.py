@@ -1,4 +1,4 @@
-"""Defines the report of a merge into one table. The merge creates it, and the run shows it in Dagster."""
+"""Defines the report of a merge into one table. The merge makes it, and the run shows it in Dagster."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ Way = Literal["spark", "small"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableReport:
-    """The effect of one batch on one table, from Delta version `delta_version_before` to `delta_version`. `start_order_key` and
+    """What one batch did to one table, between the Delta versions `delta_version_before` and `delta_version`. `start_order_key` and
     `end_order_key` are the order keys of the batch's first and last change.
 
     - `source_inserts`, `source_updates`, `source_deletes`: changes in the source, by kind.
-    - Row counts are Delta's metrics of the commits of this merge. A soft delete counts as an update. An appended row image of a table
-      without a key counts as an insert. `rows_copied`: unchanged rows that were rewritten with their files.
+    - Row counts are Delta's metrics of this merge's commits. A soft delete counts as an update. A row image that is appended to a table
+      without a key counts as an insert. `rows_copied` counts unchanged rows that were rewritten with their files.
     - `files_scanned`: files that merges read. `files_pruned`: files that they skipped by key statistics.
-    - `skipped`: the table already had the whole batch.
-    - `buffered`: a snapshot of the table is running, so its changes are buffered outside the lake.
-    - `way`: whether Spark or a small merge merged the batch; `reason`: why it was chosen.
+    - `skipped`: the table had the whole batch already.
+    - `buffered`: the changes are buffered outside of the lake, because a snapshot of the table is running.
+    - `way`: Spark or a small merge. `reason`: why it was chosen.
     - `conflicts`: how often another writer committed to the table first, or replaced a commit of this merge.
-    - `table_rows`, `table_bytes`: the size of the table after the merge; None if the table's log does not contain it.
+    - `table_rows`, `table_bytes`: the size of the table after the merge, or None if the table's log does not have it.
     """
 
     database: str

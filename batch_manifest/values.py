@@ -1,7 +1,8 @@
-"""Defines the values in a manifest: tables, their segments and columns, and foreign keys that change rows without row events.
+"""Defines the values in a manifest: tables with their segments and columns, and foreign keys that change rows without row events.
 
-The engine creates the values, `file` writes and reads them, and runs merge them. A manifest file contains file names; reading it adds the
-directory to them."""
+The engine makes the values, `file` writes and reads them, and runs merge them. A manifest file has names of files without a directory.
+Reading it adds the directory.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ TableName = tuple[str, str]  # (database, table)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeColumn:
-    """A column of a staged file and of a lake table. `type`: its name in Spark SQL. `nullable`: whether the file may contain NULLs (zero
-    dates become NULL). `mysql_type`: the type as the source declares it.
+    """A column of a staged file and of a lake table. `type` is its type in Spark SQL, and `mysql_type` its type as declared in the source.
+    `nullable` tells whether the file may have NULLs (zero dates become NULL).
     """
 
     name: str
@@ -29,22 +30,22 @@ class LakeColumn:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChangesSegment:
     """Row images of one table and one schema version in one Parquet file, in stream order. All images of a transaction are in one segment,
-    so adjacent segments have different order keys.
+    so the order keys of adjacent segments differ.
 
-    - `version`: digest of the schema; empty if a run created the segment.
-    - `rows`: number of images; `key_changes`: number of before images among them, for a table with a key.
-    - `key_min`, `key_max`: the lowest and highest value of each key column over all images: an integer or a string (ordered by its UTF-8
-      bytes). None if the type has no bounds or all values are NULL.
-    - `unique_keys`: each image has a different key (exact for one integer column, otherwise false).
-    - `first_commit_time_us`, `last_commit_time_us`: the earliest and the latest commit time of the images.
+    - `version`: digest of the schema, or empty if a run made the segment.
+    - `rows`: number of images. `key_changes`: number of before images among them, if the table has a key.
+    - `key_min`, `key_max`: lowest and highest value of each key column: an integer, or a string (ordered by its UTF-8 bytes). None if the
+      type has no bounds or all values are NULL.
+    - `unique_keys`: each image has a different key. Exact if the key is one integer column, otherwise False.
+    - `first_commit_time_us`, `last_commit_time_us`: earliest and latest commit time of the images.
     - `partial`: some images lack columns. The file then has the additional columns of `binlog.rows.partial.partial_schema` and
       `staging.moves`.
     - `moves`: number of updates that changed the key and lack columns.
-    - `log`: for a table with a change log, the name of the file with all before images; `log_rows`: its number of images.
-    - `derived`: some images are caused by foreign keys. Only a run creates such a segment.
-    - `again`: the images are the rows of their keys at `last_order_key`, not changes. They also replace rows with exactly this order key.
-      Only a run creates such a segment.
-    - `stored`: URL of the file if Spark reads it in an object store. Only a run sets it.
+    - `log`: if the table has a change log, the name of the file with all before images. `log_rows`: its number of images.
+    - `derived`: some images are effects of foreign keys. Only runs make such a segment.
+    - `again`: the images are not changes, but the rows of their keys at `last_order_key`. They also replace rows with exactly this order
+      key. Only runs make such a segment.
+    - `stored`: URL of the file if Spark reads it in an object store. Only runs set it.
     """
 
     kind: Literal["changes"] = "changes"
@@ -80,7 +81,7 @@ class ChangesSegment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TruncateSegment:
-    """TRUNCATE: removes every row of the table at `order_key`."""
+    """A TRUNCATE: removes all rows of the table at `order_key`."""
 
     kind: Literal["truncate"] = "truncate"
     order_key: int
@@ -88,22 +89,22 @@ class TruncateSegment:
 
 
 class AlterationKind(enum.StrEnum):
-    """The kind of change that a DDL statement makes to a column or to the key of a table. `schema_changes` sets a policy for each kind."""
+    """What a DDL statement does to a column or to the key of a table. `schema_changes` in conf/ has a policy for each kind."""
 
     ADD = "add"
     DROP = "drop"
     RENAME = "rename"
-    WIDEN = "widen"  #: A new type in which every value of the old type stays the same value.
-    CONVERT = "convert"  #: Any other new type: a narrower one, or a type of another kind.
-    KEY = "key"  #: A change of the primary key's columns.
+    WIDEN = "widen"  #: The new type has every value of the old type, unchanged.
+    CONVERT = "convert"  #: Any other new type, for example a narrower one.
+    KEY = "key"  #: The primary key gets other columns.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alteration:
-    """One change that a DDL statement makes to a table. `new_name`: the column's new name, for RENAME. `old_type`, `new_type`: MySQL's
-    types for WIDEN and CONVERT; the key's columns for KEY.
+    """One change of a table by a DDL statement. `new_name` is the column's new name, for RENAME. `old_type` and `new_type` are MySQL's
+    types for WIDEN and CONVERT, and the key's columns for KEY.
 
-    `plan`: what the lake does about the change (docs/architecture.md). `table_meta.policy` sets it to a value of the policy for this kind.
+    `plan` is what the lake does about the change (docs/architecture.md). `table_meta.policy` sets it, as the policy for this kind says.
     """
 
     kind: AlterationKind
@@ -116,11 +117,11 @@ class Alteration:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaSegment:
-    """A change of the table's columns: from `order_key` on, the table has `columns`. `fills`: (column, value as text) pairs, the values of
-    new columns in existing rows.
+    """A change of a table's columns: from `order_key` on, the table has `columns`. The lake's table makes the `alterations`, in order.
+    `fills` are the values of new columns in existing rows: pairs of (column, value as text).
 
-    `alterations`: the changes that the lake's table makes, in order. `renamed_from`: the former "database.table" if the table was renamed,
-    otherwise empty. The rows that the lake has under the former name immediately before `order_key` become rows of this table.
+    If the table was renamed, `renamed_from` is the old "database.table", otherwise it is empty. The rows that the lake has under the old
+    name immediately before `order_key` become rows of this table.
     """
 
     kind: Literal["schema"] = "schema"
@@ -139,10 +140,10 @@ Segment = ChangesSegment | TruncateSegment | SchemaSegment
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedTable:
-    """One table of a batch. A merge applies its segments in order; each segment becomes one Delta commit.
+    """One table of a batch. A merge applies its segments in order, each in one Delta commit.
 
-    `positions`: a file with one sequence number per row (int64, little-endian). The numbers give the order of the rows of all tables. None
-    if no foreign key needs this order.
+    `positions` is a file with one sequence number per row (int64, little-endian), which gives the order of the rows of all tables. It is
+    None if no foreign key needs this order.
     """
 
     database: str
@@ -171,12 +172,12 @@ class StagedTable:
 class Cascade:
     """A foreign key that changes rows of `child` without row events when rows of `parent` are changed or deleted.
 
-    - `columns`: columns of the child, which reference the `referenced` columns of the parent.
+    - `columns`: columns of the child. They reference the columns `referenced` of the parent.
     - `on_delete`, `on_update`: CASCADE, SET NULL, or empty.
-    - `doubt`: why it is uncertain that the foreign key acts in this way, or empty.
+    - `doubt`: why it is uncertain that the foreign key has this effect, or empty.
     - `captured`: whether the child is captured. `key`: the child's primary key. `generated`: the child has generated columns.
-    - `dated`: one of `columns` is a date. conf/ may represent it differently in the lake.
-    - `unlike`: values of parent and child cannot be compared, for the reason in `doubt`.
+    - `dated`: one of `columns` is a date, which may have another form in the lake because of conf/.
+    - `unlike`: values of parent and child cannot be compared. `doubt` says why.
     """
 
     name: str
@@ -204,9 +205,9 @@ class Cascade:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CascadeEvents:
-    """Deleted rows and changed keys of `parent`. `file` contains their values of the `referenced` columns.
+    """The rows of `parent` that were deleted or whose keys changed. `file` has the values of their columns `referenced`.
 
-    `cascades`: all foreign keys through which the changes may spread, over all levels, with the parent's own foreign keys first. `live`:
+    `cascades` are all foreign keys through which the changes may spread, over all levels. Those of the parent itself are first. `live` are
     the child tables that the lake keeps up to date.
     """
 
@@ -228,7 +229,7 @@ class CascadeEvents:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedQuarantine:
-    """The file with values of a batch that could not be decoded. `last_order_key`: the highest order key in it."""
+    """The file with the values of a batch that could not be decoded. `last_order_key` is the highest order key in it."""
 
     file: Path
     size_bytes: int
@@ -238,14 +239,15 @@ class StagedQuarantine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The contents of a batch. `ledger_id`: the id of the ledger of the destination that handed it out.
+    """The contents of a batch.
 
-    `bytes`: size of the batch's row events in the binlog. `start`, `end`: values of Position.to_json, which runs copy to Delta's commit
-    history. Times are microseconds since 1970 UTC; commit times are 0 if the batch has no rows. `quarantine`: None if all values could be
-    decoded.
-
-    `again_up_to`: changes up to this order key were staged before and may have been merged in part; the earlier files, and the images
-    derived from them, no longer exist. 0 if nothing was staged before.
+    - `ledger_id`: the ledger of the destination that handed out the batch.
+    - `bytes`: size of the batch's row events in the binlog.
+    - `start`, `end`: values of Position.to_json. Runs copy them to Delta's commit history.
+    - Times are µs since 1970 UTC. Commit times are 0 if the batch has no rows.
+    - `quarantine`: None if all values could be decoded.
+    - `again_up_to`: if the changes up to this order key were staged before and may be merged in part. The earlier files no longer exist,
+      nor do the images that were derived from them. 0 if nothing was staged before.
     """
 
     destination: str

@@ -1,8 +1,8 @@
-"""Defines the values that packages of the engine exchange. `ports` has the protocols. Stages import these two modules, never each other.
+"""Defines the values that the stages of the engine exchange. `ports` has the protocols. Stages import these two modules, never each other.
 
-Data flows as follows. `parser` reads bytes and makes a `Block`. `sink` removes excluded rows and puts the `Block` into the store. The store
-hands out a `Batch` of `BlockSlice`s, which ends on a transaction boundary. `staging` decodes a batch into one Parquet file per table and
-schema version. `meta` keeps the `Ledger` of what was handed out and acked.
+`parser` reads bytes and makes a `Block`. `sink` removes rows that are not captured, and puts the block into the store. The store hands out
+a `Batch` of `BlockSlice`s, which ends on a transaction boundary. `staging` decodes it into one Parquet file per table and schema version.
+`meta` keeps the `Ledger` of what was handed out and acked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Operation(enum.IntEnum):
 
 
 class RowEventKind(enum.IntEnum):
-    """What a row event does to its table: the protocol's WRITE, UPDATE or DELETE rows, in v1 and v2 alike."""
+    """What a row event does to its table: WRITE, UPDATE or DELETE rows of the protocol, in version 1 or 2."""
 
     INSERT = 1
     UPDATE = 2
@@ -45,15 +45,16 @@ class RowEventKind(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column of a table, in the layout of its row images.
+    """A column of a table, as its row images have it.
 
-    `type_code`: MYSQL_TYPE_* of the table map, with the real type for ENUM and SET instead of STRING. `metadata`: the table map's
-    metadata of the column as one integer, as MySQL's documentation lays it out (fraction digits, length, precision << 8 | scale, …).
-    `charset`: MySQL's charset name ("utf8mb4", "latin1", "binary", …) for character, enum and set columns; empty for others. `labels`:
-    for enum and set. `mysql_type`: the declared type if the schema history knows it ("int unsigned"), otherwise a derived one. `default`:
-    the value of a row whose INSERT omits the column, as the server prints it; hexadecimal for bytes, (None,) for NULL, () if it is
-    unknown or not a constant. `generated`: "virtual", "stored", empty for a column that is not generated, or "unknown" if the column is
-    known from a table map only; for the times of a system-versioned row see binlog/rows/history_rows.
+    - `type_code`: MYSQL_TYPE_* of the table map, but for ENUM and SET their own type instead of STRING.
+    - `metadata`: the table map's metadata of the column as one integer (fraction digits, length, precision << 8 | scale, …).
+    - `charset`: MySQL's name ("utf8mb4", "binary", …) for character, ENUM and SET columns, otherwise empty. `labels`: for ENUM and SET.
+    - `mysql_type`: the declared type ("int unsigned") if the schema history knows it, otherwise a derived one.
+    - `default`: what a row gets if its INSERT omits the column, as the server prints it, with bytes in hexadecimal. (None,) is NULL. () is
+      unknown, or not a constant.
+    - `generated`: "virtual", "stored", or empty if it is not generated. "unknown" if only a table map is known.
+      `binlog.row_rules.history_rows` has the values for the times of system-versioned rows.
     """
 
     name: str
@@ -70,11 +71,10 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableVersion:
-    """A table with the schema that is valid for the row events that refer to it. `version`: a short digest, equal for equal schemas.
-
-    `cascades`: the changes that foreign keys pass on from its rows to captured tables, over all levels. `watched`: its events are read only
-    for its cascades; the table itself is not captured. `follows`: its own rows change with those of other tables. `stopped`: consumers get
-    these rows and the lake does not. `unreadable`: why not even consumers can decode them; `columns` is empty then.
+    """A table with the schema of the row events that refer to it. `version` is a short digest; equal schemas have equal digests.
+    `cascades` are the foreign keys through which changes of its rows reach captured tables, over all levels. `follows`: foreign keys
+    change its rows when rows of other tables change. `watched`: it is not captured, and its events are read only because of its cascades.
+    `stopped`: consumers get its rows and the lake does not. `unreadable`: why even consumers cannot get its rows; `columns` is empty then.
     """
 
     database: str
@@ -94,22 +94,23 @@ class TableVersion:
 
 
 class TableChangeKind(enum.Enum):
-    """What a DDL statement did to a captured table, as far as it affects the lake."""
+    """What a DDL statement did to a captured table, if it concerns the lake."""
 
-    SCHEMA = "schema"  #: The table was created or got columns: the Delta table must have these columns.
+    SCHEMA = "schema"  #: The table was created or has other columns, which the Delta table must get.
     TRUNCATE = "truncate"  #: All rows were removed.
-    STOPPED = "stopped"  #: The table stops for the lake. `state` and `reason` contain the cause.
+    STOPPED = "stopped"  #: The table stops for the lake. `state` and `reason` say why.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableChange:
-    """A change of a table by a statement, in stream order with the row events. `order_key`: the order key of the statement event's end.
+    """A change of a table by a statement, in stream order with the row events. `order_key` is that of the end of the statement's event.
 
-    `schema`: the table's schema afterwards; for STOPPED, how consumers read it, or None. `alterations`: for SCHEMA, the changes that the
-    lake's table must follow, in order, without items that a policy left out. `fills`: for SCHEMA, (column, value as in Column.default) of
-    each added column that has a value in existing rows, as these have no row events; other added columns are NULL there. `renamed_from`:
-    "database.table" of the captured table that got this name. For SCHEMA, the lake's rows are those that it had under that name immediately
-    before `order_key`; empty if the table keeps its own rows.
+    - `schema`: the table's schema afterwards. For STOPPED, the schema with which consumers read it, or None.
+    - `alterations`: for SCHEMA, the changes that the lake's table must make, in order, without those that a policy ignores.
+    - `fills`: for SCHEMA, the values of added columns in existing rows, which have no row events: (column, value as in Column.default).
+      Added columns without an entry are NULL there.
+    - `renamed_from`: for SCHEMA, the "database.table" whose rows, as the lake has them immediately before `order_key`, become the rows of
+      this table. Empty if the table keeps its own rows.
     """
 
     kind: TableChangeKind
@@ -127,13 +128,15 @@ class TableChange:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StatementSession:
-    """The session of a statement, as its query event describes it. It decides how the statement is parsed and what it does to rows.
+    """What a query event says about the session of its statement. It decides how the statement is parsed, and what it does to rows. A
+    value that the event does not have is empty, 0 or None.
 
-    `sql_mode`: its bits. `started_us`: the value of CURRENT_TIMESTAMP, µs since 1970, in whole seconds unless `fraction`; 0 if not
-    reported. `time_zone`: as it was set; empty if not reported. `explicit_timestamps`: explicit_defaults_for_timestamp; None if not
-    reported. `client`, `connection`, `server`: the charsets of the statement's text, of its literals (collation_connection), and of a
-    database that is created without a charset (collation_server); empty if not reported. `flavour`: "mysql" or "mariadb"; empty if unknown.
-    `thread_specific`: the statement depends on its session, for example on a temporary table with the name of another table.
+    - `sql_mode`: its bits. `explicit_timestamps`: explicit_defaults_for_timestamp. `time_zone`: as the session set it.
+    - `started_us`: the value of CURRENT_TIMESTAMP in µs since 1970. Whole seconds unless `fraction`.
+    - `client`, `connection`, `server`: charset of the statement's text, of its literals (collation_connection), and of a database that is
+      created without a charset (collation_server).
+    - `flavour`: "mysql" or "mariadb".
+    - `thread_specific`: the statement depends on its session, for example on a temporary table that has the name of another table.
     """
 
     sql_mode: int = 0
@@ -150,10 +153,10 @@ class StatementSession:
 
 NO_SESSION = StatementSession()
 
-# A transaction's first event (QUERY "BEGIN") and last event (XID, or QUERY "COMMIT"): offsets in the file, lengths in bytes, seconds
-# since 1970; thread of the session; `xid`, -1 if a COMMIT ended it; id of the server that wrote it. `begin` is -1 if there is no first
-# event (a statement without BEGIN, or the beginning of a file). `committed`, `sequence`: the logical clock in MySQL's GTID event (the
-# last transaction on which this one depends, and its own number in the file), -1 if it has none.
+# The first event (QUERY "BEGIN") and the last event (XID, or QUERY "COMMIT") of a transaction: offset in the file, length in bytes, and
+# seconds since 1970. `begin` is -1 if it has no first event (a statement without BEGIN, or the beginning of a file), and `xid` is -1 if a
+# COMMIT ended it. `thread` is the session's, and `server` the id of the server that wrote it. `committed` and `sequence` are the logical
+# clock in MySQL's GTID event, or -1: the last transaction on which this one depends, and its own number in the file.
 FRAME_FIELDS = (
     *("begin", "begin_length", "begin_seconds", "thread"),
     *("close", "close_length", "close_seconds", "xid", "server"),
@@ -162,13 +165,13 @@ FRAME_FIELDS = (
 FRAME = np.dtype([(name, np.int64) for name in FRAME_FIELDS])
 Frames = npt.NDArray[np.void]  #: structured array of FRAME
 NO_FRAMES: Frames = np.zeros(0, FRAME)
-NO_GTID = (-1, 0)  #: Source and number of a transaction without a GTID.
+NO_GTID = (-1, 0)  #: Source and number of a transaction that has no GTID.
 NO_QUERIES: Int64s = np.zeros(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoggedStatement:
-    """A statement in the binlog that does not change rows. `offset`, `length`: those of its event. `seconds`: time since 1970."""
+    """A statement in the binlog that changes no rows. `offset` and `length` are those of its event. `seconds` are since 1970."""
 
     text: str
     database: str
@@ -181,30 +184,33 @@ class LoggedStatement:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Block:
-    """A buffer of whole binlog events, and parallel arrays with what the scan found in it. Immutable once made.
+    """A buffer of whole binlog events, with parallel arrays that index it. Immutable. All events are in one binlog `file` of one `epoch`.
 
-    One entry per *row event* (n): `event_offset` (int64, of the event's 19-byte header in `buffer`), `event_length` (int64, bytes without
-    checksum), `event_kind` (int8, RowEventKind), `event_version` (int8, 1 or 2: the layout of the rows header; 3: as 2, an update whose
-    JSON values may be differences), `event_table` (int32, index into `tables`), `event_position` (int64, file offset of the event's first
-    byte, or of the compressed event or XA COMMIT that contained it), `event_time_us` (int64, commit time), `event_transaction_offset`
-    (int64, file offset that represents the event's transaction: after its first event, and after a DDL statement in it that precedes the
-    rows. It is above everything that ended before and below everything that follows, it is the same whenever the stream is read, and it
-    makes the order key of the rows).
+    Per row event (n):
+    - `event_offset`, `event_length` (int64): the event in `buffer`, from its 19-byte header, without checksum.
+    - `event_kind` (int8, RowEventKind), `event_table` (int32, index into `tables`), `event_time_us` (int64, commit time).
+    - `event_version` (int8): layout of the rows header, 1 or 2. 3 is like 2, for an update whose JSON values may be differences.
+    - `event_position` (int64): file offset of the event, or of the compressed event or XA COMMIT that contained it.
+    - `event_transaction_offset` (int64): the file offset in the order key of the rows. It is after the first event of the transaction, and
+      after a DDL statement in the transaction that precedes the rows. It is above everything that ended before and below everything that
+      follows, and always the same for an event.
 
-    One entry per *transaction that ends here* (t): `transaction_events` (int64, row events of this block up to its end, ascending),
-    `transaction_end` (int64, file offset after its last event), `transaction_time_us`, `transaction_source` (int32, index into
-    `gtid_sources`, -1 without GTID), `transaction_number` (int64, gno or sequence number), `transaction_frame` (FRAME).
+    Per transaction that ends in the block (t):
+    - `transaction_events` (int64, ascending): row events of this block up to its end. `transaction_end` (int64): file offset after its
+      last event.
+    - `transaction_source` (int32): index into `gtid_sources`, or -1 without GTID. `transaction_number` (int64): gno or sequence number.
+    - `transaction_time_us`: commit time. `transaction_frame`: its FRAME.
 
-    All events of a block are in one binlog `file` of one `epoch`. Row events after the last transaction end belong to an open
-    transaction, which continues in the next block. `changes` is non-empty only in a block without row events (a DDL statement is a block
-    of its own). `start_gtid_set`: the executed set before this block's first transaction, as text. `file_created`: as in `Position`.
-    `open_frame`: FRAME of the transaction that is open at the block's end (at most one, its end is not known yet); empty if none is.
-    `open_gtid`: its source and number, as those of a transaction that ends.
-    `statement`: the statement that this block consists of, whether or not it changes a captured table.
+    Row events after the last end belong to an open transaction, which continues in the next block. `open_frame` is its FRAME, or empty if
+    none is open. `open_gtid` is its source and number.
 
-    One entry per *rows query* (the event with the SQL text of a statement that changed rows, if a consumer is shown them): `query_event`
-    (int64, index of the first row event of the statement, ascending), `query_offset`, `query_length` (int64, as those of row events) and
-    `query_position` (int64, as `event_position`).
+    Per rows query, which has the SQL text of a statement that changed rows (only if a consumer gets these texts):
+    - `query_event` (int64, ascending): index of the statement's first row event.
+    - `query_offset`, `query_length`, `query_position` (int64): as for row events.
+
+    A DDL statement is a block of its own, so `changes` is only set in a block without row events. `statement` is the statement of such a
+    block, also if it changes no captured table. `start_gtid_set` is the executed set before the first transaction, as text. `file_created`
+    is as in `Position`.
     """
 
     epoch: int
@@ -248,7 +254,7 @@ class Block:
 
     @property
     def byte_count(self) -> int:
-        """The bytes of the block's row events; the ring counts them."""
+        """The bytes of its row events, which the ring counts."""
         return int(self.event_length.sum() + self.query_length.sum())
 
     @property
@@ -262,7 +268,7 @@ class Block:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether the block must be a batch of its own: it renames tables, and rows before and after it belong to different lake tables."""
+        """Whether it must be a batch of its own: it renames tables, so rows before and after it belong to different lake tables."""
         return any(change.renamed_from for change in self.changes)
 
 
@@ -281,8 +287,8 @@ class BlockSlice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """A part of the stream, as `get` hands it out: (start, end], ending on a transaction boundary. `batch_id` -1: there is nothing to hand
-    out. `isolated`: the batch is a statement for which conf/ requires a batch of its own.
+    """A part of the stream that `get` hands out: (start, end], up to a transaction boundary. `batch_id` -1 means that there is nothing to
+    hand out. `isolated`: it is a statement that must be a batch of its own, as conf/ says.
     """
 
     batch_id: int
@@ -299,16 +305,16 @@ class Batch:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether this batch must be staged alone: nothing is appended to it, and it is not appended to another batch."""
+        """Whether the batch must be staged alone: nothing is appended to it, and it is appended to no other batch."""
         return self.isolated or (not self.event_count and any(part.block.stands_alone for part in self.slices))
 
 
-NOTHING = Batch(batch_id=-1, start=None, end=None)  #: The result of `get` if there is nothing to hand out.
+NOTHING = Batch(batch_id=-1, start=None, end=None)  #: What `get` returns if there is nothing to hand out.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClientIdentity:
-    """A client's subscription to a destination. Equality ignores the filter, as in Canal."""
+    """A client's subscription to a destination. As in Canal, two are equal if only their filters differ."""
 
     destination: str
     client_id: int = 1001
@@ -317,8 +323,8 @@ class ClientIdentity:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
-    """The ledger's record of a consumer other than the lake: its filter, and the position up to which it has acked. Batches without an ack
-    are handed out again after a restart. `identity`: differs from that of earlier consumers with this number; empty until it is needed.
+    """What the ledger has about a consumer other than the lake: its filter, and up to where it has acked. Batches without an ack are
+    handed out again after a restart. `identity` distinguishes it from earlier consumers with this number. It is empty until it is needed.
     """
 
     client_id: int
@@ -329,13 +335,13 @@ class Consumer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OutstandingBatch:
-    """A staged batch that waits for its ack: a record of the ledger with everything that a run needs to know of it.
+    """A batch in flight: the ledger's record, with everything that its run needs to know. `ledger_id`, `batch_id` and `delivery` identify
+    one delivery. `delivery` never repeats, over restarts and rollbacks. A batch that is delivered again keeps `batch_id` and `path`.
 
-    (ledger_id, batch_id, delivery) identifies one delivery: `delivery` never repeats, over restarts and rollbacks. A batch that is
-    delivered again keeps `batch_id` and `path`: the staged directory, relative to the destination's directory. `tables`: the
-    "database.table" names to merge. `appendable`: `end` and `path` are not fixed until its run takes it, because changes may be appended
-    until then. `first_end`: order key of the end with which it was staged first, never above `end`. It keeps deliveries distinct after a
-    restored older ledger gives the same numbers to other changes.
+    - `path`: the directory of the staged files, relative to the destination's directory. `tables`: the tables to merge ("database.table").
+    - `appendable`: `end` and `path` change if changes are appended. They are fixed when the batch's run takes it.
+    - `first_end`: the order key of the end when the batch was staged first. It distinguishes deliveries after an older ledger was
+      restored, which gives the same numbers to other changes.
     """
 
     ledger_id: str
@@ -353,7 +359,7 @@ class OutstandingBatch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoppedTable:
-    """A table that is stopped at `position` (that of the first change that was not applied) until an operator resumes it."""
+    """A table that has stopped until an operator resumes it. `position` is that of the first change that was not applied."""
 
     database: str
     table: str
@@ -368,9 +374,8 @@ class StoppedTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Staged:
-    """The result of staging a batch. `path`: the staged directory. `rows`: the number of row images.
-
-    `tables`: "database.table"; empty if nothing in the batch concerns the lake. `stopped`: tables that stopped.
+    """The result of staging a batch, in the directory `path`. `rows` counts row images. `tables` ("database.table") is empty if nothing in
+    the batch concerns the lake. `stopped` are the tables that stopped.
     """
 
     path: Path
@@ -383,8 +388,8 @@ class Staged:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreMetrics:
-    """Metrics of an event store at one moment. Sequences count row events since the store was made. `forgotten_events`: those that were put
-    and then dropped before an ack; they are put again.
+    """The metrics of an event store at one moment. Sequences count row events since the store was made. `forgotten_events` counts those
+    that were dropped before an ack and are put again.
     """
 
     fill_bytes: int
@@ -402,8 +407,8 @@ class StoreMetrics:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Holder:
-    """The process that holds a lease, or held it last. `since`: seconds since 1970. `token` grows with each acquisition. `held`: whether
-    somebody holds the lease now; False for a record that a dead process left.
+    """The process that holds a lease, or held it last. `since` is in seconds since 1970. `token` grows with each acquisition. `held` is
+    False if a dead process left this record.
     """
 
     pid: int
@@ -415,10 +420,8 @@ class Holder:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZooKeeperServers:
-    """The addresses of a ZooKeeper's servers, as "host:port,…", and the login. `password`: where the password is, never the password
-    itself.
-
-    `sasl`: mechanism; empty: the scheme `digest`. `tls`: with `ca_file`, or the system's authorities, and a client certificate.
+    """The servers of a ZooKeeper ("host:port,…"), and how to log in. `password` is the location of the password, never the password
+    itself. `sasl` is a mechanism; empty means the scheme `digest`. With `tls`, authorities are those in `ca_file`, or the system's.
     """
 
     hosts: str = ""
@@ -436,20 +439,20 @@ class ZooKeeperServers:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerLocation:
-    """The location of a destination's ledger, leases and run records: its files, or a store that several hosts can reach.
+    """Where the ledger, leases and run records of a destination are: in its files, or in a store that several hosts can reach.
 
-    `kind`: file, memory, sql, zookeeper, mixed or period_mixed, as conf/ explains them. `directory`: the directory of the destination's
-    files. `url`: the database's URL in SQLAlchemy's form, for `sql`. `password`: the location of its password. `zookeeper`: the ZooKeeper
-    servers. `session_seconds`: a holder that renews nothing for this long loses its leases and locks. `address`: "host:port" at which other
-    hosts find this one. `source`: (host, port) of the source, for Canal's cursor. `staging`: prefix of an object store for staged batches;
-    empty: they are in `directory`. `storage_options`: (name, value) of that store, as in conf/, with the locations of secrets instead of
-    secrets.
+    - `kind`: file, memory, sql, zookeeper, mixed or period_mixed, as in conf/.
+    - `directory`: the destination's files. `url`: the database in SQLAlchemy's form, for `sql`. `password`: the location of its password.
+    - `session_seconds`: a holder that renews nothing for this long loses its leases and locks.
+    - `address`: "host:port" where other hosts find this one. `source`: (host, port) of the source, for Canal's cursor.
+    - `staging`: URL prefix of staged batches in an object store. Empty if they are in `directory`.
+    - `storage_options`: (name, value) for the object store, as in conf/, with locations instead of secrets.
     """
 
     destination: str
     directory: Path
     kind: str = "file"
-    url: str = dataclasses.field(default="", repr=False)  # The URL may contain a password.
+    url: str = dataclasses.field(default="", repr=False)  # It may contain a password.
     password: str = ""
     zookeeper: ZooKeeperServers = ZooKeeperServers()
     session_seconds: float = 30.0
@@ -459,18 +462,14 @@ class LedgerLocation:
     storage_options: tuple[tuple[str, str], ...] = ()
 
     def staged_url(self, ledger_id: str = "", path: str = "") -> str:
-        """Returns the URL of a batch's files in the store, for the ledger that handed the batch out under `path`; empty if they are in
-        `directory`.
-
-        Each ledger has its own folder, because batches of two ledgers may have one name. Without arguments: the folder of all batches.
+        """Returns the URL of a batch's files in the object store, or an empty text if they are in `directory`. The ledger `ledger_id`
+        handed the batch out as `path`. Each ledger has a folder, because two ledgers may use one name. Without arguments: all batches.
         """
         parts = (self.staging, self.destination, ledger_id, path.rpartition("/")[2])
         return "/".join(part for part in parts if part) if self.staging else ""
 
     def sibling_url(self, what: str) -> str:
-        """Returns the URL of the destination's other data in the store, named `what`; empty if the data is in the destination's
-        directory.
-        """
+        """Returns the URL of other data of the destination in the object store, named `what`. Empty if the data is in `directory`."""
         return f"{self.staging}/_sluice_{what}/{self.destination}" if self.staging else ""
 
     @property
@@ -480,12 +479,12 @@ class LedgerLocation:
 
     @property
     def is_apart(self) -> bool:
-        """Whether runs reach everything they need without the directory, which may then be on the engine's host only."""
+        """Whether runs need nothing from `directory`, so that it may be on the engine's host only."""
         return self.is_shared and bool(self.staging)
 
 
 class DestinationDir(PosixPath):
-    """The folder of a destination, with the location of its ledger and leases. A path without a location is a folder that contains them."""
+    """The folder of a destination, which also knows the location of its ledger and leases. Without a location, they are in the folder."""
 
     location: LedgerLocation | None = None
 
@@ -496,5 +495,5 @@ class DestinationDir(PosixPath):
         return made
 
     def __reduce__(self) -> Any:
-        """Keeps the location when the path is sent to another process."""
+        """Keeps the location when the path is pickled for another process."""
         return (DestinationDir.of, (self.location,)) if self.location else (Path, (str(self),))

@@ -1,7 +1,9 @@
-"""Reads a consistent snapshot of a destination's tables, as they were at the end of a batch, so that joins see whole transactions.
+"""Reads a consistent snapshot of a destination's tables: all tables as they were at the end of one batch, so that joins see whole
+transactions.
 
-This package is for programs that read the lake. It needs only `deltalake`; `duckdb_views` needs DuckDB too, and `spark_views` needs Spark.
-docs/readers.md has examples."""
+For programs that read the lake. It needs only `deltalake`. `duckdb_views` also needs DuckDB, and `spark_views` needs Spark.
+docs/readers.md has examples.
+"""
 
 from sluice.lake_cut.cut import Cut, CutError, CutTable, read_cut
 from sluice.lake_cut.readers import deltalake_tables, duckdb_views, spark_views

@@ -1,7 +1,8 @@
-"""Finds a consistent snapshot of the tables: a row of `_sluice_cuts` that lists the version of each table of a destination at one position
-of the source.
+"""Finds a consistent snapshot of the tables in `_sluice_cuts`, a Delta table. A row of it has the version of each table of a destination
+at one position of the source.
 
-A run writes such a row as its last commit, after all tables of the batch (`spark_jobs.cuts`). This module reads it."""
+A run writes a row as its last commit, after all tables of the batch (`spark_jobs.cuts`).
+"""
 
 from __future__ import annotations
 
@@ -35,12 +36,12 @@ SCHEMA = pa.schema(FIELDS)
 
 
 class CutError(Exception):
-    """Raised if no consistent snapshot matches, or if its tables cannot be opened at their versions. The message says what to do."""
+    """Raised if there is no such consistent snapshot, or if its tables cannot be opened at their versions. The message says what to do."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CutTable:
-    """One table of a consistent snapshot. `stopped`: the table is stopped, so it is at an earlier position than the other tables."""
+    """One table of a consistent snapshot. If `stopped`, it is at an earlier position than the other tables, because it has stopped."""
 
     name: str
     path: str
@@ -51,8 +52,8 @@ class CutTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cut:
-    """A consistent snapshot: a position of the source, and the version of each table at it. `commit_time`: the commit time of the last
-    transaction in it. `tables`: by "database.table".
+    """A consistent snapshot: a position of the source, and the version of each table there. `commit_time` is the time of the last
+    transaction in it. `tables` is by "database.table".
     """
 
     order_key: int
@@ -78,8 +79,8 @@ def read_cut(
     at: dt.datetime | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Cut:
-    """Returns the newest consistent snapshot. With `at`, returns the newest one that contains no transaction committed later than `at`.
-    Raises CutError.
+    """Returns the newest consistent snapshot, or with `at` the newest one without a transaction that was committed after `at`. Raises
+    CutError if there is none or it cannot be read.
     """
     path = cuts_path(lake, destination)
     try:
@@ -104,9 +105,10 @@ def read_cut(
 
 
 def newest_row(log: deltalake.DeltaTable, at: dt.datetime | None = None) -> dict[str, Any] | None:
-    """Returns the row of the newest consistent snapshot, or None. With `at`, it contains no transaction committed later than `at`.
+    """Returns the row of the newest consistent snapshot, or with `at` of the newest one without a transaction that was committed after
+    `at`. Returns None if there is none.
 
-    Reads the column `tables`, which is large, only of the row that is returned. Raises DeltaError.
+    Reads the column `tables` of the returned row only, because it is large. Raises DeltaError.
     """
     published: Any = pa.table(log.scan(columns=["order_key", "commit_time", "published_at"]))
     if at is not None:

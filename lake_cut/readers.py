@@ -1,5 +1,6 @@
-"""Opens the tables of a consistent snapshot with deltalake, DuckDB and Spark. Each function checks that each table was not created again
-after the snapshot."""
+"""Opens the tables of a consistent snapshot with deltalake, DuckDB and Spark. Each function checks that no table was created again after
+the snapshot.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ def deltalake_tables(cut: Cut, storage_options: Mapping[str, str] | None = None)
 
 
 def duckdb_views(connection: Any, cut: Cut, storage_options: Mapping[str, str] | None = None) -> list[str]:
-    """Creates views `database.table` in a DuckDB connection that has loaded the delta extension. Returns their names.
+    """Creates views `database.table` in a DuckDB connection, and returns their names. The connection must have loaded the delta extension.
 
-    `storage_options`: deltalake's options for a lake in an object store. DuckDB does not use them: the connection needs DuckDB's extension
-    and secret for the object store.
+    `storage_options` are deltalake's options for a lake in an object store. DuckDB does not use them, so the connection also needs
+    DuckDB's extension and secret for the object store.
 
-    DuckDB ignores case in names. Tables whose names differ only in case get the views `table__1`, `table__2`, …. Raises CutError for tables
-    that cannot be read, after it has created the views of all other tables.
+    DuckDB ignores letter case in names. If names differ only in letter case, the views are called `table__1`, `table__2`, …. If some
+    tables cannot be read, creates the views of all others, and then raises CutError.
     """
     made: list[str] = []
     failed: dict[str, Exception] = {}
@@ -41,7 +42,7 @@ def duckdb_views(connection: Any, cut: Cut, storage_options: Mapping[str, str] |
             connection.execute(
                 f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM delta_scan('{path}', version => {table.version})"
             )
-        except Exception as error:  # Whatever the error is, the other tables get their views.
+        except Exception as error:  # After any error, the other tables still get their views.
             failed[table.name] = error
         else:
             made.append(name)
@@ -50,10 +51,10 @@ def duckdb_views(connection: Any, cut: Cut, storage_options: Mapping[str, str] |
 
 
 def spark_views(spark: Any, cut: Cut, storage_options: Mapping[str, str] | None = None) -> list[str]:
-    """Creates temporary views `database_table` in a Spark session with Delta. Returns their names.
+    """Creates temporary views `database_table` in a Spark session with Delta, and returns their names.
 
-    Spark ignores case in names, and `a_b.c` and `a.b_c` yield the same name. Such tables get `__1`, `__2`, … at the end. Raises CutError
-    like `duckdb_views`.
+    Spark ignores letter case in names, and `a_b.c` and `a.b_c` give the same name. Such views get `__1`, `__2`, … at the end. Raises
+    CutError as `duckdb_views` does.
     """
     made: list[str] = []
     failed: dict[str, Exception] = {}
@@ -67,7 +68,7 @@ def spark_views(spark: Any, cut: Cut, storage_options: Mapping[str, str] | None 
             spark.sql(
                 f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(name, '`')} AS SELECT * FROM delta.{path} VERSION AS OF {table.version}"
             )
-        except Exception as error:  # Whatever the error is, the other tables get their views.
+        except Exception as error:  # After any error, the other tables still get their views.
             failed[table.name] = error
         else:
             made.append(name)
@@ -76,7 +77,7 @@ def spark_views(spark: Any, cut: Cut, storage_options: Mapping[str, str] | None 
 
 
 def _refuse(failed: Mapping[str, Exception]) -> None:
-    """Raises CutError if any table failed. `failed`: table → its error."""
+    """Raises CutError if any table failed. `failed` has the error of each."""
     if failed:
         why = "; ".join(
             str(error) if isinstance(error, CutError) else f"the view of {name} cannot be made: {error}"
@@ -92,9 +93,7 @@ def _named(cut: Cut) -> Iterator[tuple[CutTable, str, str]]:
 
 
 def _distinguished(names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns (schema, name) for each view. Names that are equal or differ only in case get a number, because no view
-    may replace another.
-    """
+    """Returns (schema, name) of each view. Names that are equal without letter case get a number, so that no view replaces another one."""
     lowered = [(schema.lower(), name.lower()) for schema, name in names]
     taken, found = set(lowered), list(names)
     for at, (schema, name) in enumerate(names):
@@ -107,13 +106,13 @@ def _distinguished(names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _of_spark(path: str) -> str:
-    """Converts a URL with the scheme s3:// to s3a://, which Spark's S3 client uses."""
+    """Converts a URL that begins with s3:// to s3a://, the scheme of Spark's S3 client."""
     return path.replace("s3://", "s3a://", 1) if path.startswith("s3://") else path
 
 
 def _opened(table: CutTable, storage_options: Mapping[str, str] | None) -> deltalake.DeltaTable:
-    """Opens a table at its version. Raises CutError if the table has another id: it was created again, so its versions are not those of the
-    snapshot.
+    """Opens a table at its version. Raises CutError if the version cannot be read, or if the table has another id, because it was created
+    again.
     """
     options = dict(storage_options or {}) or None
     try:

@@ -1,7 +1,8 @@
-"""Reads the secrets that conf/ refers to, when they are needed: from an environment variable, a file, or the output of a command.
+"""Reads the secrets to which conf/ refers: from an environment variable, from a file, or from the output of a command.
 
-Callers call `value_of` at each connect, so a rotated secret needs no restart. This package imports only the standard library, because
-engines, runs and stores use it."""
+Callers call `value_of` at each connect, so a secret can be rotated without a restart. Engines, runs and stores use this package, so it
+imports only the standard library.
+"""
 
 from sluice.secret_values.location import SecretLocation, SecretUnavailable, described, is_reference
 from sluice.secret_values.value import filled_text, value_of

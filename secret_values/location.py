@@ -1,4 +1,4 @@
-"""Defines the location of a secret. Settings, records and URLs contain the location as text instead of the secret."""
+"""Defines where a secret is. Settings, records and URLs have this location as a text, and never the secret."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import re
 from pathlib import Path
 
 FILE, COMMAND = "$file:", "$command:"
-# Matches the name of an environment variable. Kubernetes also creates names with dots and hyphens.
+# The name of an environment variable. Kubernetes also makes names with dots and hyphens.
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 class SecretUnavailable(Exception):  # noqa: N818  a state of the location, which callers translate to their own error
-    """Raised if a secret cannot be read. The message contains the setting and the location, never the secret or the output of a command."""
+    """Raised if a secret cannot be read. The message has the setting and the location, but neither the secret nor the
+    output of a command.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class SecretLocation:
-    """The location of a secret. `env`: an environment variable; `file`: a file; `command`: a program with its arguments, which prints the
-    secret. At most one of them is set. If none is set, there is no secret.
+    """Where a secret is: in an environment variable, in a file, or in the output of a command (a program with its arguments). At most one
+    is set. If none is set, there is no secret.
     """
 
     env: str = ""
@@ -42,7 +44,7 @@ class SecretLocation:
 
     @property
     def reference(self) -> str:
-        """Returns the location as text: `$NAME`, `$file:/path` or `$command:["program", "argument"]`; empty if there is no secret."""
+        """The location as a text: `$NAME`, `$file:/path` or `$command:["program", "argument"]`. Empty if there is no secret."""
         if self.file is not None:
             return f"{FILE}{self.file}"
         if self.command:
@@ -51,9 +53,7 @@ class SecretLocation:
 
     @property
     def description(self) -> str:
-        """Returns the location for a message. It has no arguments of a command, because these may contain a secret; empty if there is no
-        secret.
-        """
+        """The location for a message, without the arguments of a command, because they may have a secret. Empty if there is no secret."""
         if self.file is not None:
             return f"the file {self.file}"
         if self.command:
@@ -62,8 +62,8 @@ class SecretLocation:
 
     @classmethod
     def of(cls, reference: str) -> SecretLocation:
-        """Parses a `reference`. Raises ValueError for any other text. The error never contains the text, because the text may be a secret
-        by mistake.
+        """Parses a `reference`. Raises ValueError for any other text. The error does not repeat the text, which may be a secret by
+        mistake.
         """
         if reference.startswith(FILE):
             path = reference.removeprefix(FILE)
@@ -80,12 +80,12 @@ class SecretLocation:
 
 
 def described(text: str) -> str:
-    """Describes the location of a secret for a message. `text`: a reference; any other text may be the secret, and is not repeated."""
+    """Describes the location of a secret for a message. A text that is no reference may be the secret itself, so it is not repeated."""
     return SecretLocation.of(text).description if is_reference(text) else "the value"
 
 
 def _parts(text: str) -> tuple[str, ...]:
-    """Parses the JSON list of a program and its arguments."""
+    """Parses a program and its arguments from a JSON list."""
     try:
         parts = json.loads(text)
     except ValueError:
@@ -96,5 +96,5 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def is_reference(text: str) -> bool:
-    """Returns whether a value in conf/ is the location of a secret: it begins with `$`."""
+    """Returns whether a value in conf/ is the location of a secret, because it begins with `$`."""
     return text.startswith("$")

@@ -1,4 +1,4 @@
-"""Reads a secret from its location. Callers read it at each connect, and nothing is cached between two calls."""
+"""Reads a secret from its location. Callers read it at each connect. Nothing is cached."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sluice.secret_values.location import SecretLocation, SecretUnavailable, is_
 from sluice.secret_values.process_group import end_group
 
 COMMAND_SECONDS_MAX = 20.0
-SECRET_BYTES_MAX = 64 << 10  # The most bytes of a secret. A larger file or output is not a secret.
+SECRET_BYTES_MAX = 64 << 10  # A larger file or output is not a secret.
 
 
 def value_of(location: SecretLocation, setting: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns the secret, without the line end of a file or of a command's output; empty if there is no location. `setting`: the secret's
-    key in conf/.
+    """Returns the secret, without a line end, or an empty text if there is no location. `setting` names the secret's key in conf/ for
+    errors.
 
-    Raises SecretUnavailable if the variable is not set, or if the file cannot be read, is empty, or is not a regular file. Also raises it
-    if the command fails, writes nothing or more than SECRET_BYTES_MAX, or runs longer than COMMAND_SECONDS_MAX.
+    Raises SecretUnavailable if the variable is not set, or if the file cannot be read, is empty, or is no regular file. Also raises it if
+    the command fails, writes nothing or more than SECRET_BYTES_MAX, or takes longer than COMMAND_SECONDS_MAX.
     """
     if location.file is not None:
         return _of_file(location.file, setting)
@@ -37,8 +37,8 @@ def value_of(location: SecretLocation, setting: str, environment: Mapping[str, s
 
 
 def filled_text(text: str, setting: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns the secret for a reference, and any other text unchanged. Raises SecretUnavailable like `value_of`, and for a reference that
-    names no location.
+    """Returns the secret to which a text refers. Returns a text that is no reference unchanged. Raises SecretUnavailable as `value_of`
+    does, and for an invalid reference.
     """
     if not is_reference(text):
         return text
@@ -52,7 +52,7 @@ def filled_text(text: str, setting: str, environment: Mapping[str, str] = os.env
 def _of_file(file: Path, setting: str) -> str:
     what = f"{setting}: {SecretLocation(file=file).description}"
     try:
-        # Without O_NONBLOCK, opening a named pipe would wait for a writer.
+        # Without O_NONBLOCK, opening a named pipe waits for a writer.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -69,7 +69,7 @@ def _of_file(file: Path, setting: str) -> str:
 
 
 def _of_command(command: tuple[str, ...], setting: str) -> str:
-    """Runs the command in a process group of its own, so that its child processes end too if it hangs or writes too much."""
+    """Runs the command in its own process group, so that its child processes end too if it hangs or writes too much."""
     what = f"{setting}: {SecretLocation(command=command).description}"
     try:
         process = subprocess.Popen(
@@ -91,15 +91,15 @@ def _of_command(command: tuple[str, ...], setting: str) -> str:
     finally:
         if process.returncode is None:
             end_group(process)
-    # A command that writes more than this is killed, so its status means nothing.
+    # A command that writes more than this is killed, so its status says nothing.
     if process.returncode and len(content) <= SECRET_BYTES_MAX:
         raise SecretUnavailable(f"{what} failed with status {process.returncode}; run the command by hand to see why")
     return _text(content, f"{setting}: the output of {SecretLocation(command=command).description}")
 
 
 def _output(process: subprocess.Popen[bytes]) -> bytes:
-    """Returns the output of the command. Stops after more than SECRET_BYTES_MAX bytes, while the command still runs.
-    Raises TimeoutExpired.
+    """Returns the output of the command. Returns early if it is longer than SECRET_BYTES_MAX, while the command still runs. Raises
+    TimeoutExpired.
     """
     until = time.monotonic() + COMMAND_SECONDS_MAX
     content = bytearray()
@@ -119,7 +119,7 @@ def _output(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def _text(content: bytes, what: str) -> str:
-    """Decodes the secret and removes one line end. Raises SecretUnavailable if it is too long, empty, or not UTF-8."""
+    """Decodes the secret, and removes one line end. Raises SecretUnavailable if it is too long, empty, or not UTF-8."""
     if len(content) > SECRET_BYTES_MAX:
         raise SecretUnavailable(
             f"{what} has more than {SECRET_BYTES_MAX >> 10} KiB, which is too long for a secret: write only "

@@ -1,12 +1,12 @@
-"""Tracks one consumer of a destination other than the lake: what was handed out to it, what it has acked, and what it gets next. Pure
-except for its locks.
+"""Tracks what one consumer got, what it has acked, and what it gets next. Pure except for its locks. The lake is not such a consumer.
 
     get ─▶ Delivery waits ─▶ ack       the cursor moves to the end of the last whole transaction in it
                     └──────▶ rollback  all waiting deliveries are handed out again, under new ids
 
-A delivery may end inside a transaction. Its ack is then remembered by row events (`StreamPosition`), so that a rollback goes back no
-further than necessary, while the cursor, with which a restart begins, stays at the end of the last transaction. This module
-does not know how the consumer uses a delivery. `cdc_engine.instance.consumers` keeps the cursor in the ledger."""
+A delivery may end within a transaction. Its ack is then remembered as a number of row events (`StreamPosition`), so that a rollback does
+not go back further than necessary. A restart begins at the cursor, which stays at the end of the last whole transaction.
+`cdc_engine.instance.consumers` saves the cursor in the ledger.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Content_co = TypeVar("Content_co", covariant=True)
 
 @dataclasses.dataclass(frozen=True)
 class Delivery(Generic[PositionT]):
-    """Changes that were handed out under an id: everything after the previous delivery, up to `end`."""
+    """Changes that were handed out under an id: all that follow the previous delivery, up to `end`."""
 
     batch_id: int
     end: PositionT
@@ -39,8 +39,8 @@ class Delivery(Generic[PositionT]):
 
 @dataclasses.dataclass(frozen=True)
 class DeliveryQueue(Generic[PositionT]):
-    """The deliveries that wait for an ack, in order. `acked`: the position up to which everything is acked. `taken`: the position up to
-    which everything was handed out or contains nothing for this consumer.
+    """The deliveries that wait for an ack, in order. Everything up to `acked` is acked. Up to `taken`, everything was handed out or is not
+    for this consumer.
     """
 
     acked: PositionT
@@ -53,18 +53,20 @@ class DeliveryQueue(Generic[PositionT]):
         return dataclasses.replace(self, taken=end, waiting=(*self.waiting, delivery), next_id=self.next_id + 1)
 
     def passed(self, end: PositionT) -> DeliveryQueue[PositionT]:
-        """Moves to `end`, up to which there is nothing for this consumer. If no delivery waits, everything up to it counts as acked."""
+        """Moves to `end`, because nothing up to `end` is for this consumer. If no delivery waits, everything up to
+        `end` counts as acked.
+        """
         return dataclasses.replace(self, taken=end, acked=self.acked if self.waiting else end)
 
     def acked_up_to(self, batch_id: int, who: str) -> DeliveryQueue[PositionT]:
-        """Acks the first delivery. Raises BatchNotFoundError, or BatchNotFirstError if the id is a later one's."""
+        """Acks the first delivery. Raises BatchNotFoundError if no delivery has the id, and BatchNotFirstError if a later one has it."""
         first = self._first(batch_id, f"ack error , {who} batchId:{batch_id} is not exist , please check")
         rest = self.waiting[1:]
         return dataclasses.replace(self, acked=first.end if rest else self.taken, waiting=rest)
 
     def rolled_back(self, batch_id: int | None, who: str) -> DeliveryQueue[PositionT]:
-        """Removes all waiting deliveries, which are then handed out again. With an id, only if it is the first delivery's; otherwise raises
-        as `acked_up_to` does.
+        """Removes all waiting deliveries, so that they are handed out again. If an id is given, it must be the first delivery's. Raises
+        the errors of `acked_up_to`.
         """
         if batch_id is not None:
             self._first(batch_id, f"rollback error, {who} batchId:{batch_id} is not exist , please check")
@@ -79,11 +81,11 @@ class DeliveryQueue(Generic[PositionT]):
 
 
 class ConsumerStream(Protocol[PositionT, Content_co]):
-    """The stream for one consumer: filtered, from any position."""
+    """The stream for one consumer. It is filtered, and can be read from any position."""
 
     @property
     def reads_alone(self) -> bool:
-        """Whether the stream has its own connection to the source."""
+        """Whether the stream has a connection of its own to the source."""
 
     def take(
         self,
@@ -94,31 +96,30 @@ class ConsumerStream(Protocol[PositionT, Content_co]):
         *,
         entries_max: int = BATCH_EVENTS_MAX,
     ) -> tuple[Content_co | None, PositionT]:
-        """Returns the content after `position`, and the position of its end. None: there is nothing for this consumer up to the returned
-        position. Raises SluiceError. `entries_max`: a group's stream ignores it.
+        """Returns the content after `position` and the position of its end. The content is None if nothing up to the returned position is
+        for this consumer. A group's stream ignores `entries_max`. Raises SluiceError.
         """
 
     def wake(self) -> None:
-        """Wakes a waiting `take`, which then calls `given_up`."""
+        """Makes a waiting `take` call `given_up`."""
 
     def close(self) -> None:
-        """Releases the stream; `take` is not called any more."""
+        """Releases the stream. `take` is not called afterwards."""
 
 
 class PositionTexts(Protocol[PositionT]):
-    """Writes positions as texts that a broker stores with a batch, and reads them back."""
+    """Encodes positions as texts, which a broker stores with a batch, and compares them with the acked position."""
 
     def text(self, position: PositionT) -> str:
-        """Returns a position as a text. Raises SluiceError."""
+        """Returns a position as a text. Raises SluiceError if the position's stream is not read now."""
 
     def later(self, acked: PositionT, text: str) -> PositionT | None:
         """Returns the stored position if it is after `acked`, otherwise None. Raises SluiceError if the two cannot be compared."""
 
 
 class ConsumerService(Generic[PositionT, Content_co]):
-    """Serves one consumer. All methods may be called from any thread; a rollback ends a waiting get.
-
-    `texts`: None if no broker stores this consumer's positions.
+    """Serves one consumer. Thread-safe. A rollback ends a get that waits. `texts` is None if no broker stores positions
+    of this consumer.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class ConsumerService(Generic[PositionT, Content_co]):
         self._stream, self._texts = stream, texts
         self._line: DeliveryQueue[PositionT] = DeliveryQueue(begin, begin)
         self._taking, self._settling = threading.Lock(), threading.Lock()
-        self._stops = 0  # A number that rises when waiting gets must return.
+        self._stops = 0  # Incremented when waiting gets must return.
         self._closed = False
         self.trouble = ""  # Why the last get failed.
         self.undelivered = ""  # Why a delivery could not be sent to the consumer's broker.
@@ -144,20 +145,22 @@ class ConsumerService(Generic[PositionT, Content_co]):
 
     @property
     def reads_alone(self) -> bool:
-        """Whether the consumer reads the source with its own connection."""
+        """Whether the consumer reads the source over its own connection."""
         return self._stream.reads_alone
 
     @property
     def acked(self) -> PositionT:
-        """The position up to which everything is acked. A restart begins at the end of the last whole transaction before it."""
+        """Everything up to this position is acked. A restart begins at the end of the last whole transaction before it."""
         return self._line.acked
 
     def get(
         self, bytes_max: int, timeout_seconds: float = 0.0, *, entries_max: int = BATCH_EVENTS_MAX
     ) -> tuple[int, Content_co | None]:
-        """Returns the next delivery and its id; (-1, None) if nothing arrived in time. Raises SluiceError."""
+        """Returns the id and the content of the next delivery, or (-1, None) if nothing arrives in time. Raises SluiceError if the stream
+        cannot be read.
+        """
         deadline = time.monotonic() + timeout_seconds
-        stops = self._stops  # Read before the lock: a call that ends the running get also ends this one.
+        stops = self._stops  # Read before the lock, so that a call which ends the running get also ends this one.
         with self._taking:
             while not self._closed:
                 left = max(0.0, deadline - time.monotonic())
@@ -175,37 +178,37 @@ class ConsumerService(Generic[PositionT, Content_co]):
         return -1, None
 
     def ack(self, batch_id: int) -> None:
-        """Acks the first waiting delivery. Raises BatchNotFoundError, BatchNotFirstError."""
+        """Acks the first waiting delivery. Raises BatchNotFoundError or BatchNotFirstError if the id is not the first delivery's."""
         with self._settling:
             self._line = self._line.acked_up_to(batch_id, self._who)
             self.waiting_since = time.time() if self._line.waiting else 0.0
 
     def rollback(self, batch_id: int | None = None) -> None:
-        """Hands out all waiting deliveries again. With an id, raises as `ack` does."""
+        """Hands out all waiting deliveries again. If an id is given, it must be the first delivery's. Raises the errors of `ack`."""
         self.stop_waiting()
         with self._taking, self._settling:
             self._line = self._line.rolled_back(batch_id, self._who)
             self.waiting_since = 0.0
 
     def end_text(self, batch_id: int) -> str:
-        """Returns the position of a waiting delivery's end as a text for a broker; empty without `texts`. Raises BatchNotFoundError,
-        NotSubscribedError if the consumer was forgotten meanwhile.
+        """Returns the end of a waiting delivery as a text for a broker, or an empty text without `texts`. Raises BatchNotFoundError if no
+        delivery has the id, and NotSubscribedError if the consumer was forgotten meanwhile.
         """
         end = next((each.end for each in self._line.waiting if each.batch_id == batch_id), None)
         if end is None:
             raise BatchNotFoundError(f"{self._who} batchId:{batch_id} is not exist , please check")
         text = self._texts.text(end) if self._texts is not None else ""
-        if self._closed:  # The text may have the identity of a later consumer of this number.
+        if self._closed:  # The text may have the identity of a later consumer with this number.
             raise NotSubscribedError(f"{self._who} was removed (`sluice consumer forget`), or its filter has changed")
         return text
 
     def continue_after(self, text: str) -> bool:
-        """Moves to a position that a broker has stored if it is after the acked position; waiting deliveries are dropped. Returns whether
-        it moved. Raises SluiceError if the two positions cannot be compared.
+        """Continues after a position that a broker stored, if this is after the acked position. Waiting deliveries are dropped. Returns
+        whether it moved. Raises SluiceError if the two positions cannot be compared.
         """
         while self._texts is not None and text:
             acked = self._line.acked
-            # Without the locks: `later` waits for the lock of all consumers, whose holder may be closing this one.
+            # No lock is held here. `later` waits for the lock of all consumers, whose holder may be closing this one.
             later = self._texts.later(acked, text)
             if later is None:
                 return False
@@ -214,7 +217,7 @@ class ConsumerService(Generic[PositionT, Content_co]):
         return False
 
     def _moved(self, compared: PositionT, later: PositionT) -> bool:
-        """Moves to `later` if the acked position is still the one that it was compared with. Returns whether it moved."""
+        """Moves to `later`, if the acked position is still `compared`. Returns whether it moved."""
         with self._taking, self._settling:
             if self._line.acked != compared:
                 return False

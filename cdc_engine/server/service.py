@@ -1,8 +1,7 @@
-"""Implements `CanalService`: the requests that a reader of a destination may make, with Canal's meaning for whole
-transactions.
+"""Serves the reader of a destination: subscribe, get, ack and rollback, as Canal's service does, but with whole transactions.
 
-`instance` starts it and takes batches from it. Every method may be called from any thread. Each method first writes the ledger, then moves
-the store. After a crash between the two, the next start begins at the ledger's position.
+`instance` starts it and takes batches from it. Thread-safe. Each method writes the ledger before it moves the store. After a crash in
+between, the next start begins at the ledger's position.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ FilterChanged = Callable[[str], None]
 
 @dataclasses.dataclass(eq=False)
 class ServedDestination:
-    """A started destination. get and rollback hold `taking`, ack and rollback hold `settling`, so that an ack never waits for a get.
+    """A destination that was started. get and rollback hold `taking`, ack and rollback hold `settling`, so an ack never waits for a get.
 
-    `rewind` must empty the store and start parser and store again at the given position. It is called when a rollback goes back further
-    than the store, and when the store is not at the ledger's position. `was_elsewhere`: the last get found the store at another position.
-    `owed`: a call of `rewind` failed. `filter_changed` is called with a client's filter.
+    `rewind` empties the store, and restarts parser and store at a position. It is called if a rollback goes back further than the store
+    does, or if the store is not at the ledger's position. `owed`: a call of `rewind` failed. `was_elsewhere`: at the last get, the store
+    was at another position. `filter_changed` is called with a client's filter.
     """
 
     store: EventStore
@@ -49,7 +48,7 @@ class ServedDestination:
     settling: threading.RLock = dataclasses.field(default_factory=threading.RLock)
 
     def start_again(self) -> None:
-        """Starts the reader again at the ledger's end. A start that failed is marked as `owed`, and is repeated before the next get."""
+        """Restarts reading where the ledger ends. If this fails, it is `owed`, and repeated before the next get."""
         if self.rewind is None:
             raise NotStartedError(
                 f"the changes after {self.meta.ledger.resume_position} are no longer in memory: restart the destination"
@@ -59,8 +58,8 @@ class ServedDestination:
         self.owed = False
 
     def went_elsewhere(self, error: NotContinuousError) -> None:
-        """Starts reading again at the ledger's end, because the store does not continue there. Raises `error` as well if the previous get
-        failed in the same way.
+        """Restarts reading where the ledger ends, because the store is at another position. Raises `error` too, if the previous get failed
+        in the same way.
         """
         if self.rewind is None:
             raise error
@@ -71,10 +70,10 @@ class ServedDestination:
 
 
 class CanalService:
-    """The started destinations by name. `known`: names that are configured and may be started later.
+    """The started destinations, by name. `known` are the names in conf/, which may be started later.
 
-    A destination has one reader. All its clients would share one cursor, so a second one is refused: otherwise each would miss what the
-    other one gets.
+    A destination has one reader. A second client is refused, because both would share one cursor, and each would miss what the other one
+    gets.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class CanalService:
         rewind: Rewind | None = None,
         filter_changed: FilterChanged | None = None,
     ) -> None:
-        """Adds a destination with its store and ledger. Calls `filter_changed` at once with a filter that the ledger contains."""
+        """Adds a destination with its store and ledger. Calls `filter_changed` at once with the filter of each client in the ledger."""
         self._known.add(destination)
         self._started[destination] = ServedDestination(store, meta, rewind, filter_changed)
         for client in meta.ledger.clients:
@@ -102,18 +101,18 @@ class CanalService:
                 filter_changed(client.filter)
 
     def stop(self, destination: str) -> None:
-        """Stops serving the destination: further calls for it raise NotStartedError. Its ledger stays unchanged."""
+        """Stops serving a destination. Its ledger stays as it is. Later calls for it raise NotStartedError."""
         self._started.pop(destination, None)
 
     def subscribe(self, client: ClientIdentity) -> None:
-        """Makes the client the destination's reader, or replaces its filter. Raises CanalServiceError if there is another reader."""
+        """Makes the client the destination's reader, or replaces its filter. Raises CanalServiceError if another client is the reader."""
         destination = self._destination(client)
         destination.meta.update(lambda ledger: _subscribed_alone(ledger, client))
         if destination.filter_changed is not None:
             destination.filter_changed(client.filter)
 
     def unsubscribe(self, client: ClientIdentity) -> None:
-        """Removes the reader and rolls back its batches for the next one. Does nothing if the client is not subscribed."""
+        """Removes the reader, and rolls back its batches for the next reader. Does nothing if the client is not subscribed."""
         destination = self._destination(client)
         if client not in destination.meta.ledger.clients:
             return
@@ -123,17 +122,16 @@ class CanalService:
             destination.filter_changed("")
 
     def outstanding(self, client: ClientIdentity) -> tuple[OutstandingBatch, ...]:
-        """Returns the batches in flight, in the order of their acks."""
+        """Returns the batches in flight, in the order in which they must be acked."""
         return self._subscribed(client).meta.ledger.outstanding
 
     def get_without_ack(
         self, client: ClientIdentity, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0
     ) -> Batch:
-        """Returns the next batch, which then waits for its ack; several may wait. batch_id is -1 if nothing arrived in time.
+        """Returns the next batch, which then waits for its ack. Several batches may wait. If nothing arrives in time, batch_id is -1.
 
-        A batch without slices has no captured changes; its ack moves the cursor past it. If the store does not continue at the ledger's
-        position (after a failed rewind), the reader is started again there and nothing is returned. Raises NotContinuousError if that did
-        not help.
+        A batch without slices has no captured changes. Its ack moves the cursor. If the store is not at the ledger's position, which
+        happens after a failed rewind, returns nothing and restarts reading there. Raises NotContinuousError if that did not help.
         """
         destination = self._subscribed(client)
         with destination.taking:
@@ -158,11 +156,11 @@ class CanalService:
         *,
         kept: bool = False,
     ) -> Batch:
-        """Returns what follows `taken`, the last batch or its last part, as one more part of the same batch. batch_id is -1 if nothing
-        follows.
+        """Returns the changes that follow `taken` as a further part of the same batch. `taken` is the last batch, or its last part. If
+        nothing follows, batch_id is -1.
 
-        For a reader that has written `taken` to files: its memory is freed unless it is `kept`, so a batch can be larger than the ring. A
-        rollback then goes back further than the store does, and the source is read again.
+        The caller has written `taken` to files. With `kept` it stays in memory. Without, its memory is freed, so a batch can be larger
+        than the ring. A rollback then goes back further than the store does, so the source is read again.
         """
         destination = self._subscribed(client)
         if taken.end is None:
@@ -187,10 +185,8 @@ class CanalService:
         event_count_max: int,
         keep: Callable[[Batch], bool],
     ) -> None:
-        """Calls `keep` with what follows `taken`, the last batch, so that `keep` records both in the ledger as one batch. It does not wait,
-        and calls nothing if nothing follows.
-
-        If `keep` returns False or raises, what follows counts as never taken.
+        """Calls `keep` with the changes that follow the last batch, `taken`, so that `keep` records both in the ledger as one batch. Does
+        not wait. Does not call `keep` if nothing follows. If `keep` returns False or raises, the changes are handed out later.
         """
         destination = self._subscribed(client)
         with destination.taking, contextlib.ExitStack() as undo:
@@ -204,9 +200,8 @@ class CanalService:
     def get(
         self, client: ClientIdentity, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0
     ) -> Batch:
-        """Returns the next batch, acked before it is returned: a reader that does not finish it loses it.
-
-        Raises OutstandingBatchError while batches wait for their ack, because this ack would overtake theirs.
+        """Returns the next batch, and acks it before that. If the reader does not finish it, its changes are lost for the reader. Raises
+        OutstandingBatchError if batches wait for their ack, because this ack would overtake theirs.
         """
         destination = self._subscribed(client)
         with destination.taking, destination.settling:
@@ -226,11 +221,11 @@ class CanalService:
             return batch
 
     def ack(self, client: ClientIdentity, batch_id: int, delivery: int | None = None) -> None:
-        """Acks a batch: writes its end to the ledger as the cursor, then frees it in the store. Batch -1 has no effect. With `delivery`
-        only if the batch has that delivery number.
+        """Acks a batch: moves the cursor in the ledger to its end, and then frees it in the store. Batch -1 has no effect. If `delivery`
+        is given, the batch must have that delivery number.
 
-        Raises BatchNotFoundError, BatchNotFirstError if an earlier batch waits, or MetaError if the ledger cannot be written; the batch
-        then still waits.
+        Raises BatchNotFoundError if it does not wait, and BatchNotFirstError if an earlier batch waits. Raises MetaError if the ledger
+        cannot be written; the batch then still waits.
         """
         destination = self._subscribed(client)
         if batch_id == -1:
@@ -241,11 +236,12 @@ class CanalService:
                 destination.store.ack(ledger.cursor)
 
     def rollback(self, client: ClientIdentity, batch_id: int | None = None, delivery: int | None = None) -> None:
-        """Rolls back all batches in flight. Their changes are handed out again under new ids, possibly in batches of other sizes.
+        """Rolls back all batches in flight. Their changes are handed out again under new ids, perhaps in batches of other sizes. Waits for
+        a get that is in progress.
 
-        With `batch_id`, and `delivery`, only if that batch is the first one (BatchNotFoundError, BatchNotFirstError); the later ones are
-        rolled back with it. Waits for a get that is under way. If the batches are from before a restart, the store does not have them:
-        `rewind` then starts the reader again at the cursor. Without `rewind` the destination is stopped and NotStartedError is raised.
+        If `batch_id` (and `delivery`) is given, it must be the first batch in flight. Otherwise raises BatchNotFoundError or
+        BatchNotFirstError. The store does not have batches from before a restart. For these, `rewind` restarts reading at the cursor.
+        Without `rewind`, the destination is stopped, and NotStartedError is raised.
         """
         destination = self._subscribed(client)
         with destination.taking, destination.settling:
@@ -263,8 +259,8 @@ class CanalService:
                 )
 
     def read_again(self, client: ClientIdentity) -> None:
-        """Starts the reader again at the ledger's current end. Call it only while no batch is in flight. Raises what `rewind` raises,
-        which is then marked as `owed`.
+        """Restarts reading where the ledger ends. Call it only while no batch is in flight. Raises the errors of `rewind`, which is then
+        `owed`.
         """
         destination = self._subscribed(client)
         with destination.taking, destination.settling:
@@ -273,7 +269,7 @@ class CanalService:
     def _entered(
         self, destination: ServedDestination, batch: Batch, transition: Callable[[Ledger, Position], Ledger]
     ) -> Batch:
-        """Returns the batch with its id in the ledger. If the ledger cannot be written, the batch counts as never handed out."""
+        """Records the batch in the ledger, and returns it with its id. If the ledger cannot be written, the store takes the batch back."""
         end = batch.end
         if batch.empty or end is None:
             return batch

@@ -1,7 +1,6 @@
-"""Writes row groups in a thread while the next rows are decoded. Each batch that is staged has its own thread. Used by `segment_writer`.
+"""Writes row groups in a thread while the next rows are decoded. Each batch that is staged has one such thread. Used by `segment_writer`.
 
-pyarrow releases the GIL while it writes, so on two cores a batch takes only as long as the slower of decoding and writing. The queue is
-limited: `submit` waits for a free slot.
+pyarrow releases the GIL while it writes. So on two cores, a batch takes only as long as the slower one of decoding and writing.
 """
 
 from __future__ import annotations
@@ -10,18 +9,20 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-WRITES_MAX = 2  # The maximum number of row groups that are queued or being written; each holds its rows in memory.
+WRITES_MAX = 2  # The maximum of row groups that wait or are being written. Each has its rows in memory.
 
 
 class BackgroundWriter:
-    """Runs the submitted functions in order, one at a time. The first submission starts the thread; `close` waits for the last one."""
+    """Runs functions in a thread, one at a time, in the order in which they were submitted. `close` waits for the last one."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._room = threading.BoundedSemaphore(WRITES_MAX)
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
-        """Queues a function, after waiting for a free slot. The `result` of the returned future raises the function's exception."""
+        """Queues a function. Waits first if WRITES_MAX functions are queued. `result` of the returned future raises the
+        function's error.
+        """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="write")
         self._room.acquire()

@@ -1,8 +1,8 @@
-"""Stores the staged batches of a destination: in its folder, and in an object store if conf/ configures one.
+"""Stores the staged batches of a destination: in its folder, and also in an object store if conf/ names one.
 
-`instance` publishes each batch after it is staged and before the ledger has it. The copy in the store is authoritative; the local files
-save runs on this host the download. A crash between the two writes leaves a folder that the ledger does not know, and the next start
-removes it.
+`instance` publishes a batch after it is staged, and before the ledger has it. If there is an object store, its copy counts; the local
+files only save runs on this host a download. A crash between publication and ledger leaves a folder that the ledger does not name. The
+next start removes it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FOLDER = "staging"
 
 
 class StagedBatches:
-    """Publishes, checks and removes staged batches. `directory`: the destination's directory; with a plain path, batches are only in local
-    files. Every method except `remove` raises StagingError if the store does not answer.
+    """Publishes, checks and removes the staged batches in `directory`, the destination's. If this is a plain path, there are only local
+    files. All methods except `remove` raise StagingError if the object store does not answer.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -34,7 +34,7 @@ class StagedBatches:
         self._location: LedgerLocation | None = location if location is not None and location.staging else None
 
     def publish(self, folder: Path, ledger_id: str) -> None:
-        """Uploads a staged batch to the store, the manifest last. Removes the files of an earlier attempt first."""
+        """Uploads a staged batch, with the manifest last. Removes the files of an earlier attempt first."""
         if self._location is None:
             return
         with self._translated():
@@ -56,14 +56,14 @@ class StagedBatches:
         return has_all(manifest, lambda file: sizes.get(file, -1))
 
     def remove(self, folder: Path, ledger_id: str) -> None:
-        """Removes a batch. If the store does not answer, the copy in the store remains until the next start."""
+        """Removes a batch. If the object store does not answer, the copy in it stays until the next start."""
         shutil.rmtree(folder, ignore_errors=True)
         if self._location is not None:
             with contextlib.suppress(StoreError):
                 self._stored(ledger_id, folder.name).remove(first=MANIFEST_FILE)
 
     def remove_others(self, ledger_id: str, named: Collection[str]) -> None:
-        """Removes the batches of killed processes. `named`: the paths of the batches in the ledger, which are not removed."""
+        """Removes batches that killed processes left. Keeps those with the paths in `named`, which are in the ledger."""
         kept = {Path(path).name for path in named}
         local = self._directory / FOLDER
         for path in local.iterdir() if local.is_dir() else ():
@@ -75,7 +75,7 @@ class StagedBatches:
                     self._stored(ledger_id, name).remove(first=MANIFEST_FILE)
 
     def trace(self) -> Path | str:
-        """Returns the location of any staged batches of this destination, of any ledger; empty if there are none."""
+        """Returns where a staged batch of this destination is, of any ledger, or an empty text if there is none."""
         local = self._directory / FOLDER
         if local.is_dir() and any(local.iterdir()):
             return local
@@ -85,7 +85,7 @@ class StagedBatches:
             return self._location.staged_url() if self._stored().children() else ""
 
     def _stored(self, ledger_id: str = "", path: str = "") -> StoreFolder:
-        """Returns the batch's folder in the store. Raises StoreError, also if an environment variable that conf/ names is not set."""
+        """Returns the folder of a batch in the object store. Raises StoreError, also if an environment variable in conf/ is not set."""
         if self._location is None:
             raise ValueError("staged batches are in a folder, not in an object store")
         options = resolved(dict(self._location.storage_options))

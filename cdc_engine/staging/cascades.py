@@ -1,12 +1,11 @@
-"""Records what a run needs to derive changes by foreign keys: the events of a batch that trigger them, and the order of these events among
-the rows of the child tables.
+"""Records what a run needs to compute the changes that foreign keys cause: which rows of parent tables were deleted or changed, and the
+order between them and the rows of the child tables.
 
-Called by `staging`; the run derives the changes (spark_jobs/cascades/derive.py). The recorder writes two kinds of files next to the staged
-rows:
+Called by `staging`. The run computes the changes (spark_jobs/cascades/derive.py). Two kinds of files are written next to the staged rows:
 
-- per parent table, the deleted rows and the changed keys: `_sluice_place` (int64), operation, order key, commit
-  time, and the referenced columns with the old values; for an update, the next row has the new values;
-- per child table, the sequence number of each of its staged rows (int64, little-endian, one per row, in the order of its segments).
+- Per parent table, the deleted rows and the changed keys: `_sluice_place` (int64), operation, order key, commit time, and the referenced
+  columns with the old values. For an update, the next row has the new values.
+- Per child table, the sequence number of each of its staged rows (int64, little-endian, in the order of its segments).
 
 A sequence number (`_sluice_place`) orders the rows of all tables of a batch. It consists of the number of the row event, the number of the
 row in the event, and a bit that is set for after images.
@@ -35,15 +34,15 @@ from sluice.cdc_engine.states import TableState
 logger = logging.getLogger(__name__)
 
 ROW_INDEX = "_sluice_place"
-EVENT_BITS = 32  # The number of bits of a sequence number that identify row and image within one event.
-FLAGS_AT = 19 + 6  # The offset of the flags in a row event, after its header and the table ID.
-NO_FOREIGN_KEY_CHECKS = 0x02  # Flag: the session had foreign_key_checks=0, so no foreign key changed rows.
-# The offset after the flags. In version 2 of the event, extra data with its length precedes the bitmaps.
+EVENT_BITS = 32  # How many bits of a sequence number identify the row and the image within an event.
+FLAGS_AT = 19 + 6  # Where the flags of a row event are, after its header and the table ID.
+NO_FOREIGN_KEY_CHECKS = 0x02  # A flag: the session had foreign_key_checks=0, so foreign keys changed nothing.
+# Where the bitmaps are, after the flags. In version 2 of the event, extra data with its length precedes them.
 BITMAPS_AT = 19 + 8
-SHORT_COUNT_MAX = 250  # A column count of at most this is encoded in one byte.
+SHORT_COUNT_MAX = 250  # A column count up to this is encoded in one byte.
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
-# The policy for recorded values: an invalid date is refused and not replaced by NULL. A zero date can refer to a parent row, but NULL
-# cannot.
+# How recorded values are decoded. A zero date may refer to a parent row, and NULL cannot, so an invalid date is refused and does not
+# become NULL.
 AS_WRITTEN = ValuePolicy(zero_dates="error")
 APPLY, IGNORE = "apply", "ignore"
 Stop = Callable[[tuple[str, str], str, str], None]
@@ -56,11 +55,11 @@ class RowPositions:
         self._last_event, self._rows = -1, 0
 
     def of(self, events: Int64s, operations: Any) -> Int64s:
-        """Returns the sequence number of each image. `events`: the number of the image's event in the batch, ascending. `operations`: the
-        image's operation.
+        """Returns the sequence number of each image. `events` has the number of each image's event in the batch, ascending, and
+        `operations` its operation.
         """
         after = (operations != Operation.UPDATE_BEFORE).astype(np.int64)
-        done = np.cumsum(after) - after  # The number of complete rows before each image.
+        done = np.cumsum(after) - after  # How many whole rows precede each image.
         first = np.searchsorted(events, events, side="left")
         row = done - done[first]
         if len(events) and events[0] == self._last_event:
@@ -89,7 +88,7 @@ class PositionFile:
 
 @dataclasses.dataclass
 class _Writer:
-    """Writes the triggering events of one version of a table, for one set of referenced columns."""
+    """Writes the deleted rows and changed keys of one table version, for one set of referenced columns."""
 
     version: TableVersion
     referenced: tuple[str, ...]
@@ -128,8 +127,8 @@ class _Writer:
 
 
 class CascadeRecorder:
-    """Records the triggering events of a batch. `stop`: called with (table, state, reason) for a table whose row changes cannot
-    be derived.
+    """Records the deleted rows and changed keys of a batch to which foreign keys refer. If the effects on a child table cannot be
+    computed, calls `stop` with (table, state, reason).
     """
 
     def __init__(self, directory: Path, stop: Stop) -> None:
@@ -145,11 +144,11 @@ class CascadeRecorder:
         first_event: int,
         policy: ValuePolicy = DEFAULT_POLICY,
     ) -> None:
-        """Records the row events with the indices `chosen` (ascending, all of this version). `first_event`: the number in the batch of the
-        slice's first event.
+        """Records from the row events with the indices `chosen`, which are ascending and of one table version. `first_event` is the
+        number, in the batch, of the first event of the slice.
 
-        `policy`: the table's. Masked values are never recorded: if rows with masked referenced columns are deleted or changed, the child
-        tables stop.
+        Masked values are never recorded. If `policy` masks referenced columns, and their rows are deleted or changed, the child tables
+        stop.
         """
         try:
             self._take(part, version, chosen, first_event, policy)
@@ -157,7 +156,7 @@ class CascadeRecorder:
             self._unseen(version, error)
         except (SluiceError, OSError, MemoryError):
             raise
-        except Exception as error:  # An unexpected exception stops only the tables below this one.
+        except Exception as error:  # Another error stops only the tables below this one.
             self._unseen(version, _unexpected(version, error))
 
     def _take(
@@ -173,23 +172,23 @@ class CascadeRecorder:
             self._record(part, version, referenced, acting, first_event, masked=policy.rules.masks_any(referenced))
 
     def close(self) -> None:
-        """Closes the files. Call it before `set_off`, because the tables below a file that cannot be completed stop."""
+        """Closes the files. Call it before `set_off`: if a file cannot be completed, the tables below it stop."""
         for key, writer in tuple(self._writers.items()):
             try:
                 self._events.append(writer.finish())
             except (SluiceError, OSError, MemoryError):
                 raise
-            except Exception as error:  # An unexpected exception stops only the tables below this one.
+            except Exception as error:  # Another error stops only the tables below this one.
                 del self._writers[key]
                 self._unseen(writer.version, _unexpected(writer.version, error))
 
     def finish(self) -> Iterator[CascadeEvents]:
-        """Yields the recorded events of each file with rows. Call it after `close`."""
+        """Yields what was recorded, per file with rows. Call it after `close`."""
         yield from (events for events in self._events if events.rows)
 
     def set_off(self) -> Iterator[tuple[tuple[Cascade, ...], tuple[str, ...], bool, bool]]:
-        """Yields (cascades, referenced columns, whether rows were deleted, whether keys changed) for each table version with recorded
-        events.
+        """Yields, for each table version with recorded rows: its cascades, the referenced columns, whether rows were deleted, and whether
+        keys changed.
         """
         for writer in self._writers.values():
             if writer.rows:
@@ -246,7 +245,7 @@ class CascadeRecorder:
 
 
 def _unexpected(version: TableVersion, error: Exception) -> TableStoppedError:
-    """Converts an unexpected exception to an error of this table. Logs the stack trace."""
+    """Converts an unexpected error to one that stops the tables below this one, and logs its stack trace."""
     logger.error(
         "the changes of values to which foreign keys refer could not be recorded",
         extra={"table": version.name},
@@ -257,14 +256,14 @@ def _unexpected(version: TableVersion, error: Exception) -> TableStoppedError:
 
 
 def _acting(block: Block, chosen: Int64s) -> Any:
-    """Returns a mask of the events that delete or update rows in a session with foreign key checks."""
+    """Returns a mask of the events that delete or update rows, in a session with foreign key checks."""
     flags = block.buffer[block.event_offset[chosen] + FLAGS_AT]
     return (block.event_kind[chosen] != RowEventKind.INSERT) & ((flags & NO_FOREIGN_KEY_CHECKS) == 0)
 
 
 def _telling(block: Block, chosen: Int64s, version: TableVersion, referenced: tuple[str, ...]) -> Any:
-    """Returns a mask of the events that may have removed referenced values. An update whose after images contain no referenced column
-    (binlog_row_image MINIMAL) cannot have removed any.
+    """Returns a mask of the events that may remove referenced values. An update removes none if its after images have no referenced column
+    (binlog_row_image MINIMAL).
     """
     count = len(version.columns)
     if count > SHORT_COUNT_MAX:
@@ -292,10 +291,10 @@ def reached(
     updates: bool,
     live: Callable[[tuple[str, str]], bool],
 ) -> dict[tuple[str, str], bool]:
-    """Returns captured table → whether the path to it includes a table whose row changes the lake does not follow (`live` returns False),
-    for each captured table that the events may change.
+    """Returns the captured tables that the recorded rows may change. A table's value is True if a table on the way to it is not followed
+    by the lake (`live` returns False).
 
-    `cascades`: as in TableVersion, the table's own first. `referenced`: the columns that were recorded.
+    `cascades` are as in TableVersion, the table's own first. `referenced` are the columns that were recorded.
     """
     found: dict[tuple[str, str], bool] = {}
     begin = (cascades[0].parent, deletes, frozenset(referenced if updates else ()), False)
@@ -319,7 +318,7 @@ def reached(
 
 
 def _effect(each: Cascade, *, goes: bool, changes: bool) -> tuple[bool, frozenset[str]]:
-    """Returns the effect of a cascade: whether rows of the child are deleted, and which of the child's columns change."""
+    """Returns what a cascade does: whether it deletes rows of the child, and which columns of the child it changes."""
     columns = frozenset(each.columns)
     if each.doubt:
         return True, columns

@@ -1,4 +1,4 @@
-"""Groups the row events of a slice by table version, in stream order per table. Pure functions; called by `staging`."""
+"""Groups the row events of a slice by table version. Each table keeps the order of the stream. Pure. Called by `staging`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sluice.cdc_engine.contracts import BlockSlice, Int32s, Int64s, TableVersion
 
 
 def runs_by_table(part: BlockSlice) -> list[tuple[TableVersion, Int64s]]:
-    """Returns (table version, ascending indices of its events in the block). A table whose version changes within the slice has one run per
-    change, in stream order; any other table has one run.
+    """Returns (table version, ascending indices of its events in the block). If the version of a table changes within the slice, the table
+    has one entry per change, in stream order.
     """
     tables = part.block.event_table[part.first_event : part.last_event]
     order = np.argsort(tables, kind="stable")
@@ -27,7 +27,7 @@ def runs_by_table(part: BlockSlice) -> list[tuple[TableVersion, Int64s]]:
 
 
 def _runs(groups: list[Int64s], tables: Int32s) -> list[Int64s]:
-    """Splits the events of one table where its version changes. Most tables have one version, and so one run."""
+    """Splits the events of one table where its version changes. Most tables have one version only."""
     if len(groups) == 1:
         return groups
     merged = np.sort(np.concatenate(groups))

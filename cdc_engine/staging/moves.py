@@ -1,12 +1,12 @@
-"""Identifies rows with missing columns across changes of their keys within a segment, so that the lake can add the missing columns to each
-row. Called by `segment_writer`, for segments with partial images.
+"""Identifies rows whose keys changed within a segment and whose images lack columns, so that a run can add the missing columns from the
+lake. Called by `segment_writer`, for segments with partial images.
 
-The lake has the missing columns under the key that the row had before the segment. Since then, the key may have changed several times, and
-another row may now have the old key. So some images get columns that identify their row: each image of a row whose key changed, and each
-image under a former key of such a row.
+The lake has the missing columns under the key that the row had before the segment. Meanwhile the key may have changed several times, and
+another row may have the old key. So two kinds of images get columns that identify their row: the images of a row whose key changed, and
+the images under a former key of such a row.
 
-    `_sluice_birth` (int64): 0 if the row was in the lake before the segment, otherwise the number of the image with which the row begins;
-    NULL for all other images, whose key identifies their row;
+    `_sluice_birth` (int64): 0 if the row was in the lake before the segment. Otherwise the number of its first image.
+        NULL for all other images, whose key identifies their row.
     `_sluice_origin_<k>` (type of the key column): column k of the key that the row had before the segment, or in its first image.
 """
 
@@ -31,9 +31,7 @@ def lacks_columns(batch: pa.RecordBatch) -> bool:
 
 
 class Moves:
-    """Identifies the rows to which a segment's images belong. `moves`: the number of images so far that lack columns and changed
-    their key.
-    """
+    """Identifies the rows of a segment's images. `moves` counts the images so far that changed their key and lack columns."""
 
     def __init__(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         self._names = [field.name for field in key_fields(schema, key)]
@@ -46,7 +44,7 @@ class Moves:
         self.moves = 0
 
     def with_identity(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """Returns the next batch with the columns that identify rows. `first_row`: the number of its first row in the table's batch."""
+        """Returns the next batch with the columns that identify rows. `first_row` is the number of its first row in the table's batch."""
         moved = batch.column(MOVED).to_numpy(zero_copy_only=False)
         self.moves += int(moved.sum())
         life = self._followed(batch, moved, first_row) if self.moves else np.full(len(moved), lives.AT_HOME, np.int64)
@@ -89,8 +87,8 @@ class Moves:
 
 
 def _all_bits(schema: pa.Schema) -> dict[str, int]:
-    """Returns, for each column of presence bits, the value with the bits of all columns set. In `schema`, the table's columns are between
-    Sluice's three columns and the presence bits.
+    """Returns the value of each column of presence bits in which the bits of all columns are set. In `schema`, the table's columns are
+    between three columns of Sluice and the presence bits.
     """
     names = [field.name for field in schema if field.name.startswith(PRESENT)]
     columns = schema.get_field_index(names[0]) - 3
@@ -98,9 +96,7 @@ def _all_bits(schema: pa.Schema) -> dict[str, int]:
 
 
 class _Values:
-    """Stores values by number, in chunks. Each chunk is at least twice as long as the next one, so that each value is copied only a few
-    times.
-    """
+    """Stores values by number, in chunks. Each chunk is at least twice as long as the next one, so a value is copied only a few times."""
 
     def __init__(self) -> None:
         self._heaps: list[Any] = []
@@ -111,7 +107,7 @@ class _Values:
             self._heaps[-2:] = [pa.concat_arrays(self._heaps[-2:])]
 
     def of(self, numbers: Int64s, of_type: pa.DataType) -> Any:
-        """Returns an array of the values with these numbers. A negative number returns NULL."""
+        """Returns an array of the values with these numbers. A negative number gives NULL."""
         parts: list[Any] = []
         indices = np.full(len(numbers), -1, np.int64)
         begin = found = 0

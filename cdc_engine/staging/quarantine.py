@@ -1,8 +1,7 @@
-"""Stages values that could not be decoded in `quarantine.parquet`, next to a batch's other files.
+"""Stages values that could not be decoded, in `quarantine.parquet` next to the other files of a batch.
 
-`staging` writes the file only if there are undecodable values. The run appends it to the destination's quarantine
-(spark_jobs/quarantine/append.py), which `sluice quarantine` lists. A row contains what is needed to decode the value later: its bytes, and
-the engine's description of the column.
+`staging` writes the file if there are such values. The run appends it to the destination's quarantine (spark_jobs/quarantine/append.py),
+which `sluice quarantine` lists. A row has what is needed to decode the value later: its bytes, and the engine's description of the column.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ FIELDS: list[pa.Field[Any]] = [
     pa.field("column", pa.string(), False),
     pa.field("mysql_type", pa.string(), False),
     pa.field("charset", pa.string(), False),
-    # A JSON object with the row's key columns, or with all columns if it has no key.
+    # The key columns of the row, or all its columns if the table has no key, as a JSON object.
     pa.field("key", pa.string(), False),
     pa.field("raw", pa.binary(), False),
     pa.field("reason", pa.string(), False),
     pa.field("file", pa.string(), False),
     pa.field("offset", pa.int64(), False),
     pa.field("order_key", pa.int64(), False),
-    pa.field("image", pa.int64(), False),  # An ascending number that distinguishes the images of a transaction.
+    pa.field("image", pa.int64(), False),  # Ascending. Distinguishes the images of a transaction.
     pa.field("operation", pa.string(), False),
     pa.field("commit_time", pa.timestamp("us", "UTC"), False),
-    pa.field("layout", pa.string(), False),  # A JSON object: the column as a `contracts.Column`.
+    pa.field("layout", pa.string(), False),  # The column as a `contracts.Column`, as a JSON object.
 ]
 SCHEMA = pa.schema(FIELDS)
 
 
 def write_quarantine(directory: Path, refused: Sequence[tuple[str, str, RefusedValue]]) -> StagedQuarantine | None:
-    """Writes the values (database, table, value) to a file in the directory, and syncs it to disk. Returns None, without a file, if there
-    are no values.
+    """Writes the values (database, table, value) to a file in the directory, and syncs it to disk. Returns None and writes no file if
+    there are no values.
     """
     if not refused:
         return None
@@ -78,12 +77,12 @@ def _row(database: str, table: str, value: RefusedValue) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Converts a value that JSON cannot represent to text; bytes become hexadecimal digits."""
+    """Converts a value that JSON does not have to text. Bytes become hexadecimal digits."""
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def column_of(layout: str) -> Column:
-    """Returns the column of a quarantined value. Raises KeyError, TypeError or ValueError if the text is not from `write_quarantine`."""
+    """Returns the column of a quarantined value. Raises KeyError, TypeError or ValueError if `write_quarantine` did not write the text."""
     record: dict[str, Any] = json.loads(layout)
     fields: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in record.items()}
     return Column(**fields)

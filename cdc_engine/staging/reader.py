@@ -1,4 +1,4 @@
-"""Reads the manifest of a staged batch and checks whether its files are complete. Runs have their own reader (spark_jobs)."""
+"""Reads the manifest of a staged batch, and checks whether its files are complete. Runs have their own reader (spark_jobs)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.cdc_engine.errors import StagingError
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Returns the manifest in a staged batch's directory. Raises StagingError if it is missing or cannot be parsed."""
+    """Returns the manifest in the directory of a staged batch. Raises StagingError if it is missing or cannot be parsed."""
     path = directory / MANIFEST_FILE
     try:
         return read_manifest_json(path.read_bytes())
@@ -26,7 +26,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def is_whole(directory: Path) -> bool:
-    """Returns whether a run can merge the batch: the manifest exists, and every file that it names exists with the right size."""
+    """Returns whether a run can merge the batch: the manifest exists, and so do its files, with the right sizes."""
     try:
         manifest = read_manifest(directory)
     except StagingError:
@@ -35,8 +35,8 @@ def is_whole(directory: Path) -> bool:
 
 
 def has_all(manifest: Manifest, size_bytes: Callable[[str], int]) -> bool:
-    """Returns whether every file in the manifest exists with the right size. `size_bytes`: returns a file's size, or -1 if the file does
-    not exist.
+    """Returns whether every file in the manifest exists with the right size. `size_bytes` returns the size of a file, or -1 if it does not
+    exist.
     """
     changes = (segment for table in manifest.tables for segment in table.changes)
     sizes = {segment.file.name: segment.size_bytes for segment in changes}

@@ -1,6 +1,4 @@
-"""Checks whether a renamed table's rows in the lake can be moved to its new name. Called by `staging` for a table change. Pure
-functions.
-"""
+"""Checks whether the rows that the lake has of a renamed table can be moved to its new name. Pure. Called by `staging`."""
 
 from __future__ import annotations
 
@@ -18,10 +16,10 @@ def refuse_rows(
     lacking: Collection[str],
     policies: Mapping[str, ValuePolicy],
 ) -> None:
-    """Raises TableStoppedError if the lake lacks rows of the renamed table, or has them under another key or other rules.
+    """Raises TableStoppedError if the lake lacks rows of the renamed table, or has them with another key or under other rules.
 
-    `keys`: "database.table" → the key in conf/. `lacking`: tables of which the lake lacks changes before this position. `policies`:
-    "database.table" → the policy, with the rules of conf/ for rows.
+    `keys` has the key in conf/ by "database.table", and `policies` the policy with the rules for rows. `lacking` are the tables of which
+    the lake lacks earlier changes.
     """
     name, origin = f"{change.database}.{change.table}", change.renamed_from
     if not origin:

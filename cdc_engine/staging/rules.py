@@ -1,4 +1,4 @@
-"""Defines how the tables of a batch are staged, from conf/ and the ledger. `instance` passes the rules to `stage`."""
+"""Defines how the tables of a batch are staged, as conf/ and the ledger say. `instance` passes the rules to `stage`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ KeptColumns = Callable[[TableVersion], Int32s]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagingRules:
-    """The rules of all tables. Tables are named "database.table".
+    """The rules for all tables. Tables are named "database.table".
 
-    - `kept`: returns the indices of a table version's captured columns (int32, ascending); None: all columns.
+    - `kept`: returns the indices of the captured columns of a table version (int32, ascending). None: all columns.
     - `keys`: the key columns of tables whose key is not the primary key.
-    - `left_out`: tables that stopped in an earlier batch and must not continue after the gap. The value is the order key from which on the
-    lake lacks their changes; -1: since before the batch.
-    - `policies`: table → how invalid values are handled, if not by default.
-    - `cascade_policy`: (database, table) → apply, stop or ignore changes by foreign keys.
-    - `has_up_to`: table → order key up to which the lake has its changes, for tables that were resumed and are behind others.
-    - `logged`: tables with a change log, for which all before images are staged.
+    - `left_out`: tables that stopped in an earlier batch, so they must not continue. The value is the order key from which on the lake
+      lacks their changes. -1: since before the batch.
+    - `policies`: how invalid values of a table are handled, if not by default.
+    - `cascade_policy`: (database, table) → whether changes by foreign keys are applied, ignored, or stop the table.
+    - `has_up_to`: table → the order key up to which the lake has its changes. For tables that were resumed and are behind the others.
+    - `logged`: tables with a change log. All their before images are staged.
     """
 
     kept: KeptColumns | None = None
@@ -39,5 +39,5 @@ class StagingRules:
         return self.policies.get(name, DEFAULT_POLICY)
 
     def lacking_before(self, order_key: int) -> frozenset[str]:
-        """Returns the tables of which the lake lacks changes before this order key."""
+        """Returns the tables of which the lake lacks changes from before this order key."""
         return frozenset(name for name, since in self.left_out.items() if since < order_key)

@@ -1,5 +1,4 @@
-"""Writes one segment of a table. It collects record batches, and produces one Parquet file and its entry for the manifest. `staging` calls
-it.
+"""Writes one segment of a table: collects record batches, and makes one Parquet file and its entry for the manifest. Called by `staging`.
 
 Rows stay in memory until they fill a row group. The first row group opens the file. So a batch of many small tables has no open files, and
 a batch of a huge table has at most one row group in memory.
@@ -32,14 +31,14 @@ from sluice.cdc_engine.staging.background_writer import BackgroundWriter
 from sluice.cdc_engine.staging.moves import Moves, lacks_columns
 from sluice.cdc_engine.staging.staged_columns import staged_columns
 
-# The number of the image in its table's batch, from 1 on, which orders images within a transaction.
+# The number of an image in its table's batch, from 1. It orders the images of a transaction.
 ROW = "_sluice_row"
-# The maximum number of keys that are compared. The merge always folds segments with more keys.
+# Up to so many keys are compared. If a segment has more, the merge always folds it.
 UNIQUE_KEYS_MAX = 1 << 20
 
 
 class _KeyFacts:
-    """The minimum and maximum of each key column, and whether the values of a single integer column are all different."""
+    """The minimum and the maximum of each key column. If the key is one integer column, also whether its values are all different."""
 
     def __init__(self, decoder: RowDecoder) -> None:
         names = {name.lower(): index + 3 for index, name in enumerate(column.name for column in decoder.columns)}
@@ -89,8 +88,8 @@ def _wider(bounds: tuple[Any, Any], found: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _bound(value: Any) -> Bound:
-    """Returns a bound in the manifest's form. A decimal without a fraction (an unsigned bigint) becomes an integer; other decimals have no
-    bound.
+    """Returns a bound in the form of the manifest. A decimal without a fraction (an unsigned bigint) becomes an integer. Other decimals
+    have no bound.
     """
     if isinstance(value, decimal.Decimal):
         return int(value) if value.as_tuple().exponent == 0 else None
@@ -98,7 +97,7 @@ def _bound(value: Any) -> Bound:
 
 
 class _NoMoves:
-    """Replaces `Moves` in segments whose rows need no identity."""
+    """Stands in for `Moves` in segments whose rows need no identity."""
 
     moves = 0
 
@@ -107,11 +106,12 @@ class _NoMoves:
 
 
 class SegmentWriter:
-    """Writes the rows of one decoder to `path`, as a segment. Call `add` in stream order, then `finish` or `discard`.
+    """Writes the rows of one decoder to `path`, as a segment. Call `add` in stream order, then `finish` or `discard`. `first_row` is the
+    number of the first row in the table's batch.
 
-    `first_row`: the number of its first row in the table's batch. The segment becomes partial with the first row that lacks columns.
-    `follows_moves`: whether a partial segment identifies the row of each image; a change log does not need that. `background`: writes full
-    row groups while the next rows are added; the last row group, or all without `background`, are written by this thread.
+    The segment becomes partial with the first row that lacks columns. With `follows_moves`, a partial segment identifies the row of each
+    image, which a change log does not need. `background` writes full row groups while the next rows are added. The caller's thread writes
+    the last row group, and all of them without `background`.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class SegmentWriter:
     ) -> None:
         self.path, self.decoder, self.first_row = path, decoder, first_row
         self._background = background
-        self._writes: list[Future[None]] = []  # The unfinished writes, in the order of the file.
+        self._writes: list[Future[None]] = []  # Writes that are not finished, in the order of the file.
         self._follows_moves = follows_moves
         self._moves: Moves | _NoMoves | None = None  # None while the segment is not partial.
         self.pending_bytes = 0
@@ -140,16 +140,16 @@ class SegmentWriter:
 
     @property
     def next_row(self) -> int:
-        """The number that the next row gets."""
+        """The number of the next row."""
         return self.first_row + self.rows
 
     @property
     def last_order_key(self) -> int:
-        """The order key of the last row; -1 without rows."""
+        """The order key of the last row, or -1 without rows."""
         return self._order_keys[1]
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Adds the next rows. Raises BinlogFormatError if they are not in binlog order, because the merge depends on that order."""
+        """Adds the next rows. Raises BinlogFormatError if they are not in the order of the binlog, on which the merge relies."""
         if self._moves is None and lacks_columns(batch):
             self._become_partial()
         order_keys = batch.column(ORDER_KEY).to_numpy()
@@ -172,7 +172,7 @@ class SegmentWriter:
             self.flush()
 
     def _numbered(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """Returns the batch with row numbers and, in a partial segment, with columns that show which values are present."""
+        """Returns the batch with row numbers. In a partial segment, also with columns that show which values are present."""
         if self._moves is not None:
             batch = self._moves.with_identity(batch if lacks_columns(batch) else with_presence(batch), first_row)
         numbers = pa.array(np.arange(first_row, first_row + batch.num_rows, dtype=np.int64))
@@ -184,8 +184,8 @@ class SegmentWriter:
         self.pending_bytes += batch.nbytes
 
     def _become_partial(self) -> None:
-        """Converts the rows so far to the format of a partial segment. These rows have all columns. A later row that lacks columns then
-        needs no new segment.
+        """Converts the rows so far, which have all columns, to the format of a partial segment. So a later row that lacks columns needs no
+        new segment.
         """
         key = self.decoder.key
         self._moves = Moves(self.decoder.partial_schema, key) if self._follows_moves else _NoMoves()
@@ -198,7 +198,7 @@ class SegmentWriter:
                 self.flush()
 
     def _written(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows that are already in the file, and deletes the file."""
+        """Yields the rows that are in the file already, and removes the file."""
         self._await_writes()
         if self._writer is None:
             return
@@ -210,7 +210,7 @@ class SegmentWriter:
         given_up.unlink()
 
     def flush(self) -> None:
-        """Writes the pending rows as a row group. Raises OSError, also for an earlier row group."""
+        """Writes the rows in memory as a row group. Raises OSError, also if an earlier row group could not be written."""
         if not self._pending:
             return
         rows = pa.Table.from_batches(self._pending)
@@ -233,7 +233,7 @@ class SegmentWriter:
             self._writes.pop(0).result()
 
     def _write_rest(self) -> None:
-        """Writes the remaining rows in this thread, because passing a few rows to another thread takes longer than writing them."""
+        """Writes the remaining rows in this thread. To pass a few rows to another thread would take longer than to write them."""
         self._await_writes()
         self._background = None
         self.flush()

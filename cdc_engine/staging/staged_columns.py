@@ -1,4 +1,4 @@
-"""Converts the captured columns of a table version, and the values that a statement sets in existing rows, to the form in a manifest."""
+"""Converts a table version's captured columns to the form of a manifest, and the values that a statement sets in existing rows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sluice.cdc_engine.contracts import Int32s, TableChange, TableVersion
 from sluice.cdc_engine.errors import TableStoppedError
 from sluice.cdc_engine.states import TableState
 
-RESERVED = "_sluice_"  # The prefix of Sluice's own columns, in upper or lower case.
+RESERVED = "_sluice_"  # The prefix of Sluice's own columns, in any letter case.
 
 
 def staged_columns(decoder: RowDecoder) -> tuple[LakeColumn, ...]:
-    """Returns the decoder's columns with Spark's type names, in table order."""
+    """Returns the columns of a decoder with their types in Spark, in the order of the table."""
     pairs = zip(decoder.columns, decoder.types, strict=True)
     return tuple(
         LakeColumn(
@@ -29,7 +29,9 @@ def staged_columns(decoder: RowDecoder) -> tuple[LakeColumn, ...]:
 
 
 def staged_fills(decoder: RowDecoder, fills: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Returns the fills of captured columns, without NULLs. Raises TableStoppedError if the table's policy refuses a value."""
+    """Returns the values that existing rows get in captured columns, without NULLs. Raises TableStoppedError if the policy of the table
+    refuses a value.
+    """
     types = {column.name: each for column, each in zip(decoder.columns, decoder.types, strict=True)}
     staged = []
     for name, value in fills:
@@ -47,8 +49,8 @@ def staged_fills(decoder: RowDecoder, fills: tuple[tuple[str, str], ...]) -> tup
 
 
 def refuse_transformed(change: TableChange, transform: Transform | None) -> None:
-    """Raises TableStoppedError if a statement alters a column that the table's transform reads or writes, because the lake's rows contain
-    results of the old column.
+    """Raises TableStoppedError if a statement alters a column that the table's transform reads or writes. The lake's rows were computed
+    from the old column.
     """
     altered = [name for each in change.alterations for name in (each.column, each.new_name) if name]
     altered += [name for name, _ in change.fills]
@@ -62,8 +64,8 @@ def refuse_transformed(change: TableChange, transform: Transform | None) -> None
 
 
 def refuse_reserved(version: TableVersion, kept: Int32s | None) -> None:
-    """Raises TableStoppedError if the source has a column with Sluice's reserved prefix. `kept`: the indices of the captured columns, None
-    for all.
+    """Raises TableStoppedError if a column in the source has the prefix of Sluice's own columns. `kept` are the indices of the captured
+    columns; None means all.
     """
     names = [each.name for index, each in enumerate(version.columns) if kept is None or index in kept]
     if reserved := [name for name in names if name.lower().startswith(RESERVED)]:

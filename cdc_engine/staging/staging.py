@@ -1,7 +1,7 @@
-"""Writes a batch as files that a run merges. `stage` is the package's entry point; `instance` calls it when it hands out a batch.
+"""Writes a batch as files that a run merges. `instance` calls `stage` when it hands out a batch.
 
 Blocks are decoded one at a time, so a spilled transaction of gigabytes is never in memory as a whole. All files are written into a
-directory whose name ends in `.partial`. It is renamed after all files, the manifest last, are on disk.
+directory whose name ends in `.partial`. When all files are on disk, the manifest last, the directory is renamed.
 """
 
 from __future__ import annotations
@@ -56,17 +56,15 @@ from sluice.cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)
 
-PENDING_BYTES_MAX = 48 << 20  # The limit for the rows of all tables that are not in a row group yet.
+PENDING_BYTES_MAX = 48 << 20  # The limit for rows that are in memory, of all tables.
 DEFAULT_RULES = StagingRules()
-# The maximum length of a database or table name in a file name: two names and a number fit into 255 bytes.
+# Names of databases and tables are cut to this length in file names. Two names and a number fit into 255 bytes.
 NAME_CHARS_MAX = 60
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagingResult:
-    """A staged batch: its manifest, its directory, and the tables that stopped. The batch contains the segments of these tables up to the
-    stop.
-    """
+    """A staged batch: its directory, its manifest, and the tables that stopped. Of a stopped table, it has the segments up to the stop."""
 
     path: Path
     manifest: Manifest
@@ -89,14 +87,16 @@ def stage(
     more: Callable[[Batch], Batch] = lambda _: NOTHING,
     again_up_to: int = 0,
 ) -> StagingResult:
-    """Decodes `batch` into `directory`/<batch_directory>. `ledger_id`: the id of the ledger that hands the batch out as `delivery`.
+    """Decodes `batch` into `directory`/<batch_directory>, as the delivery of the ledger `ledger_id`.
 
-    - `more`: called with a decoded part of the batch; returns the next part, or an empty batch after the last one.
+    - `more`: called with each part of the batch that was decoded. Returns the next part, or an empty batch if there is none.
     - `again_up_to`: as in the manifest.
 
-    The same batch gives the same files; an existing directory of that name is replaced. A table that cannot be decoded stops: its complete
-    segments stay, `stopped` contains it with the batch's start, and the other tables continue. Raises StagingError if the files cannot be
-    written, and BinlogFormatError on bytes that are not row images. An error removes all files; the batch can be staged again.
+    The same batch gives the same files. An existing directory of that name is replaced. If a table cannot be decoded, it stops and the
+    other tables continue: its complete segments stay, and `stopped` has it with the start of the batch.
+
+    Raises StagingError if the files cannot be written, and BinlogFormatError if bytes are not row images. After an error no files are
+    left, and the batch can be staged again.
     """
     if batch.start is None or batch.end is None:
         raise ValueError("an empty batch is not staged")
@@ -128,7 +128,7 @@ class _Staging:
 
     def __init__(self, directory: Path, start: Position, rules: StagingRules) -> None:
         self.directory, self.start, self.rules = directory, start, rules
-        self.end, self.byte_count = start, 0  # The end and the size of the parts that are staged.
+        self.end, self.byte_count = start, 0  # The end and the size of what was staged so far.
         self.tables: dict[str, TableFiles] = {}
         self.stopped: dict[str, StoppedTable] = {}
         self.locations, self.background = ValueLocations(), BackgroundWriter()
@@ -136,14 +136,14 @@ class _Staging:
         self.cascades = CascadeRecorder(directory, self._stop_whole)
 
     def take_batch(self, batch: Batch) -> None:
-        """Stages a whole batch, or one part of it."""
+        """Stages a batch, or one part of it."""
         for part in batch.slices:
             self.take(part)
         self.end, self.byte_count = batch.end or self.end, self.byte_count + batch.byte_count
 
     def take(self, part: BlockSlice) -> None:
-        """Stages a slice: its table changes or its rows. Skips rows of versions that were already stopped when they were read, which only
-        consumers get.
+        """Stages a slice: its table changes or its rows. Skips tables that were stopped when their rows were read, because only consumers
+        get these rows.
         """
         for change in part.changes:
             with self._table(change.database, change.table) as table:
@@ -161,7 +161,9 @@ class _Staging:
         self._make_room()
 
     def finish(self) -> tuple[StagedTable, ...]:
-        """Closes every segment. Returns the tables that have segments and the tables that cascades reach, in order of first appearance."""
+        """Closes all segments. Returns the tables that have segments or that cascades may change, in the order in which they first
+        appeared.
+        """
         for each in tuple(self.tables.values()):
             with self._table(each.database, each.table) as table:
                 if table is not None:
@@ -182,7 +184,7 @@ class _Staging:
         )
 
     def cascade_events(self) -> tuple[CascadeEvents, ...]:
-        """Returns the events whose cascades the run derives. Call it after `finish`."""
+        """Returns the recorded rows whose effects by foreign keys the run must compute. Call it after `finish`."""
         return tuple(
             dataclasses.replace(
                 events,
@@ -195,9 +197,8 @@ class _Staging:
         )
 
     def _as_configured(self, cascade: Cascade, root: tuple[str, str]) -> Cascade:
-        """Returns the cascade with the key in conf/. It gets a `doubt` if conf/ makes values in the lake differ from the source's.
-
-        `root`: the table whose rows trigger the cascade; their values are recorded unchanged.
+        """Returns the cascade with the key in conf/. Sets `doubt` if conf/ makes values in the lake differ from the source's. `root` is
+        the table whose rows were deleted or changed. Their values are recorded unchanged.
         """
         names = [".".join(each) for each in (cascade.child, cascade.parent) if each != root or each == cascade.child]
         policies = [self.rules.policy(name) for name in names]
@@ -219,10 +220,8 @@ class _Staging:
         )
 
     def _settle_cascades(self) -> set[tuple[str, str]]:
-        """Returns the tables that cascades of this batch may change. Stops tables whose changes cannot be derived, or whose policy is
-        `stop`.
-
-        A stopped table lacks rows that the tables below it need, so this repeats until no other table stops.
+        """Returns the tables that the cascades of this batch may change. Stops the tables whose changes cannot be computed, or whose
+        policy is `stop`. A stopped table lacks rows that the tables below it need, so this is repeated until no other table stops.
         """
         while True:
             stops_before = len(self.stopped)
@@ -239,8 +238,8 @@ class _Staging:
                 return {name for name in found if self._live(name)}
 
     def _seen_by(self, below: tuple[str, str], name: tuple[str, str]) -> bool:
-        """Returns whether cascades from table `name` to table `below` can be derived from the lake's rows of `name`. This is so if the lake
-        has all rows and changes of `name`, and is not ahead of `below` with them.
+        """Returns whether the effects of table `name` on table `below` can be computed from the lake's rows of `name`. For this the lake
+        must have all rows and changes of `name`, and `name` must not be ahead of `below`.
         """
         whole = not self.rules.policy(".".join(name)).rules.drops_rows
         return (
@@ -268,8 +267,8 @@ class _Staging:
             self._stop_whole(name, TableState.CASCADE, f"{of}; conf/ sets `cascades: stop` for this table")
 
     def _stop_whole(self, name: tuple[str, str], state: str, reason: str) -> None:
-        """Stops the table at the batch's start and removes its changes in the batch: the lake must not get rows from after the cascade
-        without the cascade's effects.
+        """Stops a table at the start of the batch, and removes its changes from the batch. Otherwise the lake would get later rows without
+        the effects of the cascade.
         """
         full_name = ".".join(name)
         if full_name in self.rules.left_out:
@@ -282,7 +281,7 @@ class _Staging:
             self._stop(*name, state, reason)
 
     def quarantined(self) -> StagedQuarantine | None:
-        """Writes to a file the values of the finished segments that could not be decoded. Returns None if there are none."""
+        """Writes the values of all finished segments that could not be decoded to a file. Returns None if there are none."""
         refused = [
             (each.database, each.table, value)
             for each in self.tables.values()
@@ -291,7 +290,7 @@ class _Staging:
         return write_quarantine(self.directory, refused)
 
     def abandon(self) -> None:
-        """Closes and removes the files of unfinished segments."""
+        """Closes and removes the files of segments that are not finished."""
         self.cascades.abandon()
         for table in self.tables.values():
             table.discard()
@@ -299,8 +298,8 @@ class _Staging:
 
     @contextlib.contextmanager
     def _table(self, database: str, name: str) -> Iterator[TableFiles | None]:
-        """Yields a table, or None if it is stopped. A TableStoppedError or an unexpected exception in the body stops only this table. A
-        full disk, or bytes that are not row images, affect all tables and are raised.
+        """Yields a table, or None if it is stopped. After a TableStoppedError or an unexpected error in the body, only this table stops. A
+        full disk, or bytes that are not row images, concern all tables, so these errors are raised.
         """
         full_name = f"{database}.{name}"
         if full_name in self.stopped or full_name in self.rules.left_out:
@@ -364,7 +363,7 @@ class _Staging:
         table.add_to_log(part.block, chosen)
 
     def _note_positions(self, table: TableFiles, rows: pa.RecordBatch, events: Int64s) -> None:
-        """Records the sequence numbers of the table's rows. Rows before the foreign key was created get 0, because they precede all its
+        """Records the sequence numbers of a table's rows. Rows from before the foreign key was created get 0, because they precede all its
         effects.
         """
         if table.positions is None:
@@ -373,8 +372,9 @@ class _Staging:
         table.positions.add(events + self.events, rows.column(OPERATION).to_numpy())
 
     def _change_version(self, table: TableFiles, version: TableVersion, order_key: int) -> None:
-        """Prepares for rows of another version. If they are staged in the same way as the earlier rows, the segment continues; otherwise a
-        new one begins. A segment never ends within a transaction, because the lake's position in a table is always a transaction end.
+        """Prepares for rows of another table version. If it is staged as the earlier one was, the segment continues. Otherwise another
+        segment begins. A segment never ends within a transaction, because the lake's position in a table is always the end of a
+        transaction.
         """
         decoder, writer = self._decoder(version), table.writer
         table.source = version
@@ -411,7 +411,7 @@ class _Staging:
         return RowDecoder(keyed, kept, self.locations, policy, every_preimage=every_preimage)
 
     def _make_room(self) -> None:
-        """Writes the largest sets of pending rows until the rest is below PENDING_BYTES_MAX."""
+        """Writes rows in memory, those of the largest tables first, until the rest is below PENDING_BYTES_MAX."""
         writers = [(writer, table) for table in self.tables.values() for writer in table.writers]
         total = sum(writer.pending_bytes for writer, _ in writers)
         for writer, each in sorted(writers, key=lambda pair: -pair[0].pending_bytes):
@@ -433,7 +433,9 @@ def _is_staged_alike(one: RowDecoder, other: RowDecoder) -> bool:
 
 
 def _file_part(name: str) -> str:
-    """Converts a database or table name for use in a file name on any file system. The number after it makes the file name unique."""
+    """Converts the name of a database or table to a part of a file name that any file system accepts. The number that follows makes the
+    file name unique.
+    """
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS_MAX]
 
 

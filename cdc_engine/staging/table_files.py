@@ -1,7 +1,7 @@
-"""Groups the files of one table of a batch while they are written: its finished segments and its open segment. `staging` uses it.
+"""Holds the files of one table of a batch while they are written: finished segments and the open one. Used by `staging`.
 
-A table with a change log has a second file per segment, with all before images. A merge needs only few of them, but the change log needs
-all. Both files end together, so that a row is in the same segment in both.
+If the table has a change log, a segment has a second file with all before images, of which a merge needs only few. Both files end
+together, so that a row is in the same segment in both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from sluice.cdc_engine.staging.segment_writer import SegmentWriter
 
 @dataclasses.dataclass
 class TableFiles:
-    """One table of the batch: its finished segments and the open one, if any. `log`: the writer of the segment's change log file."""
+    """One table of a batch: its finished segments, and the open one if there is one. `log` writes the open segment's file for the change
+    log.
+    """
 
     database: str
     table: str
@@ -28,14 +30,15 @@ class TableFiles:
     refused: list[RefusedValue] = dataclasses.field(default_factory=list)
     writer: SegmentWriter | None = None
     log: SegmentWriter | None = None
-    # The open segment's table version as in the schema history. The decoder's version lacks excluded columns, and may have another key.
+    # The open segment's table version in the schema history. The decoder's version lacks columns that are not captured, and may have
+    # another key.
     source: TableVersion | None = None
-    rows: int = 0  # The number of rows in all segments.
+    rows: int = 0  # The rows in all segments.
     positions: PositionFile | None = None
 
     @property
     def begun(self) -> SegmentWriter:
-        """Returns the writer of the open segment. Raises ValueError if there is none."""
+        """The writer of the open segment. Raises ValueError if no segment is open."""
         if self.writer is None:
             raise ValueError(f"no segment of {self.database}.{self.table} is being written")
         return self.writer
@@ -51,15 +54,15 @@ class TableFiles:
         self.rows += rows.num_rows
 
     def add_to_log(self, block: Block, chosen: Int64s) -> None:
-        """Decodes the same events again for the change log, if the table has one."""
+        """Decodes the events again for the change log, if the table has one."""
         if self.log is not None:
             for rows in self.log.decoder.chunks(block, chosen):
                 self.log.add(rows)
-            # The values that cannot be decoded are discarded here, because the decoder of the table's own file reports the same values.
+            # The decoder of the table's own file reports the same values.
             self.log.decoder.take_refused()
 
     def replace_decoders(self, decoder: RowDecoder, log: RowDecoder) -> None:
-        """Replaces the decoders with those of a version that is staged in the same way."""
+        """Replaces the decoders by those of another version, which is staged in the same way."""
         self.refused += self.begun.decoder.take_refused()
         self.begun.decoder = decoder
         if self.log is not None:

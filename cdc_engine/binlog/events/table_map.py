@@ -1,15 +1,20 @@
-"""Parses table map events, which describe the table of the following row events and the layout of its row images.
+"""Parses table map events. They describe the table of the row events that follow, and the layout of its row images.
 
-The parser calls this for every table map with new bytes; `table_meta` reads the result. Every length is checked.
-mysql-replication's TableMapEvent is not used: it queries the live server for names, assigns the signedness bits to wrong columns if there
-is a YEAR column, and lacks newer fields.
+The parser calls it for every table map with new bytes. `table_meta` uses the result. Every length is checked. mysql-replication's
+TableMapEvent is not used: it queries the live server for names, assigns the signedness bits to wrong columns if there is a YEAR column,
+and lacks newer fields.
 
-The layout is that of MySQL's class Table_map_event (libs/mysql/binlog/event/rows_event.h), which MariaDB 10.5 and later
-share: table id (6 bytes), flags (2); database and table name, each a length byte, text, NUL; number of columns
-(length-encoded); a type byte per column; metadata (length-encoded, then 0, 1 or 2 bytes per column); a bitmap of the
-nullable columns; then optional fields as type (1 byte), length (length-encoded), value. MySQL 8 always writes signedness,
-charsets and geometry types, and the other fields with binlog_row_metadata=FULL. MariaDB writes optional fields only if
-binlog_row_metadata requests them. MySQL 5.7 writes none."""
+The layout is that of MySQL's class Table_map_event (libs/mysql/binlog/event/rows_event.h), also in MariaDB since 10.5:
+- table id (6 bytes), flags (2 bytes)
+- database name and table name, each as a length byte, the text, and NUL
+- number of columns (length-encoded), then a type byte per column
+- metadata (its length, length-encoded; then 0, 1 or 2 bytes per column)
+- a bitmap of the nullable columns
+- optional fields, each as type (1 byte), length (length-encoded) and value
+
+MySQL 8 always writes the optional fields for signedness, charsets and geometry types, and the others with binlog_row_metadata=FULL.
+MariaDB writes only those that binlog_row_metadata requests. MySQL 5.7 writes none.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +27,8 @@ from sluice.cdc_engine.binlog.events.byte_cursor import ByteCursor
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.errors import BinlogFormatError
 
-BLOB_COMPRESSED, VARCHAR_COMPRESSED = 140, 141  # Type codes of MariaDB's COMPRESSED columns.
-COLUMNS_MAX = 4096  # MySQL and MariaDB allow no more columns in a table.
+BLOB_COMPRESSED, VARCHAR_COMPRESSED = 140, 141  # MariaDB's COMPRESSED columns have these type codes.
+COLUMNS_MAX = 4096  # MySQL and MariaDB do not allow more columns in a table.
 
 _ONE_BYTE: frozenset[int] = frozenset(
     {
@@ -41,7 +46,7 @@ _NONE: frozenset[int] = frozenset(
         *(TypeCode.DATE, TypeCode.TIME, TypeCode.DATETIME, TypeCode.TIMESTAMP),
     }
 )
-# The types that have a bit in the signedness bitmap. On both servers YEAR has one, which is always set, and BIT has none.
+# These types have a bit in the signedness bitmap. On both servers YEAR has one, which is always set, and BIT has none.
 NUMERIC: frozenset[int] = frozenset(
     {
         *(TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.LONGLONG),
@@ -56,10 +61,10 @@ CHARACTER: frozenset[int] = frozenset(
     }
 )
 LABELLED: frozenset[int] = frozenset({TypeCode.ENUM, TypeCode.SET})
-# Types without characters for which the server nevertheless writes a charset, always `binary`.
+# These types have no characters, but the server writes a charset for them, always `binary`.
 _COUNTED_BY_MYSQL: frozenset[int] = frozenset({TypeCode.VECTOR})
 _COUNTED_BY_MARIADB: frozenset[int] = frozenset({TypeCode.GEOMETRY})
-# Type code → highest valid metadata. The kernels use metadata as a number of bytes or digits, so they cannot work with a higher one.
+# Type code → the highest valid metadata. Kernels use metadata as a number of bytes or digits, and cannot work with a higher one.
 _METADATA_MAX: dict[int, int] = {
     **dict.fromkeys((TypeCode.BLOB, TypeCode.JSON, TypeCode.GEOMETRY, BLOB_COMPRESSED, TypeCode.VECTOR), 4),
     **dict.fromkeys((TypeCode.TINY_BLOB, TypeCode.MEDIUM_BLOB, TypeCode.LONG_BLOB), 4),
@@ -73,8 +78,8 @@ _METADATA_MAX: dict[int, int] = {
 
 @dataclasses.dataclass(frozen=True)
 class Charsets:
-    """The collations of the character columns, as the server logs them. `each`: one collation per column. If `each` is None, every column
-    has the collation `default`, except those in `others`: pairs of (index among the character columns, collation).
+    """The collations of the character columns, as the server logs them. `each` has one collation per column. If it is None, every column
+    has the collation `default`, except those in `others`: (index among the character columns, collation).
     """
 
     each: tuple[int, ...] | None = None
@@ -82,7 +87,7 @@ class Charsets:
     others: tuple[tuple[int, int], ...] = ()
 
     def spread(self, count: int) -> tuple[int, ...]:
-        """Returns one collation for each of `count` columns. Raises BinlogFormatError if the collations do not fit that number."""
+        """Returns one collation for each of `count` columns. Raises BinlogFormatError if the number of logged collations differs."""
         if self.each is not None:
             if len(self.each) != count:
                 raise BinlogFormatError(f"a table map gives {len(self.each)} character sets for {count} columns")
@@ -112,16 +117,18 @@ class Field(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableMap:
-    """A table map event. Tuples have one entry per column. A value is None if the server did not log its optional field.
+    """A table map event. Tuples have one entry per column unless it says otherwise. None means that the server did not log the optional
+    field.
 
-    `type_codes`: MYSQL_TYPE_*, with ENUM and SET instead of STRING. `metadata`, by type, as in contracts.Column: FLOAT,
-    DOUBLE, blobs, JSON, GEOMETRY: bytes of the value or of its length; VARCHAR, STRING: maximum bytes; ENUM, SET: bytes
-    of the value; BIT: whole bytes << 8 | additional bits; NEWDECIMAL: precision << 8 | scale; TIME2, DATETIME2,
-    TIMESTAMP2: fraction digits; other types: 0. `charsets`: of the character columns; see `collations`. `labelled`: collation
-    ids of ENUM and SET columns. `labels`: of ENUM and SET columns. `primary_key`: indexes of its columns; if it is empty and `names` is
-    not None, the table has no primary key. `key_prefixes`: how many characters of each key column are in the key; 0 means all.
-    `geometry_types`: OGC numbers of the geometry columns. `unreadable`: why only the names could be parsed; empty if the whole event
-    could be parsed.
+    - `type_codes`: MYSQL_TYPE_*, but for ENUM and SET their own type instead of STRING.
+    - `metadata`, by type: for FLOAT, DOUBLE, blobs, JSON and GEOMETRY, the bytes of the value or of its length. For VARCHAR and STRING,
+      the maximum of bytes. For ENUM and SET, the bytes of the value. For BIT, whole bytes << 8 | additional bits. For NEWDECIMAL,
+      precision << 8 | scale. For TIME2, DATETIME2 and TIMESTAMP2, the fraction digits. For all others 0.
+    - `charsets`: of the character columns; see `collations`. `labelled`: collation ids of the ENUM and SET columns. `labels`: theirs.
+    - `primary_key`: indices of its columns. Empty means no primary key if `names` is not None. `key_prefixes`: how many characters of each
+      key column are in the key; 0 means all.
+    - `geometry_types`: OGC numbers of the geometry columns.
+    - `unreadable`: why only the names could be parsed. Empty if the whole event could be parsed.
     """
 
     table_id: int
@@ -150,12 +157,12 @@ class TableMap:
         return len(self.type_codes)
 
     def collations(self, *, mariadb: bool) -> tuple[int, ...] | None:
-        """Returns the collation id of each column: 0 for a column that is not character, ENUM or SET, or whose collation was not logged.
-        None if no collation was logged.
+        """Returns the collation id of each column, or None if no collation was logged. A column gets 0 if its collation was not logged, or
+        if its type has none.
 
-        MySQL counts VECTOR among the character columns, and MariaDB counts GEOMETRY. The event does not say which server wrote it, so
-        the caller passes `mariadb`. Raises BinlogFormatError if the number of collations does not fit, or if a VECTOR or GEOMETRY column
-        has a collation other than binary: the collations would then belong to different columns.
+        MySQL counts VECTOR columns among the character columns, and MariaDB counts GEOMETRY columns. The event does not say which server
+        wrote it, so the caller passes `mariadb`. Raises BinlogFormatError if the number of collations does not fit. Also raises it if a
+        VECTOR or GEOMETRY column has a collation other than binary, because the collations then belong to other columns.
         """
         if self.charsets is None and self.labelled is None:
             return None
@@ -173,7 +180,7 @@ class TableMap:
 
 @dataclasses.dataclass
 class _LoggedFields:
-    """The values of a table map's optional fields, while they are parsed. `enum_labels`, `set_labels`: one list per ENUM or SET column."""
+    """The values of the optional fields while they are parsed. `enum_labels` and `set_labels` have one list per ENUM or SET column."""
 
     unsigned: tuple[bool, ...] | None = None
     charsets: Charsets | None = None
@@ -188,10 +195,10 @@ class _LoggedFields:
 
 
 def parse_table_map(body: bytes | bytearray | memoryview) -> TableMap:
-    """Parses a table map event. `body`: the event without the common header of 19 bytes and without checksum.
+    """Parses a table map event. `body` is the event without the common header of 19 bytes and without checksum.
 
-    If a length, an index or a column's type is invalid, the result has only the table's name and the reason (`unreadable`). The error is
-    not raised here, because the table may not be captured. Raises BinlogFormatError if the names cannot be parsed.
+    If a length, an index or a type is invalid, the result has only the names and the reason (`unreadable`). No error is raised then,
+    because the table may not be captured. Raises BinlogFormatError if the names cannot be parsed.
     """
     cursor = ByteCursor(bytes(body), "the table map")
     table_id = cursor.integer(6)
@@ -205,7 +212,7 @@ def parse_table_map(body: bytes | bytearray | memoryview) -> TableMap:
 
 
 def _with_columns(named: TableMap, cursor: ByteCursor) -> TableMap:
-    """Parses the part of the event after the names. Raises BinlogFormatError if the part is invalid."""
+    """Parses the event after the names. Raises BinlogFormatError if it is invalid."""
     count = cursor.packed()
     if not 0 < count <= COLUMNS_MAX:
         raise BinlogFormatError(f"the table map has {count} columns")
@@ -244,7 +251,7 @@ def _name(cursor: ByteCursor) -> str:
 
 
 def _layout(types: bytes, metadata: ByteCursor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns (type code of each column, metadata of each column as an integer). Raises BinlogFormatError."""
+    """Returns the type code of each column, and the metadata of each column as an integer. Raises BinlogFormatError if they are invalid."""
     pairs = [_column_layout(code, metadata) for code in types]
     for code, value in pairs:
         if value > _METADATA_MAX.get(code, value) or (code == TypeCode.NEWDECIMAL and value & 0xFF > value >> 8):
@@ -269,8 +276,8 @@ def _column_layout(code: int, metadata: ByteCursor) -> tuple[int, int]:
 
 
 def _real_type(first: int, second: int) -> tuple[int, int]:
-    """Decodes the metadata of type code STRING to (real type code, metadata). The first byte is the type code of ENUM or SET, or for a CHAR
-    it also has the two high bits of the length, inverted.
+    """Decodes the metadata of the type code STRING to (real type code, metadata). The first byte is the type code of ENUM or SET. For a
+    CHAR it also has the two high bits of the length, inverted.
     """
     code = first | 0x30
     if code not in _REAL_TYPE:
@@ -289,7 +296,9 @@ def _fields(cursor: ByteCursor) -> Iterator[tuple[int, bytes]]:
 
 
 def _bits(value: bytes, count: int, *, lowest_first: bool) -> tuple[bool, ...]:
-    """Returns the first `count` bits of a bitmap. In optional fields, the first bit is the highest bit of a byte; elsewhere, the lowest."""
+    """Returns the first `count` bits of a bitmap. In optional fields, the first bit is the highest bit of a byte. Elsewhere it is the
+    lowest bit.
+    """
     if len(value) != (count + 7) // 8:
         raise BinlogFormatError(f"a bitmap in a table map has {len(value)} bytes for {count} columns")
     offsets = range(8) if lowest_first else range(7, -1, -1)
@@ -317,7 +326,7 @@ def _read_names(fields: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]
 
 
 def _default_charset(value: ByteCursor) -> Charsets:
-    """Parses a default collation and the exceptions from it: pairs of (index among the columns of the same kind, collation)."""
+    """Parses a default collation and its exceptions: (index among the columns of the same kind, collation)."""
     default, *others = _each(value) or (0,)
     if len(others) % 2:
         raise BinlogFormatError(f"{value.what} ends between a column and its charset")
@@ -406,8 +415,8 @@ _READERS: dict[int, Callable[[_LoggedFields, ByteCursor, tuple[int, ...]], None]
 
 
 def _labels(codes: tuple[int, ...], fields: _LoggedFields) -> tuple[tuple[str, ...], ...] | None:
-    """Returns the labels of each column, decoded in the column's charset. None if the server did not log the labels of all ENUM and SET
-    columns.
+    """Returns the labels of each column, decoded with the charset of the column. Returns None if the server did not log the labels of all
+    ENUM and SET columns.
     """
     waiting: dict[int, Iterator[list[bytes]]] = {
         TypeCode.ENUM: iter(fields.enum_labels or ()),

@@ -1,7 +1,8 @@
-"""Counts the connections of one listener against two limits: clients, and connections that have not authenticated yet. Used by `listener`.
+"""Limits the connections of one listener: those of clients, and those that have not authenticated yet. Used by `listener`.
 
-Connections that have not authenticated never count against the limit of clients. If there are too many of them, the oldest one is ended:
-a client authenticates within moments, so the oldest one is the least likely to be a client."""
+A connection that has not authenticated takes no place of a client. If there are too many of them, the oldest one is ended. A client
+authenticates at once, so the oldest one is probably no client.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +15,17 @@ UNAUTHENTICATED_MAX = 64
 
 
 class ClientConnection:
-    """One connection, with the sentence that it gets if the listener ends it before it has authenticated."""
+    """One connection. If the listener ends it before it has authenticated, `ended_because` is sent to it."""
 
     def __init__(self, channel: socket.socket, greeting_seconds: float) -> None:
         self.channel = channel
-        """What to read and write: the TLS socket once the TLS handshake begins."""
+        """What to read from and write to. The TLS socket, as soon as the TLS handshake begins."""
         self.ended_because = ""
         self._greeting_ends = time.monotonic() + greeting_seconds
 
     def greeting_left(self) -> float:
-        """Returns the seconds in which the connection must still authenticate. Raises TimeoutError when they are over, EOFError if the
-        connection is ended.
+        """Returns the seconds that the connection has left to authenticate. Raises TimeoutError if none are left, and EOFError if the
+        listener has ended the connection.
         """
         if self.ended_because:
             raise EOFError
@@ -34,9 +35,9 @@ class ClientConnection:
         return left
 
     def stop_reading(self) -> None:
-        """Makes the thread that reads the connection see its end, so that it answers with the sentence."""
+        """Lets the thread that reads the connection see its end, so that the thread sends `ended_because`."""
         with contextlib.suppress(OSError):
-            # SSLSocket.shutdown would remove TLS before the other thread writes the sentence.
+            # SSLSocket.shutdown would remove TLS before the other thread has sent the text.
             socket.socket.shutdown(self.channel, socket.SHUT_RD)
 
     def end(self) -> None:
@@ -46,7 +47,7 @@ class ClientConnection:
 
 
 class Connections:
-    """All connections of a listener. All methods may be called from any thread."""
+    """All connections of a listener. Thread-safe."""
 
     def __init__(self, clients_max: int, unauthenticated_max: int) -> None:
         self._clients_max, self._unauthenticated_max = clients_max, unauthenticated_max
@@ -55,7 +56,7 @@ class Connections:
         self._lock = threading.Lock()
 
     def enter(self, connection: ClientConnection) -> bool:
-        """Adds a connection that has not authenticated. Returns False if the oldest one is ended to make room for it."""
+        """Adds a connection that has not authenticated. If there are too many, ends the oldest one and returns False."""
         with self._lock:
             oldest = None
             if len(self._unauthenticated) >= self._unauthenticated_max:
@@ -70,7 +71,7 @@ class Connections:
         return oldest is None
 
     def admit(self, connection: ClientConnection) -> str:
-        """Counts a connection that has authenticated as a client. Returns the reason if it is refused, otherwise an empty text."""
+        """Counts a connection that has authenticated as a client. Returns why it is refused, or an empty text."""
         with self._lock:
             if connection in self._clients:
                 return ""

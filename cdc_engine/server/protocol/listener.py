@@ -1,8 +1,9 @@
-"""Owns the sockets of Canal's protocol: one listener per address, shared by the destinations that name it, and one thread per client.
+"""Owns the sockets of Canal's protocol: one listener per address, which several destinations may share, and one thread per client.
 
-The number of allowed connections (`connections`) bounds memory: a client's packet is small, an answer is one delivery. A connection that
-does not authenticate within GREETING_SECONDS is ended, and so is one that is silent or does not read its answer. A listener uses only the
-loopback address unless conf/ names another one."""
+The number of connections is limited (`connections`), and so memory is: a client's packet is small, and an answer is one delivery. A
+connection is ended if it does not authenticate within GREETING_SECONDS, if it is silent, or if it does not read its answer. A listener
+uses the loopback address unless conf/ names another one.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +31,19 @@ from sluice.cdc_engine.server.protocol.session import (
 logger = logging.getLogger(__name__)
 
 ACCEPT_AGAIN_SECONDS = 0.1
-# The time for TLS, the server's greeting and the client's authentication together.
+# The time for TLS, the server's greeting and the client's authentication, in all.
 GREETING_SECONDS = 10.0
-# The time to write the sentence that tells a client why its connection ends.
+# The time to send a client the reason why its connection ends.
 FAREWELL_SECONDS = 1.0
-SILENCE_SECONDS = 3600.0  # The longest silence of a client that requests no shorter time-out.
-WRITE_SECONDS = 60.0  # The time in which the client must read one answer.
+# After this silence a client's connection is ended, unless the client requested a shorter time-out.
+SILENCE_SECONDS = 3600.0
+WRITE_SECONDS = 60.0  # A client must read an answer within this time.
 BACKLOG = 64
 SEND_BYTES = 1 << 18
 
 
 class CannotListenError(ConfigurationError):
-    """Raised when another process has the port or this host does not have the address. The listener is tried again."""
+    """Raised if another process uses the port, or if this host does not have the address. Listening is tried again."""
 
     code = "CANNOT_LISTEN"
 
@@ -51,7 +53,7 @@ ANYONE = Access()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Address:
-    """The address to listen on, and which clients are allowed. `port` 0: any free port."""
+    """The address to listen on, and which clients may connect. `port` 0 means any free port."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -64,7 +66,7 @@ class Address:
 
 
 class CanalListener:
-    """Serves destinations by name until `close`. Raises CannotListenError, ConfigurationError."""
+    """Serves destinations by name until `close` is called. Raises CannotListenError, or ConfigurationError for a wrong certificate."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -86,7 +88,7 @@ class CanalListener:
             self._served[destination] = served
 
     def withdraw(self, destination: str) -> bool:
-        """Stops serving the destination. Returns whether no destination is left."""
+        """Stops serving a destination. Returns whether it was the last one."""
         with self._lock:
             self._served.pop(destination, None)
             return not self._served
@@ -111,7 +113,7 @@ class CanalListener:
             except OSError:
                 if self._socket.fileno() < 0:
                     return  # closed
-                threading.Event().wait(ACCEPT_AGAIN_SECONDS)  # No descriptor is free, or the client is already gone.
+                threading.Event().wait(ACCEPT_AGAIN_SECONDS)  # No descriptor is free, or the client has gone already.
                 continue
             connection = ClientConnection(client, self.address.greeting_seconds)
             if not self._connections.enter(connection):
@@ -142,12 +144,12 @@ class CanalListener:
         connection.channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.channel.settimeout(connection.greeting_left())
         if self._tls is not None:
-            # The TLS socket takes the descriptor from the plain socket, so the connection must have it before the
-            # handshake waits.
+            # `wrap_socket` takes the descriptor from the plain socket. So the connection gets the TLS socket before the handshake, which
+            # may wait.
             connection.channel = tls = self._tls.wrap_socket(
                 connection.channel, server_side=True, do_handshake_on_connect=False
             )
-            # If `stop_reading` found the plain socket, which has no descriptor any more, this call raises EOFError.
+            # `stop_reading` may have found the plain socket, which has no descriptor any more. Then this raises EOFError.
             connection.greeting_left()
             tls.do_handshake()
         _write(connection.channel, ClientAnswer((session.greeting(),)))
@@ -159,7 +161,7 @@ class CanalListener:
         return refused
 
     def _say_goodbye(self, connection: ClientConnection, error: BaseException) -> None:
-        """Sends the reason why the listener ends a connection that has not authenticated. Sends nothing if it ended otherwise."""
+        """Sends the reason if the listener ends a connection that has not authenticated. Sends nothing if the client ended it."""
         because = connection.ended_because
         if not because and isinstance(error, TimeoutError):
             because = f"no authentication within {self.address.greeting_seconds:g} s"
@@ -170,7 +172,7 @@ class CanalListener:
 
 
 def _answered(connection: ClientConnection, session: ClientSession) -> bool:
-    """Reads one packet and writes its answer. Returns False if the connection ends."""
+    """Reads one packet and writes its answer. Returns False if the connection must end."""
     channel = connection.channel
     size = LENGTH.unpack(_read(connection, session, LENGTH.size))[0]
     if not 0 < size <= FRAME_BYTES_MAX:
@@ -188,7 +190,7 @@ def _seconds(wanted: float, most: float) -> float:
 
 
 def _read(connection: ClientConnection, session: ClientSession, size: int) -> bytes:
-    """Reads `size` bytes. Raises EOFError if the client is gone, TimeoutError if it is silent or has not authenticated in time."""
+    """Reads `size` bytes. Raises EOFError if the client has gone, and TimeoutError if it is silent or has not authenticated in time."""
     data = bytearray()
     while len(data) < size:
         connection.channel.settimeout(
@@ -203,8 +205,8 @@ def _read(connection: ClientConnection, session: ClientSession, size: int) -> by
 
 
 def _acknowledge_at_once(client: socket.socket) -> None:
-    """Turns off delayed TCP acknowledgements. The stock client writes a packet in two small pieces and waits for the acknowledgement of
-    the first, which the kernel delays by 40 ms.
+    """Turns off delayed TCP acknowledgements. Canal's client writes a packet in two small pieces, and waits for the acknowledgement of the
+    first, which the kernel would delay by 40 ms.
     """
     quick = getattr(socket, "TCP_QUICKACK", None)
     if quick is not None:
@@ -238,8 +240,8 @@ _lock = threading.Lock()
 
 
 def listen(address: Address, destination: str, served: Served) -> Callable[[], None]:
-    """Serves a destination at the address and returns a function that ends it. Raises ConfigurationError if another destination at the
-    address allows other clients.
+    """Serves a destination at an address. Returns a function that ends this. Raises ConfigurationError if another destination shares the
+    address with other settings.
     """
     key = (address.host, address.port)
     with _lock:

@@ -1,7 +1,7 @@
 """Converts packets of Canal's protocol (CanalProtocol.proto) between bytes and values. Pure.
 
-A frame is its length (4 bytes, big-endian) and a Packet: type 3, body 5. Clients send only small packets: a length above the limit is
-refused.
+A frame is a length (4 bytes, big-endian) and a Packet with a type (field 3) and a body (field 5). Clients send only small packets, so a
+larger length is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from sluice.cdc_engine.binlog.protobuf_fields import bytes_field, encoded_varint, number_field
 from sluice.cdc_engine.errors import CanalServiceError
 
-FRAME_BYTES_MAX = 1 << 16  # The most bytes of a client's packet; a filter is the longest field.
+FRAME_BYTES_MAX = 1 << 16  # The largest packet of a client. Its longest field is a filter.
 FIELDS_MAX = 64
 LENGTH = struct.Struct(">I")
 VARINT_BITS_MAX = 63
@@ -35,11 +35,11 @@ class PacketType(enum.IntEnum):
     CLIENTROLLBACK = 12
 
 
-UNIT_SECONDS = (1e-9, 1e-6, 1e-3, 1.0, 60.0, 3600.0, 86400.0)  # The units of a get's time-out, by code.
+UNIT_SECONDS = (1e-9, 1e-6, 1e-3, 1.0, 60.0, 3600.0, 86400.0)  # The unit of a get's time-out, by its code.
 
 
 class PacketError(CanalServiceError):
-    """Raised for bytes that are not a packet of the protocol."""
+    """Raised if bytes are not a packet of the protocol."""
 
     code = "PACKET"
 
@@ -49,13 +49,13 @@ Fields = Mapping[int, int | bytes]
 
 @dataclasses.dataclass(frozen=True)
 class Packet:
-    """A packet. `kind`: its number, which may be missing from PacketType."""
+    """A packet. `kind` is its number, which PacketType may not have."""
 
     kind: int
     fields: Fields
 
     def text(self, field: int) -> str:
-        """Returns a text field; empty if it is missing. Raises PacketError if it is not UTF-8."""
+        """Returns a text field, or an empty text if it is missing. Raises PacketError if it is not UTF-8."""
         value = self.fields.get(field, b"")
         try:
             return value.decode() if isinstance(value, bytes) else str(value)
@@ -77,7 +77,7 @@ class Packet:
 
 
 def parsed(frame: bytes) -> Packet:
-    """Reads a packet from a frame without its length. Raises PacketError."""
+    """Parses a frame without its length. Raises PacketError if it is not a packet."""
     outer = Packet(0, dict(_fields(frame)))
     if outer.number(4) not in {0, 1}:
         raise PacketError("Sluice cannot read compressed packets")
@@ -139,7 +139,7 @@ def refusal(code: int, message: str) -> bytes:
 
 
 def messages_head(batch_id: int, size: int) -> bytes:
-    """Returns everything of a MESSAGES frame before its `messages`, which have `size` bytes. Its packet has no version, as in Canal."""
+    """Returns the part of a MESSAGES frame before the `messages`, which have `size` bytes. The packet has no version, as in Canal."""
     ident = number_field(1, batch_id)
     body_size = len(ident) + size
     packet_head = number_field(3, PacketType.MESSAGES)

@@ -1,7 +1,8 @@
-"""Answers the requests of one client's connection. It reads whole packets and writes whole answers; `listener` has the sockets.
+"""Answers the requests of one client. Reads whole packets and writes whole answers. `listener` has the sockets.
 
-Order: handshake, authentication, then subscription, get, ack and rollback in any order. An error is answered with a
-number and a sentence. A failed authentication, and bytes that are not a packet, end the connection."""
+First comes the handshake, then authentication, then subscription, get, ack and rollback in any order. An error is answered with a number
+and a sentence. A failed authentication ends the connection, and so do bytes that are not a packet.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +26,17 @@ log = structlog.get_logger()
 SETTING = "canal_server.password_hash"
 SEED_BYTES = 8
 AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402
-FULL = 503  # A number that Canal does not use. Its clients show the sentence of any refusal.
-BYTES_A_UNIT = 1024  # The unit of a fetch size, as with Canal's batch mode MEMSIZE (memunit).
-# The most bytes of row events in one answer. As entries they take about ten times as much, for each client with a get
-# at the same time.
+FULL = 503  # A number that Canal does not use. Canal's clients show the sentence of any refusal.
+BYTES_A_UNIT = 1024  # The unit of a fetch size, as in Canal's batch mode MEMSIZE (memunit).
+# The most bytes of row events in one answer. As entries they take about ten times as much memory, once for each client that gets at the
+# same time.
 FETCH_BYTES_MAX = 4 << 20
-WAIT_SECONDS_MAX = 3600.0  # The longest wait of a get "without end".
+WAIT_SECONDS_MAX = 3600.0  # The longest wait of a get without a time-out.
 CLIENT_ID_MAX = (1 << 15) - 1
 
 
 class SessionConsumer(Protocol):
-    """One consumer. Implemented by `server.consumer.ConsumerService`."""
+    """One consumer (`server.consumer.ConsumerService`)."""
 
     def get(
         self, bytes_max: int, timeout_seconds: float = 0.0, *, entries_max: int = BATCH_EVENTS_MAX
@@ -46,8 +47,8 @@ class SessionConsumer(Protocol):
 
 
 class Served(Protocol):
-    """A destination that clients may read. All methods raise SluiceError. `counts_entries`: a client's fetch size is a number of entries,
-    and not of units of bytes.
+    """What a session may do with a destination. All methods raise SluiceError. `counts_entries`: a client's fetch size is a number of
+    entries. Otherwise it is a number of BYTES_A_UNIT.
     """
 
     @property
@@ -61,16 +62,18 @@ class Served(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Access:
-    """The rule that decides which clients are allowed. Empty `user`: any. Empty `password_hash`: no password is needed.
+    """Which clients may connect. If `user` is empty, any user may. If `password_hash` is empty, no password is needed.
 
-    `password_hash`: the location of hex(SHA1(SHA1(password))) as `$NAME` or in another form of conf/, which is read at each login.
+    `password_hash` is the location of hex(SHA1(SHA1(password))), as `$NAME` or in another form of conf/. It is read at each login.
     """
 
     user: str = ""
     password_hash: str = ""
 
     def hash_now(self) -> str:
-        """Returns the password's hash; empty if no password is needed. Raises SecretUnavailableError, ConfigurationError."""
+        """Returns the hash of the password, or an empty text if no password is needed. Raises SecretUnavailableError if it cannot be read,
+        and ConfigurationError if it is not a hash.
+        """
         found = filled(self.password_hash, SETTING).removeprefix("*")
         if self.password_hash and not is_hash(found):
             raise ConfigurationError(
@@ -81,8 +84,8 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class ClientAnswer:
-    """The bytes to write, in order. `closes`: nothing more is read. `error`: the number of a refusal. `empty`: the answer of a get without
-    a row.
+    """An answer to a client. The bytes in `parts` are written in order. `closes`: nothing more is read. `error`: the number of a refusal.
+    `empty`: the answer of a get without rows.
     """
 
     parts: tuple[bytes, ...] = ()
@@ -96,16 +99,15 @@ def refused(number: int, said: str, *, closes: bool = False) -> ClientAnswer:
 
 
 class ClientSession:
-    """The session of one client. `served`: returns a destination by its name; raises UnknownDestinationError.
-
-    `admit` is called once the client has authenticated. It returns why the client is refused, or an empty text.
+    """The session of one client. `served` returns a destination by its name, or raises UnknownDestinationError. `admit` is called when the
+    client has authenticated. It returns why the client is refused, or an empty text.
     """
 
     def __init__(self, access: Access, served: Callable[[str], Served], admit: Callable[[], str] = lambda: "") -> None:
         self._access, self._served, self._admit = access, served, admit
         self.seed = secrets.token_bytes(SEED_BYTES)
         self.authenticated = False
-        self.read_seconds = self.write_seconds = 0.0  # The time-outs that the client requests; 0 if it gives none.
+        self.read_seconds = self.write_seconds = 0.0  # The time-outs that the client requested, or 0.
         self._answers: dict[PacketType, Callable[[Packet], ClientAnswer]] = {
             PacketType.SUBSCRIPTION: self._subscribe,
             PacketType.UNSUBSCRIPTION: self._unsubscribe,
@@ -119,7 +121,7 @@ class ClientSession:
         return packets.handshake(self.seed)
 
     def answered(self, frame: bytes) -> ClientAnswer:
-        """Returns the answer to a frame. Never raises."""
+        """Returns the answer to a frame. Raises nothing."""
         try:
             packet = packets.parsed(frame)
         except PacketError as error:
@@ -138,13 +140,13 @@ class ClientSession:
             return refused(PACKET, str(error), closes=True)
         except SluiceError as error:
             return refused(PACKET, f"something goes wrong with reason: {error}")
-        except Exception as error:  # A bug of Sluice. The client gets only the error's type.
+        except Exception as error:  # A defect of Sluice. The client gets only the type of the error.
             return refused(
                 PACKET, f"internal error of the server, a defect to report ({type(error).__name__})", closes=True
             )
 
     def _note(self, packet: Packet, answer: ClientAnswer, seconds: float) -> None:
-        """Counts the packet for its destination if that is served. A name that only a client uses gets no counters."""
+        """Counts the packet for its destination. If no such destination is served, counts nothing."""
         try:
             destination = packet.text(1)
             self._served(destination)
@@ -155,7 +157,9 @@ class ClientSession:
         traffic_of(destination).note(kind, seconds, sent, answer.error, empty=answer.empty)
 
     def _knows_password(self, token: bytes) -> bool:
-        """Returns whether the token proves the password. The client is not told why the server cannot read its own password."""
+        """Returns whether the token proves the password. If the server cannot read its own password, the client is refused without the
+        reason.
+        """
         try:
             return knows_password(token, self.seed, self._access.hash_now())
         except ConfigurationError as error:
@@ -163,7 +167,9 @@ class ClientSession:
             return False
 
     def _authenticate(self, packet: Packet) -> ClientAnswer:
-        """Authenticates the client. Any first packet counts as an authentication; a destination that it names is used only afterwards."""
+        """Authenticates the client. Every first packet is read as an authentication. If the packet also names a destination, the client is
+        subscribed to it afterwards.
+        """
         user = packet.text(1)
         wanted = self._access.user
         known = not wanted or secrets.compare_digest(user.encode(), wanted.encode())
@@ -209,12 +215,12 @@ class ClientSession:
         try:
             found = served.messages(content)
         except Exception:
-            consumer.rollback()  # The next get must fail in the same way, and not continue after the failure.
+            consumer.rollback()  # The next get must fail in the same way, and not continue behind the failure.
             raise
         return ClientAnswer((packets.messages_head(batch_id, len(found)), found))
 
     def _ack(self, packet: Packet) -> ClientAnswer:
-        """Acks a batch without sending an answer. The client gets a refusal as the answer to its next get."""
+        """Acks a batch. An ack has no answer, so the client gets a refusal as the answer to its next get."""
         if (missing := _missing(packet, "Ack")) is not None:
             return missing
         batch_id = packet.number(3)
@@ -225,8 +231,8 @@ class ClientSession:
         return ClientAnswer()
 
     def _rollback(self, packet: Packet) -> ClientAnswer:
-        """Rolls back without sending an answer. Batch 0 means all batches. Does nothing for a client without a subscription, because it has
-        no deliveries.
+        """Rolls back one batch, or all with batch 0. A rollback has no answer. Does nothing if the client is not subscribed, because it
+        has no deliveries.
         """
         if (missing := _missing(packet, "Rollback")) is not None:
             return missing
@@ -256,7 +262,7 @@ def _client_id(text: str) -> int:
 
 
 def _timeout(packet: Packet) -> float:
-    """Returns a get's time-out in seconds. -1 means no wait; 0 or a missing value means the longest wait."""
+    """Returns the time-out of a get in seconds. -1 means not to wait. 0, or no value, means the longest wait."""
     given, unit = packet.number(4), packet.number(5)
     if given < 0:
         return 0.0

@@ -15,9 +15,7 @@ def is_hash(text: str) -> bool:
 
 
 def knows_password(token: bytes, seed: bytes, password_hash: str) -> bool:
-    """Returns whether the token proves the password. `token`: what the client sent. `password_hash`: the server's; if empty, no password
-    is needed.
-    """
+    """Returns whether a client's token proves the password. If the server's `password_hash` is empty, no password is needed."""
     if not password_hash:
         return True
     stored = bytes.fromhex(password_hash)

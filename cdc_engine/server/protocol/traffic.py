@@ -1,4 +1,4 @@
-"""Counts the requests and answers of one destination's clients; counters only rise. Written by `session`, read for Prometheus."""
+"""Counts the requests and answers of one destination's clients. Counters only rise. `session` writes them, and Prometheus gets them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import dataclasses
 import threading
 from collections import Counter
 
-LATENCY_MS = (2.5, 10.0, 25.0, 100.0)  # The upper bounds of latencies, the same as Canal's.
+LATENCY_MS = (2.5, 10.0, 25.0, 100.0)  # Canal's upper bounds of latencies.
 
 
 @dataclasses.dataclass(frozen=True)
 class TrafficCounters:
-    """The counters at one moment. `packets`: the number of packets by kind. `errors`: the number of errors by error number. `latencies`:
-    the number of answers from each bound of LATENCY_MS to the next, with one more number above the last bound.
+    """The counters at one moment: `packets` by kind, and `errors` by number. `latencies` has the number of answers up to each bound in
+    LATENCY_MS, from the previous bound on. Its last number counts the answers above all bounds.
     """
 
     packets: dict[str, int]
@@ -25,7 +25,7 @@ class TrafficCounters:
 
 
 class ClientTraffic:
-    """Counts for all clients of one destination. May be used from any thread."""
+    """Counts for all clients of one destination. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,6 +64,6 @@ _lock = threading.Lock()
 
 
 def traffic_of(destination: str) -> ClientTraffic:
-    """Returns the counters of a destination in this process. They begin with the destination's first client."""
+    """Returns the counters of a destination in this process. They begin when its first client connects."""
     with _lock:
         return _traffic.setdefault(destination, ClientTraffic())
