@@ -8,6 +8,7 @@ The console calls `acts_on` to find what an operator can do. Spark jobs use the 
 from __future__ import annotations
 
 import enum
+import shlex
 from collections.abc import Mapping
 
 
@@ -198,6 +199,7 @@ def way_out(state: str, destination: str, table: str) -> str:
     acts = acts_on(TableState(state)) if state in TableState.__members__ else ()
     if not acts:
         return ""
+    table = shlex.quote(table)
     if state in OF_THE_LAKE:
         accept, resume = (f"`sluice {act} {destination} {table}`" for act in acts)
         return (

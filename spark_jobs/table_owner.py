@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -156,7 +157,7 @@ def behind_our_back(owner: Owner, record: TableRecord, found: FoundTable) -> str
 
 def _accept(owner: Owner) -> str:
     """Returns the advice that all refusals share, as the end of a sentence."""
-    return f"take the table over and re-snapshot it with `sluice lake accept {owner.destination} {owner.table}`"
+    return f"take the table over and re-snapshot it with `sluice lake accept {owner.destination} {shlex.quote(owner.table)}`"
 
 
 def _missing(record: TableRecord | None, found: FoundTable) -> Iterable[tuple[str, str]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -102,9 +103,9 @@ def blocked(progress: Progress, destination: str) -> str:
     """
     for each in progress.snapshots:
         if each.state == SnapshotState.FAILED:
-            return f"the snapshot of {each.name} failed: {each.reason} (`sluice snapshot resume {destination} {each.name}`)"
+            return f"the snapshot of {each.name} failed: {each.reason} (`sluice snapshot resume {destination} {shlex.quote(each.name)}`)"
         if each.paused:
-            return f"the snapshot of {each.name} is paused (`sluice snapshot resume {destination} {each.name}`)"
+            return f"the snapshot of {each.name} is paused (`sluice snapshot resume {destination} {shlex.quote(each.name)}`)"
     return ""
 
 

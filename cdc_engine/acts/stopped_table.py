@@ -5,6 +5,7 @@ Each act saves the decision and requests the running engine to resume the table.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 
 from sluice.cdc_engine.contracts import StoppedTable
@@ -92,13 +93,15 @@ def approve(directory: Path, table: str, plan: str, *, position: str = "", repla
     Raises ActRefusedError if no change is pending, if the pending statement is not at `position`, if the plan is not valid for it, or if
     another plan is approved and `replaces` is False.
     """
-    stop = _stop_for(OperatorAct.APPROVE, directory, table)
     files = ReviewFiles(directory)
-    record = files.pending(stop.database, stop.table, stop.reason)
+    if (record := _ahead(directory, files, table)) is None:
+        stop = _stop_for(OperatorAct.APPROVE, directory, table)
+        record = files.pending(stop.database, stop.table, stop.reason)
     if record is None:
         raise ActRefusedError(
-            f"the record of the pending schema change of {table} is gone; `sluice {OperatorAct.RESUME} {directory.name} {table}` lets the "
-            "engine read the statement and store the record again"
+            f"the record of the pending schema change of {table} is gone; "
+            f"`sluice {OperatorAct.RESUME} {directory.name} {shlex.quote(table)}` lets the engine read the statement and store the "
+            "record again"
         )
     if position and record.position != position:
         raise ActRefusedError(
@@ -114,11 +117,23 @@ def approve(directory: Path, table: str, plan: str, *, position: str = "", repla
     if before not in {"", plan} and not replaces:
         raise ActRefusedError(
             f"`{record.statement}` of {table} is already approved as {before}, and the engine has not read "
-            f"that approval yet; `sluice {OperatorAct.APPROVE} {directory.name} {table} --plan {plan}` "
+            f"that approval yet; `sluice {OperatorAct.APPROVE} {directory.name} {shlex.quote(table)} --plan {plan}` "
             "replaces the approval"
         )
     request(directory, record.database, record.table)
     return record
+
+
+def _ahead(directory: Path, files: ReviewFiles, table: str) -> PendingRecord | None:
+    """Returns the pending change of a table that stops again soon, or None.
+
+    If another table was resumed, the cursor moved back, and this table continues until the stream reaches its statement again. An approval
+    that is saved before then keeps the table from stopping.
+    """
+    ledger = read_ledger(directory)
+    if ledger.cursor is None or any(stop.name == table for stop in ledger.stopped_tables):
+        return None
+    return files.first_after(table, ledger.cursor.order_key)
 
 
 def resolve(directory: Path, table: str, statement: str) -> StoppedTable:

@@ -8,6 +8,7 @@ re-snapshotted; it never continues with rows missing.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class Acceptance:
     @property
     def resume(self) -> str:
         """The command that resumes the table."""
-        return f"`sluice {OperatorAct.RESUME} {self.destination} {self.name}`"
+        return f"`sluice {OperatorAct.RESUME} {self.destination} {shlex.quote(self.name)}`"
 
 
 def accept(
@@ -158,6 +159,6 @@ def _done(acceptance: Acceptance) -> str:
         )
     return (
         f"{name} is accepted as it is, and the lake differs from the source until the missing rows are read: "
-        f"`sluice snapshot start {destination} --tables {name}` re-snapshots the table. If the table has "
+        f"`sluice snapshot start {destination} --tables {shlex.quote(name)}` re-snapshots the table. If the table has "
         f"stopped, resume it with {acceptance.resume}"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -353,7 +354,7 @@ def find_problems(
         found += [_stop_sentence(one.name, table) for table in one.stopped_tables]
         found += [
             f"{one.name}: the snapshot of {each['table']} failed: {each['reason']} (`sluice snapshot resume {one.name} "
-            f"{each['table']}` reads the table again)"
+            f"{shlex.quote(each['table'])}` reads the table again)"
             for each in one.snapshots
             if each["state"] == SnapshotState.FAILED
         ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -140,7 +141,7 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableReco
     if known is not None and was_replaced(owner, known, table.found(known, owner.to_text())):
         why = (
             f"the Delta table at {table.path} is not the table that the last run left: restore that table, or "
-            f"take over the present one with `sluice lake accept {owner.destination} {owner.table}`"
+            f"take over the present one with `sluice lake accept {owner.destination} {shlex.quote(owner.table)}`"
         )
         raise TableError(owner.table, why)
     record, schema = _record(owner, rebuilt, run), pa.schema(table.log.schema().to_arrow())

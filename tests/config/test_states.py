@@ -5,6 +5,7 @@ permitted transitions.
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from sluice.cdc_engine.states import (
     acts_on,
     engine_follows,
     engine_state,
+    way_out,
 )
 from sluice.spark_jobs import errors as spark_errors
 from sluice.spark_jobs import table_owner
@@ -85,6 +87,13 @@ def test_an_engine_that_ended_keeps_its_reason_until_it_begins_anew(ended: Engin
 def test_no_stop_of_a_table_is_a_dead_end(state: TableState) -> None:
     assert TableState.FLOWING in TABLE_TRANSITIONS[state]
     assert acts_on(state)[-1] is OperatorAct.RESUME
+
+
+@pytest.mark.parametrize("state", sorted(set(TableState) - {TableState.FLOWING}))
+def test_a_shell_passes_the_name_of_a_stopped_table_as_one_argument(state: TableState) -> None:
+    commands = [shlex.split(each) for each in way_out(state, "shop", "shop.we ird").split("`")[1::2]]
+    assert commands
+    assert all("shop.we ird" in each for each in commands)
 
 
 def test_spark_names_the_states_of_the_lake_by_the_same_words() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from sluice.batch_manifest.values import Alteration, AlterationKind
@@ -65,7 +66,9 @@ PLANS: Mapping[str, Mapping[str, str]] = {
         ),
         "apply": "all rows are deleted; the table stays",
     },
-    DROP_PARTITION: {"ignore": "the rows of the partition stay"},
+    DROP_PARTITION: {
+        "ignore": "the rows of the partition stay; re-snapshot the table afterwards (`sluice snapshot start`) to delete them"
+    },
 }
 DEFAULTS: Policy = {
     "add": "apply",
@@ -193,7 +196,8 @@ class PendingChange:
         lines = [f"`{self.statement}` at {self.position} waits for review."]
         for item in self.items:
             lines += [f"- {item.what}", *(f"    - `{word}`: {meaning}" for word, meaning in item.plans.items())]
-        command = f"sluice schema approve {self.destination or 'DESTINATION'} {self.database}.{self.table}"
+        table = shlex.quote(f"{self.database}.{self.table}")
+        command = f"sluice schema approve {self.destination or 'DESTINATION'} {table}"
         return "\n".join([*lines, f"- to decide: `{command} --plan {'|'.join(self.choices)}`"])
 
 

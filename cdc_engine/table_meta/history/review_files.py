@@ -66,6 +66,16 @@ class ReviewFiles:
         found = (self._pending(name, text) for name, text in self._records.all(FOLDER).items() if name.endswith(ending))
         return next((each for each in found if each.reason == reason), None)
 
+    def first_after(self, table: str, order_key: int) -> PendingRecord | None:
+        """Returns the first pending change of a "database.table" whose statement is after an order key, or None. Raises MetaError if a
+        record cannot be read.
+        """
+        records = sorted(
+            (name, text) for name, text in self._records.all(FOLDER).items() if name.endswith(f".{HELD}.json")
+        )
+        found = (self._pending(name, text) for name, text in records)
+        return next((each for each in found if each.name == table and each.order_key > order_key), None)
+
     def approve(self, pending: PendingRecord, plan: str, *, replaces: bool = True) -> str:
         """Stores the operator's decision. Returns the plan that was approved before, or an empty text. Without `replaces`, an earlier
         decision for another plan remains. Raises MetaError if the record cannot be read.

@@ -5,6 +5,7 @@ forget a consumer. The commands `sluice schema`, `sluice repair` and `sluice con
 # There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at runtime.
 
 import enum
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,7 @@ def _resume(directory: Path, decision: Decision) -> str:
     if stop.state in OF_THE_LAKE:
         raise ActRefusedError(
             f"{decision.table} stopped because of its Delta table ({stop.state}): `sluice schema resume "
-            f"{directory.name} {decision.table}` checks the Delta table first; Materialize of the table's "
+            f"{directory.name} {shlex.quote(decision.table)}` checks the Delta table first; Materialize of the table's "
             "asset re-snapshots the table"
         )
     stopped_table.resume(directory, decision.table, position=decision.position)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
@@ -259,7 +261,7 @@ def test_ddl_an_approval_that_cannot_be_read_is_no_approval_and_no_refusal(revie
         reviewed.apply("ALTER TABLE t RENAME COLUMN name TO title")
 
 
-@pytest.mark.parametrize("name", ["plain", "a.b", "*[x]?", "/../..", 64 * "你"])
+@pytest.mark.parametrize("name", ["plain", "a.b", "*[x]?", "/../..", "we ird", "a`b", "it's", 64 * "你"])
 def test_ddl_a_table_of_any_name_is_held_and_approved(reviewed: Reviewed, name: str) -> None:
     item = Item(kind="rename", what="rename a to b")
     held = PendingChange(
@@ -275,6 +277,10 @@ def test_ddl_a_table_of_any_name_is_held_and_approved(reviewed: Reviewed, name: 
     other = dataclasses.replace(held, table=name[:-1] + "z")
     for each in (held, other):
         reviewed.files.note(each)
+    (command,) = re.findall(r"`(sluice schema approve [^|]*) --plan apply`", held.reason)
+    assert shlex.split(command) == ["sluice", "schema", "approve", "d", f"{name}.{name}"], (
+        "a shell passes the name as one argument"
+    )
     record = reviewed.files.pending(name, name, held.reason)
     assert record is not None
     assert (record.table, record.items) == (name, ((item.what, dict(item.plans)),))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cdc_engine.acts.stopped_table import resolve, resume, schema_of
+from sluice.cdc_engine.acts.stopped_table import approve, resolve, resume, schema_of
 from sluice.cdc_engine.binlog.events.table_map import Field
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
 from sluice.cdc_engine.contracts import StoppedTable, TableChange, TableChangeKind, TableVersion
@@ -22,7 +22,7 @@ from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.source.settings import SourceConfig
 from sluice.cdc_engine.states import TableState
-from sluice.cdc_engine.table_meta.change.policy import PLANS, SchemaDecisions
+from sluice.cdc_engine.table_meta.change.policy import PLANS, Item, PendingChange, SchemaDecisions
 from sluice.cdc_engine.table_meta.ddl.reader import read_statement
 from sluice.cdc_engine.table_meta.history.ddl_context import DdlContext
 from sluice.cdc_engine.table_meta.history.effects import effects_of
@@ -31,6 +31,7 @@ from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 from sluice.cdc_engine.table_meta.history.questions import Question, Unknown
 from sluice.cdc_engine.table_meta.history.resolutions import Resolutions
+from sluice.cdc_engine.table_meta.history.review_files import ReviewFiles
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
 from tests.binlog.events.table_map_writer import table_map_of
@@ -184,6 +185,37 @@ def test_ddl_resolve_keeps_the_answer_and_asks_the_engine_to_go_on(tmp_path: Pat
         resolve(directory, "shop.items", ANSWER)
     with pytest.raises(ActRefusedError, match="has not stopped"):
         resolve(directory, "shop.nix", ANSWER)
+
+
+@pytest.mark.found
+def test_ddl_a_change_is_approved_before_the_stream_reaches_its_statement_again(tmp_path: Path) -> None:
+    """Defect 34: after one of several tables was approved, the cursor moved back, and the next approval failed with "has not stopped" until
+    the stream reached the next statement.
+    """
+    directory = shop_directory(tmp_path)
+    meta, files = FileLedger(directory), ReviewFiles(directory)
+    passed, ahead, later = at(90).order_key, at(150).order_key, at(180).order_key
+    for order_key in (later, passed, ahead):
+        files.note(
+            PendingChange(
+                destination="shop",
+                database="shop",
+                table="orders",
+                order_key=order_key,
+                position="mysql-bin.000007:1@1",
+                statement="ALTER TABLE orders RENAME COLUMN a TO b",
+                items=(Item(kind="rename", what="rename a to b"),),
+                choices=("apply", "new_column"),
+            )
+        )
+    meta.update(lambda ledger: ledger.set_cursor(at(100)))
+    assert approve(directory, "shop.orders", "apply").order_key == ahead
+    assert [files.approved("shop", "orders", each) for each in (passed, ahead, later)] == ["", "apply", ""]
+    with pytest.raises(ActRefusedError, match="has not stopped"):
+        approve(directory, "shop.items", "apply")
+    meta.update(lambda ledger: ledger.set_cursor(at(200)))
+    with pytest.raises(ActRefusedError, match="has not stopped"):
+        approve(directory, "shop.orders", "apply")
 
 
 @pytest.mark.found
