@@ -1,11 +1,12 @@
-"""Registers Delta tables and views of them in a Spark catalog, so that readers find them by name. Called by a run.
+"""Registers Delta tables, and views of them, in a Spark catalog, so that readers find them by name. A Dagster run calls this module.
 
 A registration is an external table of the catalog: `CREATE TABLE … USING DELTA LOCATION …`. It commits nothing to the Delta table. The
-columns are in the Delta log, so later changes of columns need no new registration. DROP TABLE removes a registration without files. A table
-that the catalog manages is never dropped, because DROP TABLE would remove its files.
+columns are in the Delta log, so a change of columns needs no new registration. DROP TABLE removes a registration and leaves the files. It
+is never executed for a table that the catalog manages, because it would remove the files of such a table.
 
-A view lists the columns of its table. Its property MARK contains a digest of the Delta table's path. A view without this property has
-another owner, and is not replaced."""
+A view lists the columns of its table. Its property MARK has a digest of the Delta table's path. A view without this property was not
+created by Sluice, and is not replaced.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +27,26 @@ from sluice.spark_jobs.staged_batch import DELETED
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 Identifier = tuple[str, str, str]  # catalog, schema, name
 Columns = tuple[tuple[str, str], ...]  # (name, Spark's type)
-NOT_DELTA = "no Delta table"  # the location of an entry that is not a Delta table
+NOT_DELTA = "no Delta table"  # The `location` of a catalog entry that is not a Delta table.
 COMMENT_MAX = 256  # A Hive metastore refuses longer comments of columns.
-OURS = "_sluice_"  # The prefix of columns that Sluice adds to a table.
-IS_CURRENT = "is_current"  # A column of histories.
-MARK = "sluice.of"  # The property of a view that identifies its Delta table: `mark_of` the path.
+OURS = "_sluice_"  # The columns that Sluice adds to a table have this prefix.
+IS_CURRENT = "is_current"  # The column of a history that marks the current rows.
+MARK = "sluice.of"  # The property of Sluice's views. Its value identifies the Delta table of the view (`mark_of`).
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CatalogTable:
-    """A name to register for a Delta table or for a view of one. `of`: "database.table" in the source. `before`: the path that Sluice last
-    registered under this name; empty if it registered none.
+    """A name to register, for a Delta table or for a view of one.
 
-    The remaining fields are for views. `over`: the name of the table that the view reads. `comments`: column → comment; the empty name has
-    the table's comment. `shaped_by`: the path of the Delta table whose change of columns requires a new view. `current`: the view shows
-    only the current rows of a history.
+    - `of` is the "database.table" in the source.
+    - `before` is the path that Sluice last registered under this name. It is empty if Sluice registered none.
+
+    These fields are for views only:
+
+    - `over` is the name of the table that the view reads.
+    - `comments` has a comment per column. The empty name has the comment of the table.
+    - `shaped_by` is the path of a Delta table. If its columns change, the view is created again.
+    - `current` restricts the view to the current rows of a history.
     """
 
     of: str
@@ -54,7 +60,7 @@ class CatalogTable:
 
     @property
     def comments_digest(self) -> str:
-        """A digest of the comments; empty if there are no comments."""
+        """A digest of the comments. It is empty if there are no comments."""
         return _digest(sorted(self.comments.items())) if self.comments else ""
 
     @property
@@ -68,7 +74,9 @@ class CatalogTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Registration:
-    """The result of `register`. `shapes`: view → digest of the columns for which it was created. `failed`: name → reason."""
+    """The result of `register`: for each view, the digest of the columns for which it was created (`shapes`), and for each name that could
+    not be registered, the reason (`failed`).
+    """
 
     shapes: Mapping[Identifier, str]
     failed: Mapping[Identifier, str]
@@ -77,9 +85,8 @@ class Registration:
 def register(
     session: LakeSession, tables: Sequence[CatalogTable], storage_options: Mapping[str, str] = NO_OPTIONS
 ) -> Registration:
-    """Registers tables and views one by one, a view after its table. `storage_options`: deltalake's options for the lake's object store.
-
-    Raises SparkUnavailableError. Other errors are in the result.
+    """Registers tables and views, each view after its table. `storage_options` are deltalake's options for the lake's object store. Raises
+    SparkUnavailableError if Spark is not available. Other errors are in the result.
     """
     shapes: dict[Identifier, str] = {}
 
@@ -93,9 +100,8 @@ def register(
 
 
 def unregister(session: LakeSession, tables: Sequence[CatalogTable]) -> Mapping[Identifier, str]:
-    """Removes registrations and views that belong to the tables' paths. Returns name → reason for those that could not be removed.
-
-    Raises SparkUnavailableError.
+    """Removes the registrations and views of these tables. Leaves an entry that refers to another path. Returns the reason for each name
+    that could not be removed. Raises SparkUnavailableError if Spark is not available.
     """
 
     def act(table: CatalogTable) -> None:
@@ -111,7 +117,7 @@ def unregister(session: LakeSession, tables: Sequence[CatalogTable]) -> Mapping[
 
 
 def shape_of(columns: Columns) -> str:
-    """Returns a digest of a Delta table's columns. When the digest changes, the view is replaced."""
+    """Returns a digest of a Delta table's columns. If the digest changes, the view must be created again."""
     return _digest(columns)
 
 
@@ -129,9 +135,9 @@ def same_location(one: str, other: str) -> bool:
 
 
 def mark_of(path: str) -> str:
-    """Returns the value of the property MARK for a view of the Delta table at `path`. Pure.
+    """Returns the value of the property MARK for a view of the Delta table at `path`.
 
-    The value is a digest, because Spark redacts properties that look like a secret, such as a path that contains `tokens`.
+    The value is a digest, because Spark redacts properties that look like a secret, for example a path that contains `tokens`.
     """
     return hashlib.sha256(_plain(path).encode()).hexdigest()
 
@@ -141,7 +147,7 @@ def _each(tables: Sequence[CatalogTable], act: Callable[[CatalogTable], None]) -
     for table in tables:
         try:
             act(table)
-        except Exception as error:  # Whatever the error is, it concerns only this name.
+        except Exception as error:  # Any error here concerns only this name.
             if is_away(error):
                 raise SparkUnavailableError(f"the connection to Spark was lost: {first_line(error)}") from error
             failed[table.identifier] = first_line(error)
@@ -150,8 +156,8 @@ def _each(tables: Sequence[CatalogTable], act: Callable[[CatalogTable], None]) -
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Entry:
-    """An entry of the catalog. `location`: NOT_DELTA for a view or a table of another kind. `managed`: DROP TABLE would remove its files.
-    `mark`: the property MARK of a view; empty if it has none.
+    """An entry of the catalog. `location` is NOT_DELTA for a view, and for a table of another format. If `managed`, DROP TABLE would
+    remove the table's files. `mark` is the view's property MARK, or empty.
     """
 
     location: str
@@ -176,14 +182,14 @@ def _register(session: LakeSession, table: CatalogTable, storage_options: Mappin
         raise ValueError(f"no Delta table exists at {table.path}")  # Spark would create an empty table there.
     if there is not None:
         _drop(session, table, there)
-    # `spark.sql` suffices instead of `commit`, because the statement commits nothing to the Delta table.
+    # `commit` is not needed, because the statement commits nothing to the Delta table.
     session.spark.sql(f"CREATE TABLE {table.quoted} USING DELTA LOCATION {text(spark_path(table.path))}")
 
 
 def _create_view(session: LakeSession, view: CatalogTable, over: Identifier, storage_options: Mapping[str, str]) -> str:
-    """Creates a view, or replaces a view of Sluice. Returns the digest of the columns for which it was created."""
+    """Creates a view, or replaces it if Sluice created it. Returns the digest of the columns for which it was created."""
     table = _entry(session, over)
-    # Otherwise the view would show rows of another table.
+    # If the name belongs to another table, the view would show rows of that table.
     if table is None or not same_location(table.location, view.path):
         raise ValueError(
             f"the view cannot be created, because its table {'.'.join(over)} is not registered in the catalog for "
@@ -201,7 +207,7 @@ def _create_view(session: LakeSession, view: CatalogTable, over: Identifier, sto
 
 
 def view_statement(view: CatalogTable, over: Identifier, columns: Columns) -> str:
-    """Returns the statement that creates a view of a Delta table with these columns. Pure."""
+    """Returns the statement that creates a view of a Delta table with these columns."""
     names = {name.lower(): name for name, _ in columns}
     shown = tuple(name for folded, name in names.items() if not folded.startswith(OURS))
     rule = ""
@@ -229,7 +235,7 @@ def _columns_at(path: str, storage_options: Mapping[str, str]) -> Columns:
 
 
 def _drop(session: LakeSession, table: CatalogTable, entry: _Entry) -> None:
-    """Removes a registration. Raises ValueError if this would remove the files of the Delta table."""
+    """Removes a registration. Raises ValueError if DROP TABLE would remove the files of the Delta table too."""
     if entry.managed:
         raise ValueError(
             f"the catalog manages the table at {entry.location}, so DROP TABLE would remove its files: remove the entry in the catalog "
@@ -241,8 +247,8 @@ def _drop(session: LakeSession, table: CatalogTable, entry: _Entry) -> None:
 def _entry(session: LakeSession, of: Identifier) -> _Entry | None:
     """Returns the catalog's entry with this name, or None.
 
-    SHOW TABLES comes before DESCRIBE, because pyspark logs a long error for a name that does not exist. SHOW TABLES treats the pattern as a
-    regular expression, so each special character is replaced by a dot.
+    SHOW TABLES is executed before DESCRIBE, because pyspark logs a long error if DESCRIBE finds no such name. SHOW TABLES reads the
+    pattern as a regular expression, so each special character is replaced by a dot.
     """
     catalog, schema, name = of
     pattern = re.sub(r"\W", ".", name)
@@ -261,6 +267,6 @@ def _entry(session: LakeSession, of: Identifier) -> _Entry | None:
 
 
 def _plain(location: str) -> str:
-    """Returns a location without the differences of spelling between Spark, Hadoop and deltalake."""
+    """Returns a location in one spelling, because Spark, Hadoop and deltalake spell it differently."""
     local = re.sub(r"^file:/+", "/", location)
     return re.sub(r"^s3[an]://", "s3://", local).rstrip("/")

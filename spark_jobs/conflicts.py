@@ -1,4 +1,6 @@
-"""Counts the commits that other writers of a Delta table came before, or replaced. Merges count them, and runs report them."""
+"""Counts the commits of merges that failed because another writer of the Delta table committed first, or that another writer replaced.
+Runs report the counts.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ logger = logging.getLogger(__name__)
 
 
 class CommitConflicts:
-    """The conflicts of one batch by table. Thread-safe."""
+    """The commit conflicts of one batch, by table. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._of: Counter[str] = Counter()
 
     def add(self, name: str, count: int = 1) -> None:
-        """Counts conflicts of "database.table", of its change log or of its history."""
+        """Adds conflicts of "database.table". They may also be conflicts of its change log or its history."""
         if count:
             logger.warning(
                 "%s: another writer committed first or replaced a commit (%s times); the table is merged again",

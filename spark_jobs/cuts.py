@@ -1,9 +1,11 @@
 """Publishes a consistent snapshot of the tables: when all tables have a batch, appends one row with the version of every table of the
 destination.
 
-The row is the last commit of a run. The run makes it under the run lock, so only maintenance by other programs can change table versions
-meanwhile. If the run crashes before it, the previous snapshot is still the newest: the repeated batch finds its tables merged, and
-publishes the snapshot. If the run crashes after it, the repeated batch finds the commit's transaction in the log, and writes nothing."""
+This row is the last commit of a run. The run holds the run lock, so no other run of the destination can change table versions meanwhile;
+only maintenance by other programs can. If the run crashes before this commit, the previous snapshot stays the newest one. The repeated
+batch then finds its tables merged, and publishes the snapshot. If the run crashes after this commit, the repeated batch finds the commit's
+transaction in the log, and writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,16 @@ NAME = "_sluice_cuts"
 # After every CUTS_MAX commits, the table is rewritten with its newest CUTS_KEPT rows, which cover almost three days at
 # one batch per minute.
 CUTS_MAX, CUTS_KEPT = 5_000, 4_000
-ROWS_AT_ONCE = 32  # The number of rows that a rewrite has in memory.
-# Consecutive rows are almost equal, so this compression makes them several times smaller than the one of single rows.
+ROWS_AT_ONCE = 32  # A rewrite has this many rows in memory at a time.
+# Consecutive rows are almost equal. So one compressed group of many rows is several times smaller than the same rows compressed one by
+# one.
 TOGETHER = deltalake.WriterProperties(compression="ZSTD", max_row_group_size=ROWS_AT_ONCE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedTables:
-    """The content of a consistent snapshot. `tables`: "database.table" → (path, record of the last run). `stopped`: names of stopped
-    tables. `run`: id of the run.
+    """The content of a consistent snapshot: for each "database.table" its path and the record of the last run (`tables`), the names of
+    stopped tables (`stopped`), and the id of the run (`run`).
     """
 
     tables: Mapping[str, tuple[str, TableRecord]]
@@ -48,8 +51,11 @@ class PublishedTables:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AmendedTable:
-    """A table that was corrected outside the stream. `tables`: name → (path, id and version), for the table, its change log and its
-    history. `label`: the order key up to which the table has its changes. `newest`: `newest_order_key` at the time of the correction.
+    """A table that was corrected outside the stream, for example by a repair.
+
+    - `tables` has the path and the record (id and version) of the table, of its change log and of its history, by name.
+    - `label` is the order key up to which the table has its changes.
+    - `newest` is the result of `newest_order_key` when the table was corrected.
     """
 
     tables: Mapping[str, tuple[str, TableRecord]]
@@ -58,7 +64,7 @@ class AmendedTable:
 
 
 def app_id(batch: StagedBatch) -> str:
-    """Returns the app id of the Delta transaction that stores the last position that a ledger published in the table of snapshots."""
+    """Returns the app id of the Delta transaction in which the table of snapshots stores the last position that this ledger published."""
     return f"sluice/{batch.destination}/{batch.ledger_id}/{NAME}"
 
 
@@ -69,8 +75,8 @@ def publish_cut(
     fence: Fence,
     storage_options: Mapping[str, str] | None = None,
 ) -> bool:
-    """Publishes a consistent snapshot unless the ledger has already published this position or a later one. Returns whether it published.
-    Raises TableError if Delta refuses the write.
+    """Publishes a consistent snapshot, unless this ledger has already published one at this position or a later one. Returns whether it
+    published one. Raises TableError if Delta refuses the write.
     """
     options = dict(storage_options or {}) or None
     key = batch.end_order_key
@@ -90,8 +96,8 @@ def publish_cut(
 
 
 def newest_order_key(path: str, storage_options: Mapping[str, str] | None = None) -> int | None:
-    """Returns the order key of the newest consistent snapshot; None if there is none. Reads it from the file statistics in the Delta log,
-    without reading files. Raises TableError if the log cannot be read.
+    """Returns the order key of the newest consistent snapshot, or None if there is none. Reads only the file statistics in the Delta log.
+    Raises TableError if the log cannot be read.
     """
     try:
         log = _opened(path, dict(storage_options or {}) or None)
@@ -108,12 +114,12 @@ def newest_order_key(path: str, storage_options: Mapping[str, str] | None = None
 def amend_newest(
     path: str, amended: Iterable[AmendedTable], fence: Fence, storage_options: Mapping[str, str] | None = None
 ) -> bool:
-    """Publishes the newest consistent snapshot again with later versions of the amended tables. Returns whether it wrote.
+    """Publishes the newest consistent snapshot again, with later versions of the corrected tables. Returns whether it wrote.
 
-    An amended table is left out in two cases. First, its label is above the snapshot's order key: it has changes of a batch that not all
-    tables have yet, and the next batch's snapshot includes it. Second, a batch has published a snapshot since the correction. This snapshot
-    already has the table at this version or a later one, and records whether the table is stopped. Raises TableError if Delta refuses the
-    write.
+    A corrected table is left out in two cases. First, its `label` is above the snapshot's order key. The table then has changes of a batch
+    that not all tables have yet, and the next batch's snapshot includes it. Second, a batch has published a snapshot since the correction.
+    That snapshot already has this version of the table or a later one, and says whether the table is stopped. Raises TableError if Delta
+    refuses the write.
     """
     options = dict(storage_options or {}) or None
     try:
@@ -145,9 +151,11 @@ def amend_newest(
 
 
 def _is_later(record: TableRecord, there: Mapping[str, Any] | None) -> bool:
-    """Returns whether a table's record is newer than its entry in a snapshot: the snapshot has no entry, another table, or an earlier
-    version. A stopped table with the same version counts as newer, because a run that was killed after a publication publishes the table
-    again. A later version in the snapshot, made by a repair, is retained.
+    """Returns whether a table's record is newer than the table's entry in a snapshot. It is newer if the entry is missing, names another
+    table, or has an earlier version.
+
+    For the same version, the record is newer if the entry says that the table is stopped: a run that was killed after a publication
+    publishes the table again. If the entry has a later version, which a repair made, the entry is kept.
     """
     if there is None or there["table_id"] != record.table_id:
         return True
@@ -184,7 +192,7 @@ def _row(batch: StagedBatch, published: PublishedTables) -> pa.Table:
 
 
 def _sync(path: str, log: Any) -> None:
-    """Syncs the newest commit to disk, even if an earlier attempt made it and ended before the sync."""
+    """Syncs the newest commit to disk, because an earlier attempt may have made it and ended before the sync."""
     sync_commits(path, log.version() - 1, log.version())
 
 
@@ -204,8 +212,8 @@ def _appended(  # noqa: PLR0917  two callers, alike
     transaction: deltalake.Transaction | None,
     options: dict[str, str] | None,
 ) -> Any:
-    """Appends the row and returns the table. After every CUTS_MAX commits, rewrites the table with its newest rows, and deletes files that
-    no reader needs any more.
+    """Appends the row and returns the table. After every CUTS_MAX commits, rewrites the table with its newest rows instead, and deletes
+    files that no reader needs.
     """
     rows: Any = row
     mode, written = "append", None
@@ -225,10 +233,10 @@ def _appended(  # noqa: PLR0917  two callers, alike
 
 
 def _with_newest(fence: Fence, log: Any, row: pa.Table) -> pa.RecordBatchReader:
-    """Streams the newest rows of the table and `row`. With thousands of tables a row has hundreds of kilobytes, and all of them would not
-    fit into a run's memory.
+    """Streams the newest rows of the table, then `row`. With thousands of tables one row has hundreds of kilobytes, so all rows together
+    would not fit into a run's memory.
 
-    Checks the fence again at the end of the stream, because the commit follows then, and reading thousands of files takes minutes.
+    Checks the fence again at the end of the stream, because reading thousands of files takes minutes, and the commit follows.
     """
     keys: Any = pa.table(log.scan(columns=["order_key"]))["order_key"].to_pylist()
     oldest = sorted(keys)[-CUTS_KEPT:][0]

@@ -1,8 +1,10 @@
-"""Syncs the files of a Delta table's new commits to disk, so that a local lake is durable before its batch is acked. `merge` calls it last.
+"""Syncs the files of a Delta table's new commits to disk, so that a local lake is durable before its batch is acked. A merge calls this
+last.
 
 Spark and deltalake do not sync files: the operating system writes them up to half a minute later. If the batch were acked before that, a
-power failure could lose rows that the cursor has already passed. An object store is durable as soon as it has answered. Paths that this
-machine cannot access are the responsibility of the machine that stores them. Nothing is synced in these two cases."""
+power failure could lose rows that the cursor has already passed. Nothing is synced for an object store, which is durable as soon as it has
+answered. Nothing is synced either for a path that this machine cannot access: the machine that stores it is responsible.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 LOG = "_delta_log"
-SUMMARY = ".crc"  # The suffix of a version's checksum file, which Spark writes next to the commit and trusts.
+# The suffix of the checksum file that Spark writes next to a version's commit. Spark trusts its content.
+SUMMARY = ".crc"
 LAST_CHECKPOINT = "_last_checkpoint"
-# How many folders above a table its first commit may create: the database's folder, the lake's, and the lake's parent.
+# The first commit of a table may create this many folders above it: those of the database and the lake, and the lake's parent.
 NEW_FOLDERS_MAX = 3
 # The length of the Z85-encoded UUID at the end of a deletion vector's path. A folder name may precede it.
 VECTOR_ID_CHARS = 20
@@ -31,7 +34,7 @@ AS_B85 = str.maketrans(Z85, B85)
 
 
 def local_table(path: str) -> Path | None:
-    """Returns the folder of a Delta table that exists on this machine; None for any other table."""
+    """Returns the folder of a Delta table on this machine. Returns None if the table does not exist, or is not on this machine."""
     folder = local_folder(path)
     return folder if folder is not None and (folder / LOG).is_dir() else None
 
@@ -45,12 +48,11 @@ def local_folder(path: str) -> Path | None:
 
 
 def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0.0) -> int:
-    """Syncs all files that the commits in (after, newest] added. Returns the number of synced files and folders; 0 if the table is not
-    local.
+    """Syncs all files that the commits with versions above `after`, up to `newest`, added. Returns the number of synced files and folders.
+    Returns 0 if the table is not local.
 
-    `since_seconds`: a time in seconds since 1970; 0 for none. Older commits, up to `after`, are synced too if they were made since this
-    time: an earlier attempt of the batch may have ended before it synced them. Raises OSError, also if a file that the table still needs is
-    missing.
+    If `since_seconds` (seconds since 1970) is not 0, also syncs older commits that were made since this time, because an earlier attempt
+    at the batch may have ended before it synced them. Raises OSError if a sync fails, or if a file that the table still needs is missing.
     """
     table = local_table(path)
     if table is None:
@@ -80,8 +82,8 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
 
 
 def before_checkpoint(path: str) -> None:
-    """Deletes Hadoop's checksum of `_last_checkpoint`. Call this before a program other than Spark writes a checkpoint: Hadoop would
-    otherwise report the file as corrupt.
+    """Deletes Hadoop's checksum of `_last_checkpoint`. Call this before a program other than Spark writes a checkpoint, because Hadoop
+    would then report the file as corrupt.
     """
     table = local_table(path)
     if table is not None:
@@ -93,8 +95,8 @@ def _commit(table: Path, version: int) -> Path:
 
 
 def _since(table: Path, newest: int, seconds: float) -> list[Path]:
-    """Returns the commits up to version `newest` that were made since the time `seconds`; none if it is 0. Goes backwards from version to
-    version instead of listing the log, which may be long.
+    """Returns the commits up to version `newest` that were made since the time `seconds`. Returns none if `seconds` is 0. Goes back
+    version by version, because listing a long log is slow.
     """
     found: list[Path] = []
     for version in range(newest, -1, -1):
@@ -105,7 +107,7 @@ def _since(table: Path, newest: int, seconds: float) -> list[Path]:
 
 
 def _checkpoint(table: Path, first: Path) -> list[Path]:
-    """Returns the files of the last checkpoint if it is not older than the commit `first`."""
+    """Returns the files of the last checkpoint. Returns none if the checkpoint is older than the commit `first`."""
     pointer = table / LOG / LAST_CHECKPOINT
     if _changed(pointer) < _changed(first):
         return []
@@ -137,18 +139,17 @@ def _added(table: Path, action: dict[str, Any]) -> list[Path]:
 
 
 def _actions(commit: Path) -> list[dict[str, Any]]:
-    """Returns the actions of a commit; none if the commit was deleted by the clean-up of the log."""
+    """Returns the actions of a commit. Returns none if the clean-up of the log has deleted the commit."""
     try:
-        # Read as bytes: splitting text would also break lines at U+2028, which JSON does not escape in strings of the
-        # statistics.
+        # Bytes are split, not text: `splitlines` of a text would also break lines at U+2028, which JSON strings may contain unescaped.
         return [json.loads(line) for line in commit.read_bytes().splitlines()]
     except FileNotFoundError:
         return []
 
 
 def _in_use(table: Path, first: Path) -> set[Path]:
-    """Returns the files that were added since the commit `first` and are still part of the table. Slow; needed only if
-    a file is missing.
+    """Returns the files that the commit `first` and later commits added, and that are still part of the table. Slow, so it is called only
+    if a file is missing.
     """
     there: dict[str, list[Path]] = {}
     commits = (_commit(table, version) for version in itertools.count(int(first.stem)))
@@ -170,7 +171,9 @@ def vector_file(location: str) -> str:
 
 
 def _checksum(file: Path) -> Path:
-    """Returns the path of the checksum that Hadoop writes next to a file on a local disk, and verifies when it reads the file."""
+    """Returns the path of the checksum file that Hadoop writes next to a file on a local disk. Hadoop verifies it when
+    it reads the file.
+    """
     return file.with_name(f".{file.name}.crc")
 
 
@@ -184,8 +187,8 @@ def _folders(file: Path, table: Path) -> Iterator[Path]:
 
 
 def link(file: Path, target: Path) -> None:
-    """Creates a hard link to a file that never changes, so that its content remains when the file is deleted. Copies the file if a hard
-    link is not possible. Does not sync. Raises OSError.
+    """Creates a hard link to a file, so that its content stays when the file is deleted. The file must never change. Copies the file if a
+    hard link is not possible. Does not sync. Raises OSError.
     """
     try:
         os.link(file, target)
@@ -204,6 +207,6 @@ def sync(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    # VACUUM or the clean-up of the log may delete a file that is no longer in use.
+    # The file may be gone: VACUUM or the clean-up of the log may have deleted it.
     with contextlib.suppress(FileNotFoundError):
         sync(path)

@@ -1,11 +1,12 @@
-"""Defines the errors that a merge raises. All can be pickled. Each message is one sentence without secrets that says what happened, where,
+"""The errors that a merge raises. All of them can be pickled. Each message is one sentence without secrets that says what happened, where,
 and what to do.
 
 SparkJobError
 ├── StagedBatchError        the staged directory differs from its manifest; nothing was merged from it
 ├── SparkUnavailableError   Spark cannot be reached or stopped; repeat the batch when it is available
 ├── TableError              the batch cannot be merged into one table, e.g. because a type differs or Spark refused
-└── MergeError              some tables of a batch were merged and some were not"""
+└── MergeError              some tables of a batch were merged and some were not
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import re
 from typing import Any
 
 MERGE_FAILED = "MERGE_FAILED"
-# Matches messages of errors of a disk or an object store. Such an error does not stop a table.
+# Matches error messages of a disk or an object store. Such an error does not stop a table.
 LAKE_TROUBLE = re.compile(
     r"no space left|disk quota|read-only file|permission denied|too many open files|timed? ?out", re.IGNORECASE
 )
@@ -24,17 +25,20 @@ class SparkJobError(Exception):
 
 
 class StagedBatchError(SparkJobError):
-    """Raised if the files of a staged batch differ from its manifest, or the manifest is missing."""
+    """Raised if the manifest of a staged batch is missing, or the files of the batch differ from it."""
 
 
 class SparkUnavailableError(SparkJobError):
-    """Raised if Spark does not answer. The whole batch can be repeated, because merged tables are then skipped."""
+    """Raised if Spark does not answer. The whole batch can be repeated, because tables that were merged are then skipped."""
 
 
 class TableError(SparkJobError):
-    """Raised if one table cannot be merged. `table`: "database.table". `state`: the table state that an operator sees.
+    """Raised if one table cannot be merged.
 
-    `for_good`: another attempt will not help. `own`: the cause is the table itself, not the batch or the whole lake.
+    - `table` is "database.table".
+    - `state` is the table state that an operator sees.
+    - `for_good` tells that another attempt cannot succeed.
+    - `own` tells that the cause is in this table, and not in the batch or the whole lake.
     """
 
     def __init__(
@@ -51,7 +55,7 @@ class TableError(SparkJobError):
 
 
 class LostCommitError(TableError):
-    """Raised if the log of a Delta table lacks a commit that this run made after version `before`, because another writer replaced it."""
+    """Raised if another writer of a Delta table replaced a commit that this run made after version `before`."""
 
     def __init__(self, table: str, path: str, before: int) -> None:
         reason = (
@@ -68,9 +72,8 @@ def _table_error(table: str, reason: str, state: str, for_good: bool, own: bool)
 
 
 class MergeError(SparkJobError):
-    """Raised if only a part of a batch's tables was merged. `merged`, `failed`: their names, "database.table". Repeating the batch is safe.
-
-    `errors`: the errors of tables whose failure has its cause in the table itself.
+    """Raised if only a part of a batch's tables was merged. `merged` and `failed` have the names of the tables, as "database.table".
+    `errors` has the errors of those tables that failed for a cause in the table itself. The batch can be repeated.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
-"""Downloads a staged batch from its object store to a local folder, for the parts of a run that do not read with Spark: Parquet footers,
+"""Downloads a staged batch from its object store to a local folder, for the parts of a run that read without Spark: Parquet footers,
 change logs, cascades and quarantined values.
 
-Spark and its tasks read from the object store. Called by `run_batch`, under the run lock. The host that staged the batch already has its
-files."""
+Spark and its tasks read the object store themselves. `run_batch` calls this module under the run lock. Nothing is downloaded on the host
+that staged the batch, because it still has the files.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ FETCHED = ".fetched"
 
 @contextlib.contextmanager
 def local_copy(batch_dir: Path, stored: str, storage_options: Mapping[str, str]) -> Iterator[Path]:
-    """Yields a local folder with the files of the batch: `batch_dir` if it has the same manifest, otherwise a temporary folder next to it.
-    `stored`: URL of the batch's files; empty if they are only local.
+    """Yields a local folder with the files of the batch: `batch_dir` if its manifest is that of the store, otherwise a temporary folder
+    next to it. `stored` is the URL of the batch's files. It is empty if the files are only local.
 
     Raises StagedBatchError if the store does not have the batch, and SparkJobError if the store does not answer.
     """
@@ -55,8 +56,8 @@ def local_copy(batch_dir: Path, stored: str, storage_options: Mapping[str, str])
 
 
 def _bring(folder: StoreFolder, sizes: Mapping[str, int], here: Path) -> None:
-    """Downloads the files that are missing locally. Subfolders contain files that runs derived from the batch. They are deleted first and
-    downloaded completely, because the last run may have been on another host.
+    """Downloads the files that are missing in the local folder. Subfolders have files that runs derived from the batch. They are deleted
+    and downloaded again, because the last run may have been on another host.
     """
     for path in here.iterdir() if here.is_dir() else ():
         if path.is_dir():
@@ -65,14 +66,14 @@ def _bring(folder: StoreFolder, sizes: Mapping[str, int], here: Path) -> None:
 
 
 def _forget_others(batch_dir: Path) -> None:
-    """Deletes local copies from earlier runs that were killed on this host."""
+    """Deletes the local copies of runs that were killed on this host."""
     for left in batch_dir.parent.glob(f"*{FETCHED}"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def _keep_time(path: Path, manifest: bytes) -> None:
-    """Sets the manifest's modification time to the time of staging. A merge syncs all commits that were made after this time, because an
-    earlier attempt may not have synced them.
+    """Sets the manifest's modification time to the time at which the batch was staged. A merge syncs all commits that were made after this
+    time, because an earlier attempt may not have synced them.
     """
     with contextlib.suppress(ValueError, KeyError, TypeError):
         staged_at = int(json.loads(manifest)["staged_at_us"]) / 1e6

@@ -1,7 +1,9 @@
-"""Converts deltalake's storage options, for an object store of the lake or of staged files, to Spark's paths and settings. Pure functions.
+"""Converts deltalake's storage options to Spark's paths and settings, for the object stores of the lake and of staged files. Pure
+functions.
 
-`sql_text` uses the paths, and the code that starts Spark uses the settings. Credentials are passed in the environment, where the store's
-client reads them. Settings would show them: a process's settings are visible in its command line, its log and its UI."""
+`sql_text` uses the paths. The code that starts Spark uses the settings. Credentials are passed in environment variables, which the store's
+client reads. They are not passed as settings, because a process's settings are visible in its command line, its log and its UI.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from sluice.object_stores.options import CREDENTIALS, YES, known
 
 S3 = re.compile(r"^s3://")
 GOOGLE, GOOGLE_AUTH = "spark.hadoop.fs.gs.", "spark.hadoop.fs.gs.auth."
-# Google's client reads keys only from files. So a class of Sluice reads them from this variable.
+# Google's client reads keys only from files. So Spark loads this class of Sluice, which reads the key from an environment variable.
 GOOGLE_TOKENS = "dev.sluice.storage.EnvironmentTokens"
 GOOGLE_CREDENTIALS = {
     "service_account_key": "SLUICE_GOOGLE_SERVICE_ACCOUNT_KEY",
@@ -24,19 +26,21 @@ GOOGLE_CREDENTIALS = {
 
 
 def spark_path(path: str) -> str:
-    """Returns the path with the URL scheme of Hadoop's S3 client: `s3a`."""
+    """Returns the path with `s3a`, the URL scheme of Hadoop's S3 client."""
     return S3.sub("s3a://", path, count=1)
 
 
 def spark_settings(store: str, storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the Spark settings of a store without credentials: its addresses, and for Google the kind of credentials. `store`: "s3" or
-    "google".
+    """Returns the Spark settings for a store, "s3" or "google". They have the store's addresses and, for Google, the kind of credentials,
+    but no credentials.
     """
     return _s3_settings(storage_options) if store == "s3" else _google_settings(google_options(storage_options))
 
 
 def spark_environment(store: str, storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the credentials as environment variables for Spark's process; empty if the machine's own role or account is used."""
+    """Returns the credentials as environment variables for Spark's process. Returns none if Spark uses the role or
+    account of its machine.
+    """
     given = known(storage_options) if store == "s3" else google_options(storage_options)
     variables = CREDENTIALS if store == "s3" else GOOGLE_CREDENTIALS
     return {variable: given[name] for name, variable in variables.items() if name in given}
@@ -55,10 +59,11 @@ def _s3_settings(storage_options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _google_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings of Google's client, which Hadoop does not know by itself. As in deltalake, the key of an account may contain
-    the address of an emulator, and that it needs no token.
+    """Returns the settings of Google's client, which is not part of Hadoop. As in deltalake, the key of a service account may name the
+    address of an emulator, and may say that it needs no token.
 
-    The client's reads of several ranges call a method of Hadoop 3.3 that Hadoop 3.4 does not have, so Parquet must not request them.
+    Parquet must not request several ranges in one read, because Google's client would then call a method of Hadoop 3.3 that Hadoop 3.4
+    does not have.
     """
     key = _parsed(options.get("service_account_key", ""))
     settings = {
@@ -80,7 +85,7 @@ def _google_settings(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _parsed(key: str) -> dict[str, Any]:
-    """Returns the content of an account's key; empty if it cannot be read, which the store's client reports."""
+    """Returns the content of a service account's key. Returns an empty dict if it cannot be parsed; the store's client reports this."""
     try:
         content = json.loads(key or "{}")
     except ValueError:

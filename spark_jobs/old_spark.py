@@ -1,7 +1,8 @@
-"""Makes Spark Connect servers before 4.0 accept the SQL statements of pyspark 4, and adds advice to an error of such servers.
+"""Makes Spark Connect servers before 4.0 accept the SQL statements of pyspark 4, and adds advice to one of their errors.
 
-These servers read a statement from the field `SqlCommand.sql` (Spark's commands.proto). It is deprecated, and pyspark 4 does not set it, so
-the server reports a syntax error in an empty text. Newer servers ignore the field if `input` is set."""
+These servers read a statement from the field `SqlCommand.sql` (Spark's commands.proto). The field is deprecated, and pyspark 4 does not
+set it, so the server reports a syntax error in an empty text. Newer servers ignore the field if `input` is set.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ ADVICE = (
 
 
 def explained(line: str) -> str:
-    """Returns the first line of a Spark error, with advice if Spark's version is the cause."""
+    """Returns the first line of a Spark error. Adds advice if Spark's version causes the error."""
     return f"{line} {ADVICE}" if NO_REPLACE in line else line
 
 

@@ -1,7 +1,8 @@
-"""Opens Spark sessions on a Spark Connect server or inside this process. No other module opens sessions.
+"""Opens Spark sessions, on a Spark Connect server or in this process. No other module opens sessions.
 
-Tables that are merged at the same time need separate sessions, because `txnAppId` and `txnVersion` are settings of a session. `run_batch`
-opens them. A small file stores the ids of these sessions. So a later run can end statements of a killed run that still run on the server.
+Tables that are merged at the same time need separate sessions, because `txnAppId` and `txnVersion` are settings of a session. A small file
+stores the ids of the open sessions. If a run is killed, a later run reads them there and ends the statements that the killed run left on
+the server.
 """
 
 from __future__ import annotations
@@ -32,74 +33,78 @@ logger = logging.getLogger(__name__)
 
 CONNECT_PORT = 15002  # Spark Connect's default
 CONNECT_SECONDS_MAX = 10.0
-# How often a failed call is repeated, after waits of 50 ms to 2 s. A server that does not answer within about 4 s is considered down.
+# A failed call is repeated this many times, after waits of 50 ms to 2 s. A server that does not answer within about 4 s is considered
+# down.
 RETRIES_MAX = 4
 RETRY_MILLISECONDS_MAX = 2000
-GRPC_ERROR = "of RPC that terminated with:"  # In the text of each error of gRPC.
+GRPC_ERROR = "of RPC that terminated with:"  # The text of every gRPC error contains this.
 GRPC_DETAILS = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
 TOKEN = re.compile(r";token=([^;]*)")
-# The user to whom Spark's sessions belong. With one name for all accounts, a later run under another account finds them.
+# The owner of all Spark sessions of Sluice, whatever account the run has. So a run under another account finds the sessions of a killed
+# run.
 USER_ID = "sluice"
 TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 TABLE_DEFAULTS = "spark.databricks.delta.properties.defaults."
-# The properties that Sluice sets on each table, so that Spark's defaults for them have no effect.
+# Sluice sets these properties on each table, so Spark's defaults for them have no effect.
 KNOWN_DEFAULTS = frozenset({f"{TABLE_DEFAULTS}enableDeletionVectors"})
 COMMITS = re.compile(
     r"\s*(MERGE|INSERT|UPDATE|DELETE|TRUNCATE|ALTER|OPTIMIZE|VACUUM|RESTORE|CREATE\s+(OR\s+REPLACE\s+)?TABLE)\b",
     re.IGNORECASE,
 )
-# Matches the message of a failed write task. Spark reports it among the causes of an error, not in the error's own
-# text.
+# Matches the message of a failed write task. Spark reports this message among the causes of an error, not in the error's text.
 DISK_TROUBLE = re.compile(r"no space left|disk quota exceeded|read-only file system", re.IGNORECASE)
 AWAY = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "SESSION_NOT_FOUND", "RETRIES_EXCEEDED")
 
 SESSION_SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
-    # If a write left its transaction in the session's settings, the next write would use it again.
+    # Without this, the transaction would stay in the session's settings, and the next write would use it again.
     "spark.databricks.delta.write.txnVersion.autoReset.enabled": "true",
-    # Staged files never change, so Delta need not copy the source before a MERGE reads it twice.
+    # Delta must not copy the source of a MERGE before it reads it twice: staged files never change.
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
-# By default Spark replaces `${name}` in statements. Statements have values of keys and comments of columns from the source, and both may
-# contain such a text. `${env:NAME}` in a comment would publish an environment variable of Spark's process.
+# By default Spark replaces `${name}` in statements. Values of keys and comments of columns come from the source and may contain such a
+# text. `${env:NAME}` in a comment would publish an environment variable of Spark's process.
 UNCHANGED_STATEMENTS: Mapping[str, str] = {"spark.sql.variable.substitute": "false"}
-# The limits for the number of sessions of a batch. The maximum protects Spark's driver, which plans and commits each MERGE.
+# Limits for the number of sessions of a batch. The maximum protects Spark's driver, which plans and commits every MERGE.
 SESSIONS_MIN, SESSIONS_MAX = 2, 16
-# Task slots per session. A MERGE can use more, but in its phases with only one task, other sessions use the slots.
+# One session is opened per this many task slots. A MERGE can use more slots, but other sessions use them while the MERGE has only one
+# task.
 SLOTS_A_SESSION = 2
-SPLITS = re.compile(r"\bsplits=(?:Some\()?(\d+)")  # Matches the number of parts in Spark's plan of a range.
+SPLITS = re.compile(r"\bsplits=(?:Some\()?(\d+)")  # Finds the number of parts in Spark's plan of a range.
 NO_OPTIONS: Mapping[str, str] = {}
-# With this isolation, each session gets its own Python workers, whose daemon outlives the session. Sluice's sessions
-# add no files, so they can share workers.
+# With isolation, each session gets its own Python workers, whose daemon outlives the session. Sluice's sessions add no files, so they can
+# share workers.
 SHARED_WORKERS: Mapping[str, str] = {"spark.sql.artifact.isolation.enabled": "false"}
-# For few rows, compiling generated code takes longer than processing the rows, and every new session compiles the code again. These are
-# figures of a warm server without code generation. 50 changes per table take half the time. 75 k changes into 75 k rows take half the CPU
-# time. 300 k changes into 375 k rows take the same.
+# For few rows, compiling generated code takes longer than processing the rows, and every new session compiles it again. On a warm server
+# without code generation, 50 changes per table take half the time, 75 k changes into 75 k rows take half the CPU time, and 300 k changes
+# into 375 k rows take the same.
 SMALL_SETTINGS: Mapping[str, str] = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
-    # Rewriting a few small files is faster than deletion vectors, which need another Spark job and retain the old
-    # files.
+    # Rewriting a few small files is faster than deletion vectors: these need another Spark job, and the old files stay.
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
-# The most changes, plus rows of files that they may match, for which SMALL_SETTINGS are used. Above it, compiled code is faster.
+# SMALL_SETTINGS are used up to this number of changes and rows of files that they may match. Above it, compiled code is faster.
 SMALL_ROWS_MAX = 200_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparkSettings:
-    """How to connect to Spark. `remote`: a Spark Connect server. `master`: starts Spark in this process instead. `options`: session
-    settings; with `master` also others, such as `spark.jars`.
+    """How to connect to Spark.
 
-    `environment`: credentials for the process of a `master`. In settings they would be visible in its command line. `sessions_file`: stores
-    the ids of open sessions. `uploads`: where files of the run are uploaded for Spark. `sessions`: the maximum number of sessions of a
-    batch. 0 means the number for which Spark's task slots suffice.
+    - `remote` is the address of a Spark Connect server.
+    - `master` starts Spark in this process instead.
+    - `options` are session settings. With `master` they may also be others, such as `spark.jars`.
+    - `environment` has credentials for Spark's process, if `master` is set. As settings they would be visible in its command line.
+    - `sessions_file` stores the ids of open sessions.
+    - `uploads` says where files of the run are uploaded for Spark.
+    - `sessions` is the maximum number of sessions of a batch. 0 means as many as Spark's task slots allow.
     """
 
     remote: str = f"sc://127.0.0.1:{CONNECT_PORT}"
@@ -114,7 +119,8 @@ class SparkSettings:
 class LakeSession:
     """One Spark session. Only one thread at a time may merge in it.
 
-    `shares_workers`: its Python tasks reuse the workers of earlier sessions. Otherwise each session leaves a process on the executor.
+    If `shares_workers`, its Python tasks reuse the worker processes of earlier sessions. Otherwise each session leaves a process on the
+    executor.
     """
 
     def __init__(self, spark: Any, *, shares_workers: bool = True) -> None:
@@ -123,14 +129,16 @@ class LakeSession:
         self.uploaded = UploadedFiles(UploadSettings())
         self.fence = READ_ONLY
         self._small = False
-        self._before_small: Mapping[str, str] = {}  # The values that SMALL_SETTINGS replaced.
+        self._before_small: Mapping[str, str] = {}  # The values that the session had before SMALL_SETTINGS were set.
 
     def configure(self, settings: Mapping[str, str]) -> None:
         for name, value in settings.items():
             self.spark.conf.set(name, value)
 
     def sql(self, statement: str) -> None:
-        """Executes a statement that does not commit, without fetching its result. Raises ValueError if the statement commits."""
+        """Executes a statement without fetching its result. Raises ValueError if it is a statement that commits to a table: use `commit`
+        for those.
+        """
         if COMMITS.match(statement):
             raise ValueError(
                 f"a statement that commits must go through LakeSession.commit, which checks the fence: {statement[:40]}"
@@ -145,7 +153,7 @@ class LakeSession:
         self.spark.sql(statement)
 
     def commit_as(self, app_id: str, version: int, user_metadata: str) -> None:
-        """Sets the transaction of the next Delta write of this session. Delta drops the write if the table already has the transaction."""
+        """Sets the Delta transaction of this session's next write. Delta drops the write if the table already has this transaction."""
         self.configure({TXN_APP_ID: app_id, TXN_VERSION: str(version), USER_METADATA: user_metadata})
 
     def defaults_of_tables(self) -> tuple[str, ...]:
@@ -155,20 +163,20 @@ class LakeSession:
         )
 
     def commit_without_version(self, user_metadata: str) -> None:
-        """Removes the transaction from the next Delta write, so that Delta always executes it."""
+        """Removes the Delta transaction from this session's next write, so that Delta always executes it."""
         for name in (TXN_APP_ID, TXN_VERSION):
             self.spark.conf.unset(name)
         self.configure({USER_METADATA: user_metadata})
 
     def expect(self, rows: int) -> None:
-        """Selects settings for few or for many rows, by the number of rows that the next statements will read."""
+        """Selects the session's settings for few rows or for many, by the number of rows that its next statements will read."""
         small = rows <= SMALL_ROWS_MAX
         if small and not self._small:
             there = self.spark.conf.getAll
             self._before_small = {name: there[name] for name in SMALL_SETTINGS if name in there}
             self.configure(SMALL_SETTINGS)
         elif self._small and not small:
-            # Unsetting a setting that spark-defaults.conf or conf/ has would replace it by Spark's own default.
+            # `unset` restores Spark's own default. So a setting from spark-defaults.conf or conf/ is set to its old value instead.
             for name in SMALL_SETTINGS.keys() - self._before_small.keys():
                 self.spark.conf.unset(name)
             self.configure(self._before_small)
@@ -177,10 +185,10 @@ class LakeSession:
 
 @contextlib.contextmanager
 def open_sessions(settings: SparkSettings, count: int, fence: Fence = READ_ONLY) -> Iterator[list[LakeSession]]:
-    """Opens `count` Spark sessions, or as many as `settings` allows, and releases them at the end. `fence`: checked before each of their
-    commits. Without a fence they can only read.
+    """Opens `count` Spark sessions, or as many as `settings` allows. Releases them when the context is closed. `fence` is checked before
+    each of their commits. Without a fence the sessions can only read.
 
-    Raises SparkUnavailableError after at most CONNECT_SECONDS_MAX and a few retries.
+    Raises SparkUnavailableError if Spark does not answer within CONNECT_SECONDS_MAX and a few retries.
     """
     opened = _classic_sessions(settings, count) if settings.master else _remote_sessions(settings, count)
     with uploaded_files(settings.uploads) as uploaded, opened as sessions:
@@ -190,8 +198,8 @@ def open_sessions(settings: SparkSettings, count: int, fence: Fence = READ_ONLY)
 
 
 def is_away(error: BaseException) -> bool:
-    """Returns whether an error means that the connection to Spark was lost or Spark restarted. If Spark refused a
-    statement, returns False.
+    """Returns whether an error means that the connection to Spark was lost, or that Spark restarted. Returns False if Spark refused a
+    statement.
     """
     if type(error).__name__ in {
         "RetriesExceeded",
@@ -209,7 +217,7 @@ def _classic_sessions(settings: SparkSettings, count: int) -> Iterator[list[Lake
     from pyspark.sql import SparkSession  # noqa: PLC0415  starts no JVM; takes a second to import
 
     if settings.master.startswith("local"):
-        # The tasks of small merges import Sluice's packages, so they need this Python.
+        # The Python tasks of small merges import Sluice's packages, so they run with the Python of this process.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.update(settings.environment)
     builder = SparkSession.builder.master(settings.master).appName("sluice")
@@ -228,15 +236,15 @@ def _classic_sessions(settings: SparkSettings, count: int) -> Iterator[list[Lake
 
 
 def _allowed(spark: Any, wanted: int, settings: SparkSettings) -> int:
-    """Returns how many sessions to open, of the `wanted` number."""
+    """Returns how many of the `wanted` sessions to open."""
     if settings.sessions or wanted <= SESSIONS_MIN:
         return min(wanted, settings.sessions or SESSIONS_MIN)
     return min(wanted, SESSIONS_MAX, max(SESSIONS_MIN, task_slots(spark) // SLOTS_A_SESSION))
 
 
 def task_slots(spark: Any) -> int:
-    """Returns how many tasks Spark runs at the same time; 0 if this is unknown. Reads it from the plan of a range, which by default has one
-    part per slot, without running a job.
+    """Returns how many tasks Spark runs at the same time, or 0 if this is unknown. Runs no Spark job: reads the number from the plan of a
+    range, which by default has one part per task slot.
     """
     (plan,) = spark.sql("EXPLAIN SELECT * FROM range(0, 1000000)").collect()
     found = SPLITS.search(str(plan[0]))
@@ -244,7 +252,7 @@ def task_slots(spark: Any) -> int:
 
 
 def _session_settings(options: Mapping[str, str] = NO_OPTIONS) -> dict[str, str]:
-    """Returns the settings of a session. `options`: from conf/; they cannot override UNCHANGED_STATEMENTS."""
+    """Returns the settings of a session. `options` come from conf/, and cannot override UNCHANGED_STATEMENTS."""
     return {**SESSION_SETTINGS, **options, **UNCHANGED_STATEMENTS}
 
 
@@ -258,8 +266,8 @@ def _delta_settings() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _remote_sessions(settings: SparkSettings, count: int) -> Iterator[list[LakeSession]]:
-    """Yields copies of one model session. The first request of a session decides whether it shares Python workers, so the model gets this
-    setting before it is copied.
+    """Yields sessions that are copies of one model session. Whether a session shares Python workers is decided by its first request. So
+    the model gets this setting, and is then copied.
     """
     _require_listening(settings.remote)
     end_left_over_sessions(settings)
@@ -291,7 +299,9 @@ def _open(model: LakeSession, sessions: list[LakeSession], ids: list[str], setti
 
 
 def _copy(model: LakeSession, session_id: str, settings: SparkSettings) -> LakeSession:
-    """Returns a copy of `model`. A server before Spark 4.1 cannot copy sessions: returns a new one that does not share workers."""
+    """Returns a copy of `model`. A server before Spark 4.1 cannot copy sessions, so it opens a new session, which does not share Python
+    workers.
+    """
     try:
         spark = model.spark.cloneSession(session_id)
     except Exception as error:
@@ -310,15 +320,13 @@ def end_left_over_sessions(settings: SparkSettings) -> None:
 
 
 def end_sessions(remote: str, ids: Sequence[str]) -> bool:
-    """Interrupts and releases sessions. Sessions that no longer exist are ignored. Returns whether a statement was
-    running in one of them.
-    """
+    """Interrupts and releases sessions. Ignores sessions that no longer exist. Returns whether a statement was running in one of them."""
     found = False
     for session_id in ids:
         session = _attach(remote, session_id)
         try:
             found = bool(session.interruptAll()) or found
-        except Exception as error:  # The session ended with its server, or was released before.
+        except Exception as error:  # The session was released, or it ended with its server.
             logger.debug("the Spark session %s of an earlier run no longer exists: %s", session_id, first_line(error))
         _release(session)
     return found
@@ -331,7 +339,7 @@ def _attach(remote: str, session_id: str) -> Any:
     base = remote if "/;" in remote else remote.rstrip("/") + "/"
     user = "" if "user_id=" in remote else f";user_id={USER_ID}"
     session = SparkSession.builder.remote(f"{base}{user};session_id={session_id}").create()
-    # Sluice raises the error itself, with its own message, so pyspark's additional warning is suppressed.
+    # pyspark warns about an error that Sluice raises itself, with its own message.
     warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]", category=UserWarning)
     session.client.set_retry_policies([_retry_policy()])
     fill_old_field(session.client)
@@ -339,8 +347,8 @@ def _attach(remote: str, session_id: str) -> Any:
 
 
 def with_token(remote: str) -> str:
-    """Replaces the reference to the token in a Spark address by the token, which is read at each attach. Records and messages contain the
-    address with the reference. Raises SparkUnavailableError.
+    """Replaces the reference to the token in a Spark address by the token itself. Records and messages keep the address with the
+    reference. Raises SparkUnavailableError if the token cannot be read.
     """
     found = TOKEN.search(remote)
     if found is None:
@@ -363,13 +371,13 @@ def _retry_policy() -> Any:
 def _release(session: Any) -> None:
     try:
         session.client.release_session()
-    except Exception as error:  # Not essential, because the server drops idle sessions.
+    except Exception as error:  # The server drops idle sessions anyway.
         logger.debug("a Spark session could not be released: %s", first_line(error))
     session.client.close()  # An open client would call the server again when the process ends.
     if at_exit := getattr(session.client, "_cleanup_ml_cache", None):
-        atexit.unregister(at_exit)  # Otherwise the handler would retain each closed client until a draining run ends.
-    # pyspark closes the client again when the session is garbage-collected. It takes a lock that the collecting thread may already hold. A
-    # run was seen to hang at this point.
+        atexit.unregister(at_exit)  # The handler would keep each closed client in memory until a draining run ends.
+    # pyspark closes the client again when the session is garbage-collected. Closing takes a lock that the collecting thread may already
+    # hold. A run was seen to hang there.
     vars(session).pop("_client", None)
 
 
@@ -416,16 +424,16 @@ def _forget(settings: SparkSettings) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's text, with advice if there is any. The other lines are the stack trace of Spark's server. Of an
-    error of gRPC, which has no such line, returns the details.
+    """Returns the first line of an error's text, with advice if there is any. The other lines are the stack trace of Spark's server. For
+    an error of gRPC, returns the details that the server sent.
     """
     found = GRPC_DETAILS.search(str(error)) if GRPC_ERROR in str(error) else None
     return explained(found[1] if found else str(error).strip().partition("\n")[0]) or type(error).__name__
 
 
 def table_error(table: str, error: Exception, what: str = "Spark could not merge the table") -> TableError:
-    """Converts an error to a TableError. A TableError is returned unchanged. `what`: what could not be done, for the message. Errors of a
-    disk or an object store do not count as the table's own.
+    """Converts an error to a TableError. Returns a TableError unchanged. `what` says in the message what could not be done. An error of a
+    disk or an object store gets `own=False`, so it does not stop the table.
     """
     if isinstance(error, TableError):
         return error
@@ -436,6 +444,6 @@ def table_error(table: str, error: Exception, what: str = "Spark could not merge
 
 
 def _causes(error: Exception) -> str:
-    """Returns the error's text with the causes that Spark's server reports."""
+    """Returns the error's text and the causes that Spark's server reports with it."""
     trace = getattr(error, "getStackTrace", lambda: None)()
     return f"{error}\n{trace or ''}"

@@ -1,4 +1,6 @@
-"""Generates parts of Spark SQL: identifiers, literals and type names. Every name and value in a statement passes through this module."""
+"""Generates parts of Spark SQL: identifiers, literals and type names. All names and values in Sluice's statements pass through this
+module.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ from typing import Any
 from sluice.spark_jobs.object_store import spark_path
 
 INTEGER_SUFFIX = {"tinyint": "Y", "smallint": "S", "int": "", "bigint": "L"}
-# deltalake's name of a primitive type → Spark SQL's name. All other names are equal.
+# deltalake's name of a primitive type → Spark SQL's name. All other types have the same name in both.
 DELTA_TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 
 def identifier(name: str) -> str:
-    """Quotes a column name with backticks; a backtick in it is doubled."""
+    """Quotes a column name with backticks. Doubles each backtick in it."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -35,28 +37,28 @@ def text(value: str) -> str:
 
 
 def timestamp_us(value: int) -> str:
-    """Returns an expression of a timestamp. `value`: microseconds since 1970 UTC."""
+    """Returns a timestamp expression for a number of microseconds since 1970 UTC."""
     return f"timestamp_micros({int(value)}L)"
 
 
 def spark_type(delta_type: Any) -> str:
-    """Returns Spark SQL's name for a type in deltalake's schema. Nested types have the same name in both."""
+    """Returns Spark SQL's name for a type of deltalake's schema. The names of nested types are the same in both."""
     name = str(getattr(delta_type, "type", delta_type))
     return DELTA_TYPES.get(name, name)
 
 
 def delta_type(type_name: str) -> str:
-    """Returns the name by which Delta's log stores a primitive type of Spark SQL."""
+    """Returns the name of a primitive Spark SQL type in Delta's log."""
     return next((delta for delta, spark in DELTA_TYPES.items() if spark == type_name), type_name)
 
 
 def typed_literal(value: Any, type_name: str) -> str | None:
-    """Converts a value from a manifest to a literal of exactly this type; None if the value does not fit the type.
+    """Converts a value from a manifest to a literal of exactly this type. Returns None if the value does not have this type.
 
-    Delta skips files only by literals of the column's exact type, not by a cast expression.
+    The literal must have the column's exact type, because Delta does not skip files by a cast expression.
     """
     if type_name in INTEGER_SUFFIX and isinstance(value, int) and not isinstance(value, bool):
-        # The sign is part of the literal, because the lowest value without its sign is out of range.
+        # The sign is part of the literal: without it, the lowest value of the type would be out of range.
         return f"{value}{INTEGER_SUFFIX[type_name]}"
     if type_name == "string" and isinstance(value, str):
         return text(value)

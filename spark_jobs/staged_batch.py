@@ -1,6 +1,7 @@
-"""Reads a staged batch and checks its files against its manifest, before any table is changed. Format: docs/architecture.md.
+"""Reads a staged batch and checks its files against its manifest, before any table is changed. docs/architecture.md describes the format.
 
-Reads only the manifest and the footers of the Parquet files. Spark reads the rows."""
+Reads only the manifest and the footers of the Parquet files. Spark reads the rows.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +21,22 @@ from sluice.spark_jobs.table_owner import Owner
 OPERATION = "_sluice_operation"
 ORDER_KEY = "_sluice_order_key"
 COMMIT_TIME = "_sluice_commit_time"
-ROW = "_sluice_row"  # The number that orders the images of a table. It is not written to Delta.
+ROW = "_sluice_row"  # The column with the number that orders the images of a table. It is not written to Delta.
 DELETED = "_sluice_deleted"
 STAGED_TYPES = {OPERATION: "tinyint", ORDER_KEY: "bigint", COMMIT_TIME: "timestamp", ROW: "bigint"}
 PRESENT, MOVED, BIRTH, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_birth", "_sluice_origin_"
 BACKFILL_KIND, REPAIR_KIND = "backfill", "repair"
-EPOCH_BITS = 14  # The number of the highest bits of an order key that contain the epoch.
+EPOCH_BITS = 14  # The epoch is in the highest bits of an order key. This is their number.
 AGAIN = "; roll the batch back to have it staged again"
-GROUP_COLUMNS = 63  # How many of a table's columns have their presence bits in one int64.
+GROUP_COLUMNS = 63  # One int64 has the presence bits of this many columns.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backfill:
-    """A requested backfill of the changes in [from_us, to_us), in microseconds since 1970. `to_us` 0: up to the end of the stream.
-    `backfill_id`: identifies the request.
+    """A requested backfill of the changes from `from_us` up to, but not including, `to_us`. Both are microseconds since 1970. If `to_us`
+    is 0, the backfill reads up to the end of the stream.
 
-    `kind`: "backfill"; or "repair", for rows that were read at `from_us`.
+    `backfill_id` identifies the request. `kind` is "backfill", or "repair" for rows that were read from the source at `from_us`.
     """
 
     backfill_id: str
@@ -46,12 +47,11 @@ class Backfill:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedBatch(Manifest):
-    """A manifest in the form that a run uses, with the full paths of its files. Runs also create batches themselves, for example for a
-    backfill.
+    """A manifest with the full paths of its files, as a run uses it. Runs also create batches themselves, for example for a backfill.
 
-    - `directory`: the directory of the batch's files.
-    - `backfill`: set for a backfill or a repair. Such a batch does not change the tables' positions in the stream.
-    - `stored`: URL of the batch's directory in an object store, of which `directory` is a copy; empty if the batch is only local.
+    - `directory` is the directory of the batch's files.
+    - `backfill` is set for a backfill or a repair. Such a batch does not change the tables' positions in the stream.
+    - `stored` is the URL of the batch in an object store, of which `directory` is a copy. It is empty if the batch is only local.
     """
 
     directory: Path
@@ -59,8 +59,8 @@ class StagedBatch(Manifest):
     stored: str = ""
 
     def app_id(self, table: StagedTable) -> str:
-        """Returns the app id under which Delta stores the last order key of this table. It is the same in all epochs, because an order key
-        contains its epoch.
+        """Returns the app id of the Delta transaction that stores the last merged order key of this table. The app id is the same in all
+        epochs, because the order key contains the epoch.
         """
         if self.backfill is not None:
             aside = f"{self.backfill.kind}/{self.backfill.backfill_id}"
@@ -71,7 +71,7 @@ class StagedBatch(Manifest):
         return self.owner_of(table.name)
 
     def owner_of(self, name: str) -> Owner:
-        """Returns the owner for "database.table", which need not be in the batch."""
+        """Returns the owner of "database.table" in the lake. The table need not be in the batch."""
         return Owner(ledger_id=self.ledger_id, destination=self.destination, table=name)
 
 
@@ -85,7 +85,7 @@ def epoch_of(order_key: int) -> int:
 
 
 def staged_types(segment: ChangesSegment) -> dict[str, str]:
-    """Returns column → Spark's name of its type, for all columns of a segment's file, in the file's order."""
+    """Returns the name and Spark's type of each column of a segment's file, in the file's order."""
     types = {**STAGED_TYPES, **{column.name: column.type for column in segment.columns}}
     if not segment.partial:
         return types
@@ -95,10 +95,8 @@ def staged_types(segment: ChangesSegment) -> dict[str, str]:
 
 
 def read_staged_batch(directory: Path, stored: str = "") -> StagedBatch:
-    """Reads the manifest and checks every file that it lists. `stored`: the URL at which Spark reads the same files; empty if Spark reads
-    them in `directory`.
-
-    Raises StagedBatchError, with one sentence, at the first error.
+    """Reads the manifest and checks every file that it lists. `stored` is the URL where Spark reads the same files. It is empty if Spark
+    reads them in `directory`. Raises StagedBatchError at the first error.
     """
     path = directory / MANIFEST_FILE
     try:
@@ -155,7 +153,7 @@ def _check(manifest: Manifest) -> None:
 
 def _refuse_rows_with_renames(tables: tuple[StagedTable, ...]) -> None:
     """Raises ManifestError if a batch has both a renamed table and row changes. Tables are merged in any order, but a rename must find
-    exactly the rows from before it in the lake.
+    exactly the rows in the lake that were merged before it.
     """
     renamed = [table.name for table in tables for each in table.segments if getattr(each, "renamed_from", "")]
     if renamed and any(table.changes for table in tables):
@@ -183,8 +181,8 @@ def last_order_key(segment: Segment) -> int:
 
 
 def _follows(segment: Segment, order_key: int) -> bool:
-    """Returns whether a segment may follow a segment that ends at this order key. The row images of a transaction are
-    all in one segment.
+    """Returns whether a segment may follow a segment that ends at this order key. All row images of a transaction are in one segment, so
+    two segments of images cannot share an order key.
     """
     if isinstance(segment, ChangesSegment):
         return order_key < segment.first_order_key <= segment.last_order_key

@@ -1,12 +1,12 @@
-"""Locks Delta tables that runs of several destinations write, so that one run at a time writes. All code that writes such a table takes its
-lock here.
+"""Locks Delta tables that several destinations write, so that only one run at a time writes a table. All code that writes such a table
+takes its lock here.
 
 On a disk and in S3, Spark first checks whether a commit exists and then writes it. These two steps are not atomic. So a statement that a
-killed run left in Spark could overwrite a commit of another destination's run. It must have ended before that run commits. A later run of
-the same destination is not affected, because its commit has the same effect as the overwritten one.
+killed run left in Spark could overwrite a commit of another destination's run. The statement must end before that run commits. A later run
+of the same destination is not affected, because its commit has the same effect as the overwritten one.
 
-So a run that takes a lock stores the ids of its Spark sessions with the lock, and removes them at the end. A run that finds sessions of
-another run ends them first. Writes by `deltalake` need not be ended, because they never replace an existing commit.
+So a run that takes a lock stores the ids of its Spark sessions with the lock, and removes them at the end. A run that finds the sessions
+of another run there ends them first. Writes by `deltalake` need not be ended, because they never replace an existing commit.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.session import LakeSession, SparkSettings, end_sessions, first_line, is_away
 
 POLL_SECONDS = 0.1
-# How long a run waits before it tries to take the lock again, so that a run that has waited longer can take it.
+# If another run has waited longer, this run waits this long before it tries again, so that the other run can take the lock.
 GIVE_WAY_SECONDS = 0.3
-# How long a run waits for a table lock, as for the run lock: another run may be publishing a large snapshot.
+# A run waits this long for a table lock, and as long for the run lock, because another run may be publishing a large snapshot.
 WAIT_SECONDS_MAX = 600.0
-ENDED_SECONDS = 2.0  # The time to wait for a statement that was committing when it was interrupted.
-# Twice the time after which Spark ends a statement whose client has gone
-# (spark.connect.execute.manager.detachedTimeout).
+ENDED_SECONDS = 2.0  # A statement that was committing when it was interrupted may need this long to end.
+# Twice the time after which Spark ends a statement whose client no longer exists (spark.connect.execute.manager.detachedTimeout).
 DETACHED_SECONDS = 600.0
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 
 
 class TableLock(Protocol):
-    """The lock of one table for all destinations, with a text that is stored with the lock. Implemented by
+    """The lock of one Delta table, for all destinations that write it. The holder can store a text with the lock. Implemented by
     `cdc_engine.destination_files.table_locks`.
     """
 
@@ -54,11 +53,10 @@ class TableLock(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Writing:
-    """The holder of a table lock. `sessions`: the Spark sessions in which it writes. `remote`: the address of this Spark, as used on
-    `host`.
+    """The text that the holder of a table lock stores with it: who it is, and the Spark sessions in which it writes.
 
-    `found_dead`: the time, in seconds since 1970, at which another run found this text although its writer had ended; 0 if no run has found
-    it.
+    `remote` is the address of Spark as `host` reaches it. `found_dead` is the time, in seconds since 1970, at which another run found this
+    text although its writer had ended. It is 0 if no run has found it.
     """
 
     who: str
@@ -69,7 +67,7 @@ class Writing:
 
     @classmethod
     def of(cls, who: str, spark: SparkSettings, sessions: Sequence[LakeSession]) -> Writing:
-        """Returns the holder with its sessions. Sessions of a Spark in this process are left out, because they end with the process."""
+        """Describes a run and its sessions. Leaves out the sessions of a Spark in this process, because they end with the process."""
         found = () if spark.master else tuple(str(session.spark.session_id) for session in sessions)
         return cls(who=who, host=platform.node(), remote="" if spark.master else spark.remote, sessions=found)
 
@@ -78,7 +76,7 @@ class Writing:
 
     @classmethod
     def from_text(cls, text: str) -> Writing:
-        """Parses the stored text. Returns a holder without sessions if the text is not valid."""
+        """Parses a stored text. If it is not valid, returns a holder without sessions."""
         try:
             record = json.loads(text)
             return cls(**{**record, "sessions": tuple(map(str, record["sessions"]))})
@@ -92,8 +90,8 @@ def _no_lock(_: str) -> TableLock | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableLocks:
-    """Takes table locks for a run. `lock`: returns the lock of a table's path. `who`: the name of the run, for messages of other runs that
-    wait. `wait_seconds`: the maximum time to wait for one lock.
+    """Takes table locks for a run. `lock` returns the lock for the path of a table. `who` names the run in the messages of other runs that
+    wait. The run waits for one lock at most `wait_seconds`.
     """
 
     lock: Callable[[str], TableLock | None] = _no_lock
@@ -104,11 +102,11 @@ class TableLocks:
     def at(
         self, name: str, path: str, writing: Writing, fence: Fence, *, shared: bool, wait_seconds: float | None = None
     ) -> Iterator[bool]:
-        """Holds the table lock of the Delta table at `path` while the context is open, if the table is `shared`. The fence then checks the
-        lock before each commit.
+        """If the table is `shared`, holds the lock of the Delta table at `path` while the context is open. The fence then checks the lock
+        before each commit.
 
-        Yields False if another run held the lock for all of `wait_seconds`. Without `wait_seconds`, waits for the time in
-        `self.wait_seconds`, and then raises TableError. Also raises TableError if the lock was lost while the context was open.
+        If another run holds the lock for all of `wait_seconds`, yields False. If `wait_seconds` is None, waits `self.wait_seconds`
+        instead, and then raises TableError. Also raises TableError if the lock was lost while the context was open.
         """
         lock = self._opened(name, path) if shared else None
         if lock is None:
@@ -126,7 +124,7 @@ class TableLocks:
             with held_lock.written_down(writing), fence.at(name, held_lock.why_lost):
                 yield True
         finally:
-            with contextlib.suppress(Exception):  # If the release fails, the lock ends with its session.
+            with contextlib.suppress(Exception):  # If the release fails, the lock expires with its session.
                 lock.release()
 
     def _opened(self, name: str, path: str) -> TableLock | None:
@@ -148,7 +146,7 @@ class _HeldLock:
     def take(self, wait_seconds: float) -> bool:
         with self._translated():
             deadline = time.monotonic() + wait_seconds
-            if not self.lock.register_waiting():  # Another run has been waiting longer.
+            if not self.lock.register_waiting():  # Another run has waited longer.
                 if not wait_seconds:
                     return False
                 threading.Event().wait(GIVE_WAY_SECONDS)
@@ -160,7 +158,7 @@ class _HeldLock:
         return True
 
     def why_lost(self) -> str:
-        """Returns why the table may no longer be written, or an empty string. Queries the lock's store."""
+        """Returns why the run may no longer write the table, or "". Queries the store of the lock."""
         try:
             held = self.lock.confirm()
         except Exception as error:
@@ -185,7 +183,9 @@ class _HeldLock:
 
     @contextlib.contextmanager
     def written_down(self, writing: Writing) -> Iterator[None]:
-        """Stores the sessions with the lock before anything is written. Removes them only when all statements have certainly ended."""
+        """Stores the ids of the sessions with the lock before anything is written. Removes them only if all statements of the sessions
+        have ended for certain.
+        """
         with self._translated():
             self._end_left_over(writing)
             self.lock.write(writing.to_text())
@@ -200,7 +200,7 @@ class _HeldLock:
         self._take_back()
 
     def _take_back(self) -> None:
-        """Removes the stored text. If this fails, the next run ends sessions that have already ended, which is harmless."""
+        """Removes the stored text. If this fails, the next run ends sessions that have already ended, which does no harm."""
         with contextlib.suppress(Exception):
             if self.lock.held:
                 self.lock.write("")
@@ -234,13 +234,15 @@ class _HeldLock:
 
 
 def _is_reached(left: Writing, ours: Writing) -> bool:
-    """Returns whether another run's sessions are in the Spark that this run uses. A loopback address of another host is another Spark."""
+    """Returns whether another run's sessions are in the Spark that this run uses. An equal loopback address on another host names another
+    Spark.
+    """
     host = urllib.parse.urlsplit(left.remote).hostname or ""
     return left.remote == ours.remote and (left.host == ours.host or host not in LOOPBACK)
 
 
 def _goes_on(error: Exception) -> bool:
-    """Returns whether a statement may still be running in Spark although its caller got an error."""
+    """Returns whether a statement may still be running in Spark after its caller got this error."""
     return isinstance(error, SparkUnavailableError) or is_away(error)
 
 

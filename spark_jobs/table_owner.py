@@ -1,9 +1,10 @@
-"""Checks who owns a Delta table, and whether the table is as the last run left it. Called before anything is written, and by `lake_look`
-between runs. Pure functions.
+"""Checks who owns a Delta table, and whether the table is as the last run left it. Merges check this before they write anything. Between
+runs, `lake_look` checks it. Pure functions.
 
-The table property `sluice.owner` contains the owner: a ledger and the source table. Order keys of two ledgers cannot be compared, so with
-two owners changes would be lost silently. The ledger stores the table's id and version after each run. If the table is then missing,
-replaced or restored, it does not have the rows that the ledger assumes."""
+The table property `sluice.owner` names the owner: a ledger and the source table. Order keys of two ledgers cannot be compared, so with two
+owners changes would be lost silently. After each run the ledger stores the table's id and version. If the table is missing later, or was
+replaced or restored, it no longer has the rows that the ledger assumes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from sluice.spark_jobs.errors import TableError
 OWNER_PROPERTY = "sluice.owner"
 TABLE_OWNED, TABLE_UNOWNED, TABLE_MISSING = "TABLE_OWNED", "TABLE_UNOWNED", "TABLE_MISSING"
 TABLE_REPLACED, TABLE_RESTORED, TABLE_AHEAD = "TABLE_REPLACED", "TABLE_RESTORED", "TABLE_AHEAD"
-REWRITES = ("RESTORE", "CREATE OR REPLACE", "REPLACE", "CLONE")  # Delta operations that replace the content of a table.
+# These Delta operations replace the content of a table.
+REWRITES = ("RESTORE", "CREATE OR REPLACE", "REPLACE", "CLONE")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +37,7 @@ class Owner:
 
     @classmethod
     def from_text(cls, text: str) -> Owner:
-        """Parses the text of `to_text`. Returns an owner that equals no other one if the text is not valid."""
+        """Parses a text that `to_text` returned. If the text is not valid, returns an owner that equals no real owner."""
         try:
             record = json.loads(text)
             return cls(
@@ -54,10 +56,10 @@ class TableRecord:
 
 
 class TableRecords(Protocol):
-    """Stores the records of a destination's tables, by "database.table". A record is on disk before the batch counts as merged.
+    """Stores the records of a destination's tables, by "database.table". A merge is complete only when the record is on disk.
 
-    `side_table`, `keep_side_table`: the records of change log and history, by kind. `forget_current_state_table`: removes the record of a
-    table that no longer has a current-state table.
+    `side_table` and `keep_side_table` are for the records of change log and history (`kind`). `forget_current_state_table` removes the
+    record of a table that no longer has a current-state table.
     """
 
     def get(self, name: str) -> TableRecord | None: ...
@@ -69,7 +71,7 @@ class TableRecords(Protocol):
 
 
 class NoRecords:
-    """Implements `TableRecords` without storing anything, for merges from the command line."""
+    """Stores no records. Used for merges from the command line."""
 
     def get(self, name: str) -> TableRecord | None:  # noqa: ARG002
         return None
@@ -95,11 +97,13 @@ NO_RECORDS = NoRecords()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundTable:
-    """The present state of a Delta table. `commits`: Delta's history since the version of the record.
+    """The present state of a Delta table.
 
-    `applied_epoch`: epoch of the last merged change; -1 if there is none. `written_before`: the table has columns that only Sluice creates.
-    `confined`: the state is that of one shard's rows, and `owner` is the shard's owner. `mismatch`: why the rows of shards cannot be
-    distinguished, or empty.
+    - `commits` has Delta's history since the version in the record.
+    - `applied_epoch` is the epoch of the last merged change. It is -1 if there is none.
+    - `written_before` tells that the table has columns that only Sluice creates.
+    - `confined` tells that the other fields describe only the rows of one shard, whose owner is `owner`.
+    - `mismatch` says why the rows of shards cannot be distinguished. It is empty if they can.
     """
 
     exists: bool
@@ -116,7 +120,7 @@ class FoundTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeWriter:
-    """A writer of a table: the owner that the table must have, with the batch's epoch, delivery, start and end as in the manifest."""
+    """Who wants to write a table: the owner that the table must have, and the epoch, delivery, start and end in the batch's manifest."""
 
     owner: Owner
     epoch: int
@@ -126,8 +130,8 @@ class LakeWriter:
 
 
 def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: FoundTable) -> None:
-    """Raises TableError, with a table state and what to do, in three cases: the Delta table is missing, belongs to another owner, or was
-    changed by another program since the last commit of this ledger.
+    """Raises TableError if the Delta table is missing, belongs to another owner, or was changed by another program since the last commit
+    of this ledger. The error has a table state and says what to do.
     """
     for state, why in (
         *_missing(record, found),
@@ -140,16 +144,14 @@ def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: Fo
 
 
 def refuse_others(owner: Owner, found: FoundTable) -> None:
-    """Raises TableError if the table has another owner, or is a copy of a table that Sluice wrote. Its rows must not be replaced."""
+    """Raises TableError if the table has another owner, or is a copy of a table that Sluice wrote: its rows must not be replaced."""
     writer = LakeWriter(owner=owner, epoch=0, delivery=0)
     for state, why in (*_owned(writer, found), *_unowned(None, found)):
         raise TableError(owner.table, f"{why}, or {_accept(owner)}", state=state, for_good=True)
 
 
 def behind_our_back(owner: Owner, record: TableRecord, found: FoundTable) -> str:
-    """Returns a sentence about how another program changed a table since the last run, with what to do; empty if
-    nothing relevant changed.
-    """
+    """Returns how another program changed a table since the last run, and what to do. Returns "" if nothing relevant changed."""
     for state, why in (*_missing(record, found), *_changed(owner, record, found)):
         return f"{owner.table} is {state}: {why}, or {_accept(owner)}"
     return ""
@@ -191,8 +193,8 @@ def _owned(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
 
 
 def _unowned(record: TableRecord | None, found: FoundTable) -> Iterable[tuple[str, str]]:
-    """Yields the problem of a copied table. CREATE TABLE AS SELECT and similar statements copy columns and rows, but neither the owner nor
-    the last order key.
+    """Yields the problem if the table is a copy. CREATE TABLE AS SELECT and similar statements copy columns and rows, but not the owner
+    and the last order key.
     """
     if record is None and found.exists and not found.owner and found.written_before:
         yield (
@@ -239,18 +241,18 @@ def _changed(owner: Owner, record: TableRecord | None, found: FoundTable) -> Ite
 
 
 def was_replaced(owner: Owner, record: TableRecord, found: FoundTable) -> bool:
-    """Returns whether another table is at the path. A new id alone does not prove it. A commit of this owner also changes the id if it
-    renames the table or converts columns, and its run may have ended before it stored the record.
+    """Returns whether another table is now at the path. A new id alone does not prove this: a commit of this owner that renames the table
+    or converts columns also changes the id, and its run may have ended before it stored the record.
     """
     later = (commit for commit in found.commits if _version(commit) > record.version and not of_a_shard(commit))
     return found.table_id != record.table_id and not any(rewrites(each) and is_by(owner, each) for each in later)
 
 
 def _rewritten_by(owner: Owner, record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Returns the commit after the record in which the table lost merged rows. Returns None if the table has all of them, or has them
-    again.
+    """Returns the commit after the record in which the table lost merged rows. Returns None if the table has all merged rows, also if it
+    lost them and has them again.
 
-    A RESTORE loses no rows if its version had all rows and is not older than the last merge.
+    A RESTORE loses no rows if the restored version had all rows and is not older than the last merge.
     """
     # version → the commit in which it lost rows, or None
     why: dict[int, Mapping[str, Any] | None] = {record.version: None}
@@ -287,15 +289,15 @@ def rewrites(commit: Mapping[str, Any]) -> bool:
 
 
 def of_a_shard(commit: Mapping[str, Any]) -> bool:
-    """Returns whether Sluice replaced only the rows of one shard in this commit. The predicate alone does not show this, because a MERGE by
-    deltalake has a predicate too.
+    """Returns whether Sluice replaced only the rows of one shard in this commit. The commit's predicate does not prove this alone, because
+    a MERGE by deltalake has one too.
     """
     return bool(rewrites(commit) and our_record(commit) and (commit.get("operationParameters") or {}).get("predicate"))
 
 
 def is_by(owner: Owner, commit: Mapping[str, Any]) -> bool:
-    """Returns whether this owner made the commit. Such a commit may be newer than the record, for example if a run took over rows after a
-    RENAME and failed before it stored the record.
+    """Returns whether this owner made the commit. Such a commit may be newer than the record: a run may take over rows after a RENAME and
+    fail before it stores the record.
     """
     theirs = our_record(commit)
     return theirs.get("ledger") == owner.ledger_id and theirs.get("table") == owner.table
@@ -315,7 +317,8 @@ def _ahead(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
     for commit in found.commits:
         theirs = our_record(commit)
         ours = theirs.get("ledger") == writer.owner.ledger_id
-        if found.confined and theirs.get("table") != writer.owner.table:  # Each shard has its own position.
+        # Each shard has its own position, so a commit of another shard says nothing here.
+        if found.confined and theirs.get("table") != writer.owner.table:
             continue
         if ours and _is_ahead(theirs, writer):
             yield (
@@ -330,8 +333,9 @@ def _ahead(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
 
 
 def _is_ahead(theirs: Mapping[str, Any], writer: LakeWriter) -> bool:
-    """Returns whether the table is ahead of the writer. It is if it has a later delivery, or another batch with the same delivery number.
-    It also is if it has changes of an earlier epoch that the writer's batch contains again, with order keys of a later epoch.
+    """Returns whether the table is ahead of the writer's batch. It is ahead if it has a later delivery, or another batch with the same
+    delivery number. It is also ahead if it has changes of an earlier epoch that the batch contains again, under order keys of a later
+    epoch.
     """
     delivery, end = int(theirs.get("delivery", 0)), theirs.get("end") or {}
     if delivery != writer.delivery:
@@ -347,8 +351,8 @@ def _lies_after(position: Mapping[str, Any], start: Mapping[str, Any]) -> bool:
 
 
 def _within(position: Mapping[str, Any]) -> tuple[int, str, int]:
-    """Returns a sort key for positions of one epoch. The length of the file name is compared first, because file numbers may get one more
-    digit.
+    """Returns a sort key for positions of one epoch. The length of the file name comes first, because file numbers may
+    get one more digit.
     """
     file = str(position.get("file") or "")
     return len(file), file, int(position.get("offset") or 0)
@@ -363,7 +367,7 @@ def _text(position: Mapping[str, Any]) -> str:
 
 
 def our_record(commit: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the metadata that Sluice stored in a commit; empty if Sluice did not make the commit."""
+    """Returns the metadata that Sluice stored in a commit. Returns {} if Sluice did not make the commit."""
     try:
         record = json.loads(str(commit.get("userMetadata") or "{}"))
     except ValueError:

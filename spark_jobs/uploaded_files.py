@@ -1,8 +1,8 @@
-"""Makes local files of a run readable for Spark. If Spark sees the same disk, it reads them directly. Otherwise the run uploads them to the
-object store of the staged batches.
+"""Makes local files of a run readable for Spark. If Spark sees the same disk, it reads them directly. Otherwise the run uploads them to
+the object store of the staged batches.
 
-Each run uploads the files that its Spark sessions need, and removes them when it closes the sessions. A later run removes the uploads of a
-killed run.
+Each run uploads the files that its Spark sessions need, and removes the uploads when it closes the sessions. The uploads of a killed run
+are removed by a later run.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from sluice.spark_jobs.errors import SparkJobError
 
 logger = logging.getLogger(__name__)
 
-# An empty file that represents an empty folder, because an object store has no folders. Spark ignores file names that
-# begin with "_".
+# The name of an empty file that stands for an empty folder, because an object store has no folders. Spark ignores file names that begin
+# with "_".
 EMPTY = "_uploaded"
-LEFT_SECONDS = 24 * 3600.0  # The age above which uploads belong to runs that have certainly ended.
+LEFT_SECONDS = 24 * 3600.0  # Uploads that are older than this belong to runs that have certainly ended.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UploadSettings:
-    """Where to upload files. `url`: a prefix in an object store; empty if files are not uploaded. `storage_options`: deltalake's options,
-    with secrets resolved.
+    """Where files are uploaded. `url` is a prefix in an object store. It is empty if files are not uploaded. `storage_options` are
+    deltalake's options, with secrets resolved.
     """
 
     url: str = ""
@@ -40,7 +40,7 @@ class UploadSettings:
 
 
 class UploadedFiles:
-    """The uploaded files of one run. The name of its folder begins with the time at which this object was created."""
+    """The files that one run uploaded. The name of their folder begins with the time at which this object was created."""
 
     def __init__(self, settings: UploadSettings) -> None:
         self._settings = settings
@@ -49,8 +49,8 @@ class UploadedFiles:
         self._begun = False
 
     def location(self, path: Path) -> str:
-        """Returns the URL at which Spark reads a file, or the files of a folder. Uploads them if necessary. Raises SparkJobError if this
-        fails.
+        """Returns the URL at which Spark reads a file, or the files of a folder. Uploads them first if Spark cannot read them directly.
+        Raises SparkJobError if the upload fails.
         """
         if not self._settings.url:
             return path.resolve().as_uri()
@@ -64,7 +64,7 @@ class UploadedFiles:
             raise SparkJobError(f"{path.name} could not be uploaded for Spark: {error}; Sluice tries again") from None
 
     def placed(self, files: StoredFiles) -> str:
-        """Returns the URL at which Spark reads the rows of a snapshot or its buffered changes. Uploads them if they are not in an object
+        """Returns the URL at which Spark reads the rows of a snapshot, or its buffered changes. Uploads them if they are not in an object
         store yet.
         """
         if not files.url:
@@ -75,7 +75,7 @@ class UploadedFiles:
         return files.url
 
     def close(self) -> None:
-        """Removes the uploads. A later run removes what cannot be removed now."""
+        """Removes the uploads. Ignores errors, because a later run removes what is left."""
         if self._begun:
             with contextlib.suppress(StoreError):
                 self._folder(self._mine).remove()
@@ -102,7 +102,7 @@ class UploadedFiles:
 
 @contextlib.contextmanager
 def uploaded_files(settings: UploadSettings) -> Iterator[UploadedFiles]:
-    """Yields an object that uploads files for a run, and removes the uploads when the context is closed."""
+    """Yields an object that uploads files for a run. Removes the uploads when the context is closed."""
     uploaded = UploadedFiles(settings)
     try:
         yield uploaded

@@ -1,7 +1,8 @@
-"""Builds a past state of a table as a separate Delta table: a version of the live table, plus the changes of an interval. Called by a run.
+"""Builds a past state of a table as a separate Delta table: a version of the live table, plus the changes of an interval. A Dagster run
+calls this module.
 
-The run reads only the log and the files of the live table. deltalake streams the rows of the new table into one commit, so readers never
-see a part of the table.
+The live table itself does not change. deltalake streams the rows of the new table into one commit, so readers never see a part of the
+table.
 """
 
 from __future__ import annotations
@@ -31,15 +32,18 @@ from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDE
 from sluice.spark_jobs.tables.exact_bounds import without_mapping, writer_properties
 
 BATCHES_WAITING_MAX = 4
-MARK = "sluice-past"  # The prefix in the Delta name of a table with a past state.
+MARK = "sluice-past"  # The Delta name of each past state begins with this prefix.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PastState:
-    """A past state to build. `base`: the live table, opened with deltalake at the version before the interval.
+    """A past state of a table, before it is built.
 
-    `images`: the last image of each key in the interval; None if nothing changed. `path`: the path of the new table. `description`: the new
-    table's description. `folder`: a folder for temporary files. `record`: stored in the new table's commit.
+    - `base` is the live table, opened with deltalake at the version before the interval.
+    - `images` has the last image of each key in the interval. It is None if the interval has no changes.
+    - `path` and `description` are those of the new table.
+    - `folder` is for temporary files.
+    - `record` is stored in the new table's commit.
     """
 
     name: str
@@ -55,7 +59,7 @@ class PastState:
 
 def build(given: PastState, fence: Fence) -> int:
     """Builds the table and returns its number of rows. Raises TableError if a Delta table already exists at the path, or if the changes
-    have columns that the version `base` lacks.
+    have columns that `base` does not have.
     """
     options = dict(given.storage_options) or None
     if deltalake.DeltaTable.is_deltatable(given.path, storage_options=options):
@@ -95,7 +99,7 @@ def build(given: PastState, fence: Fence) -> int:
 
 
 def _schema(given: PastState) -> pa.Schema:
-    """Returns the schema of the version `base`, without the column that marks rows as deleted: such rows are not copied."""
+    """Returns the schema of `base` without the column that marks rows as deleted, because such rows are not copied."""
     there: pa.Schema = pa.schema(given.base.schema().to_arrow())
     schema = without_mapping(pa.schema([field for field in there if field.name != DELETED]))
     known = {field.name.lower() for field in schema}
@@ -140,8 +144,8 @@ def _as_table(images: ChangesSegment, folder: Path) -> deltalake.DeltaTable:
 
 
 def streamed(result: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields the batches of a deltalake query, cast to `schema`, to a deltalake writer. The query runs in another thread, because deltalake
-    cannot run it inside the call that writes.
+    """Yields the batches of a deltalake query, cast to `schema`, for a deltalake writer. The query runs in another thread, because
+    deltalake cannot run a query inside the call that writes.
     """
     waiting: queue.Queue[Any] = queue.Queue(BATCHES_WAITING_MAX)
     ended = threading.Event()

@@ -1,7 +1,8 @@
-"""Replaces the rows of a live table by those of a past state that `into` built, in one commit. Called by a run.
+"""Replaces the rows of a live table by those of a past state that `into` built, in one commit. A Dagster run calls this module.
 
-The live table retains its id, owner and properties, and the transactions that store its position in the stream. Later changes are therefore
-merged as usual. To undo the commit, use RESTORE and `sluice lake accept`."""
+The live table keeps its id, owner, properties, and the Delta transactions that record how much of the stream was merged. So later changes
+are merged as usual. To undo the commit, use RESTORE and `sluice lake accept`.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +32,15 @@ SWAP_KIND = "swap"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PastTable:
-    """A table with a past state. `of`: the "database.table" whose past state it is; empty if the table has no past state. `up_to`: the
-    position that the past state has reached.
+    """A Delta table with a past state, as its Delta log describes it.
 
-    `columns`: (name, Spark type). `version`: 0 as long as nobody changed the table after it was built. `base`: the version of the live
-    table from which it was built. `log`: the table, opened with deltalake.
+    - `of` is the "database.table" whose past state the table has. It is empty if the table is not a past state.
+    - `ledger` is the id of the ledger under which the past state was built.
+    - `base` is the version of the live table from which the past state was built.
+    - `up_to` is the position up to which the past state has the changes.
+    - `columns` are pairs of name and Spark type.
+    - `version` is 0 if nobody changed the table after it was built.
+    - `log` is the table, opened with deltalake.
     """
 
     path: str
@@ -50,8 +55,8 @@ class PastTable:
 
 
 def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> PastTable:
-    """Reads the past state at a path from its Delta log. Returns a PastTable without `of` if no table exists, or if it has no past state.
-    Raises TableError if the log cannot be read.
+    """Reads the past state at a path from its Delta log. If there is no table, or the table is not a past state, `of` is empty in the
+    result. Raises TableError if the log cannot be read.
     """
     try:
         log = deltalake.DeltaTable(path, storage_options=dict(storage_options) or None)
@@ -79,10 +84,10 @@ def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> PastTable:
 def refusal(
     owner: Owner, live: Sequence[tuple[str, str]], rebuilt: PastTable, up_to: int, commits: Sequence[CommittedInterval]
 ) -> str:
-    """Returns why the rows of a past state must not replace the live table's rows, and what to do; empty if they may. Pure function.
+    """Returns why the rows of a past state must not replace the live table's rows, and what to do. Returns "" if they may.
 
-    `live`: (name, Spark type) of the live table's columns. `up_to`: the order key up to which the past state contains changes. `commits`:
-    the live table's commits.
+    `live` has the name and the Spark type of each column of the live table, and `commits` are the live table's commits. The past state has
+    all changes up to the order key `up_to`.
     """
     return next(_obstacles(owner, live, rebuilt, up_to, commits), "")
 
@@ -133,7 +138,7 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableReco
     """Replaces the rows, syncs the commit to disk and stores the table's record in `records`. Returns the live table's new version. The
     caller holds the run lock.
 
-    Raises TableError. A repeated call is safe: it writes the same rows again.
+    If a swap fails with TableError, the caller can repeat it: it writes the same rows again.
     """
     before = table.snapshot
     refuse_others(owner, table.found(None, owner.to_text()))
@@ -167,8 +172,8 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableReco
 
 
 def _record(owner: Owner, rebuilt: PastTable, run: str) -> str:
-    """Returns the record of the swap for Delta's commit history. The record names no interval of the stream, because the commit merges
-    none.
+    """Returns the text that Delta's commit history stores for a swap. It names no interval of the stream, because a swap merges no part of
+    the stream.
     """
     record = {
         "sluice": 1,
@@ -179,8 +184,8 @@ def _record(owner: Owner, rebuilt: PastTable, run: str) -> str:
         "run": run,
         "backfill": rebuilt.path,
         "epoch": int(rebuilt.up_to["epoch"]),
-        # The key is not `end`: a commit with `end` would count as the merge of all changes up to there, which must
-        # still be merged.
+        # The name `end` is avoided on purpose. The changes up to a commit's `end` are taken as merged, but a swap merges nothing: those
+        # changes must still be merged.
         "up_to": dict(rebuilt.up_to),
     }
     return json.dumps(record, sort_keys=True)

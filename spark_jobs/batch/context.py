@@ -1,4 +1,4 @@
-"""Defines the parameters of a run for the merge of a batch. The caller of `merge_batch` creates them."""
+"""Defines what a run passes to the merge of a batch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sluice.spark_jobs.snapshot.buffering import NO_SNAPSHOT_BUFFERS, SnapshotBu
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchContext(MergeContext):
-    """A `MergeContext` for a whole batch.
+    """What a run passes to the merge of a batch, in addition to what it passes to the merge of a table.
 
-    - `buffers`: the tables with a running snapshot. Their changes are buffered, not merged.
-    - `quarantine_path`: the Delta table for values that could not be decoded.
+    - `buffers` has the tables with a running snapshot. Their changes are buffered instead of merged.
+    - `quarantine_path` is the Delta table for values that could not be decoded.
     """
 
     buffers: SnapshotBuffers = NO_SNAPSHOT_BUFFERS

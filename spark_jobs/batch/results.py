@@ -12,8 +12,8 @@ from sluice.spark_jobs.errors import LostCommitError
 
 @dataclasses.dataclass(frozen=True)
 class BatchResults:
-    """The reports and errors of the tables so far, by table name. `on_table_done`: called with each report that is added. `conflicts`: of
-    the batch.
+    """The reports and errors of a batch's tables, by table name, while the batch is merged. Each report that is added is passed to
+    `on_table_done`. `conflicts` counts the commit conflicts of each table of the batch.
     """
 
     on_table_done: Callable[[TableReport], None]
@@ -22,7 +22,7 @@ class BatchResults:
     conflicts: CommitConflicts
 
     def add(self, report: TableReport) -> None:
-        """Records the report of a table, with the table's conflicts."""
+        """Adds the report of a table. Sets the report's number of commit conflicts first."""
         report = dataclasses.replace(report, conflicts=self.conflicts.of(report.name))
         self.reports[report.name] = report
         self.on_table_done(report)

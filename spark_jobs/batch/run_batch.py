@@ -1,5 +1,6 @@
-"""Merges a staged batch: first all small tables in one job, then the remaining tables in parallel. No table is written by two merges at
-once."""
+"""Merges a staged batch: first all small tables in one Spark job, then the other tables in parallel. Two merges never write the same table
+at the same time.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +58,8 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 logger = logging.getLogger(__name__)
 
-# How long a small merge waits for the lock of a table that another run writes. After this time, Spark merges the table
-# on its own, and waits longer.
+# A small merge waits this long for the lock of a table that another run writes. After that, the table is merged by Spark, which waits
+# longer.
 SMALL_LOCK_SECONDS = 5.0
 
 
@@ -72,17 +73,18 @@ def merge_batch(
     on_table_done: Callable[[TableReport], None] = lambda _: None,
     on_merged: Callable[[StagedBatch], object] = lambda _: None,
 ) -> list[TableReport]:
-    """Merges the requested tables of the batch. Returns their reports in the manifest's order.
+    """Merges the tables of the batch that `tables` names. Returns their reports in the manifest's order.
 
-    - `context`: None for a merge from the command line.
-    - `tables`: "database.table" → target. A table of the batch that is not in `tables` is stopped, and is skipped. `context.target_of` has
-      the targets of further tables, whose rows a renamed table of this batch takes over.
-    - `stored`: URL of the batch's files in an object store. The run copies files that it reads itself to `batch_dir`, or next to it.
-    - `on_table_done`: called in this thread after each table.
-    - `on_merged`: called when all tables have the batch.
+    - `tables` has the target of each "database.table". If a table of the batch is missing here, it is stopped, and its changes are
+      skipped.
+    - `context` is None for a merge from the command line. `context.target_of` also finds the targets of tables that are not in the batch:
+      a table of the batch that was renamed takes over the rows of such a table.
+    - `stored` is the URL of the batch in an object store. The files that the run itself reads are copied to `batch_dir`, or next to it.
+    - `on_table_done` is called in this thread after each table.
+    - `on_merged` is called when all tables have been merged.
 
-    Raises StagedBatchError before anything is merged, SparkUnavailableError if Spark is not available, and MergeError if a table could not
-    be merged, after the other tables have finished. Repeating the call with the same batch is always safe.
+    Raises StagedBatchError before anything is merged. Raises SparkUnavailableError if Spark is not available. If a table could not be
+    merged, raises MergeError after the other tables have finished. The call can always be repeated with the same batch.
     """
     context = context or BatchContext()
     with local_copy(batch_dir, stored, context.storage_options) as folder:
@@ -106,7 +108,7 @@ def merge_batch(
 
 
 def _with_targets(context: BatchContext, tables: Mapping[str, TableTarget]) -> BatchContext:
-    """Returns a context whose `target_of` also has the targets of the batch's tables."""
+    """Returns a context whose `target_of` finds the targets in `tables` too."""
     return dataclasses.replace(context, target_of=lambda name: tables.get(name) or context.target_of(name))
 
 
@@ -117,11 +119,13 @@ def _merge_tables(
     context: BatchContext,
     on_table_done: Callable[[TableReport], None],
 ) -> BatchResults:
-    """Merges or buffers all tables of the batch. Raises SparkUnavailableError, or the error that a cascade caused."""
+    """Merges all tables of the batch, and buffers the changes of tables with a running snapshot. Raises SparkUnavailableError if the
+    connection to Spark is lost, and any other error that concerns all tables.
+    """
     buffering = Buffering(batch, targets, context.fence, context.buffers, on_table_done)
     results = BatchResults(on_table_done, buffering.reports, buffering.errors, context.conflicts)
     left = tuple(table for table in batch.tables if table.name not in buffering.names)
-    buffering.buffer_others()  # Buffering needs no Spark session, so it does not wait for one.
+    buffering.buffer_others()  # Buffering needs no Spark session, so it is done before one is opened.
     needs_spark = any(
         table.name in buffering.names and is_large(_share(batch, table, targets[table.name], context))
         for table in batch.tables
@@ -150,7 +154,9 @@ def _merge_tables(
 
 
 def _sessions_wanted(tables: Sequence[StagedTable], targets: Mapping[str, TableTarget]) -> int:
-    """Returns how many Spark sessions to open: one for each table that is not small, at least SESSIONS_MIN, but not more than tables."""
+    """Returns how many Spark sessions to open: one per table that is too large for a small merge. The result is at least SESSIONS_MIN, but
+    never more than the number of tables.
+    """
     large = sum(not _may_be_small(table, targets[table.name]) for table in tables)
     return min(len(tables), max(SESSIONS_MIN, large))
 
@@ -161,10 +167,10 @@ def _may_be_small(table: StagedTable, target: TableTarget) -> bool:
 
 
 class _BatchWork:
-    """Merges the tables of one batch in several Spark sessions. A free session merges the largest remaining table.
+    """Merges the tables of one batch in several Spark sessions. A session that becomes free merges the largest table that remains.
 
-    `refused`: tables whose cascades could not be derived. `holder`: this run, as the holder of locks on tables that several destinations
-    write.
+    `refused` has the tables whose changes by foreign keys could not be derived, with the error of each. `holder` describes this run to
+    other runs that wait for a table lock.
     """
 
     def __init__(
@@ -184,14 +190,17 @@ class _BatchWork:
         self._free: queue.SimpleQueue[LakeSession] = queue.SimpleQueue()
         for session in sessions:
             self._free.put(session)
-        self._reasons: dict[str, str] = {}  # Why Spark merges a table that a small merge might have merged, by table.
-        # One lock per path, because shards are several tables with one Delta table.
+        # By table name: why Spark merges a table that could have been a small merge.
+        self._reasons: dict[str, str] = {}
+        # By path of the Delta table. Several shards have one path, so two merges could otherwise write one Delta table at the same time.
         self._alone: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def run_small(self) -> None:
-        """Merges the small tables: first, in one job, all tables that no other run has locked, then the locked tables one by one.
+        """Merges the small tables. One job merges all tables that no other run has locked. Then the locked tables follow, one after the
+        other.
 
-        Waits for a table lock only while it holds no other one, so that two runs cannot block each other. Raises SparkUnavailableError.
+        While the run waits for a table lock, it holds no other table lock, so two runs cannot block each other. Raises
+        SparkUnavailableError.
         """
         small = [
             table
@@ -209,7 +218,7 @@ class _BatchWork:
             self._reasons.update({table.name: "another run had the lock of the Delta table" for table in left})
 
     def _merge_small(self, tables: list[StagedTable], wait_seconds: float) -> list[StagedTable]:
-        """Merges tables in one job. Returns the tables that another run has locked."""
+        """Merges small tables in one job. Returns the tables that were not merged because another run holds their table lock."""
         ours: dict[str, bool] = {}
         results: dict[str, SmallResult] = {}
         try:
@@ -219,8 +228,7 @@ class _BatchWork:
                 mine = [table for table in tables if ours[self._targets[table.name].path]]
                 jobs = self._small_jobs(mine)
                 results = merge_small_tables(session, jobs) if jobs else {}
-        # A table lock raised the error. Spark then merges the tables, and finds out which of them already have the
-        # batch.
+        # A table lock raised the error. Spark then merges these tables. It first reads which of them already have the batch.
         except TableError as error:
             logger.warning("the small tables of the batch are merged by Spark instead: %s", error)
             return []
@@ -243,12 +251,12 @@ class _BatchWork:
         )
 
     def _current_state_tables(self) -> list[StagedTable]:
-        """Returns the tables that have a current-state table, the largest first."""
+        """Returns the staged tables whose target is a current-state table, the largest first."""
         found = [table for table in self._batch.tables if self._targets[table.name].current_state]
         return sorted(found, key=lambda table: table.bytes, reverse=True)
 
     def _small_jobs(self, tables: Iterable[StagedTable]) -> list[SmallJob]:
-        """Returns the jobs of the tables. If a job cannot be created, its table gets the error, whatever it is."""
+        """Returns a job for each table. If a job cannot be created, records the error for its table and continues."""
         jobs = []
         for table in tables:
             try:
@@ -270,7 +278,9 @@ class _BatchWork:
         )
 
     def run(self) -> None:
-        """Merges each remaining table with Spark. Tables that another run may have locked come last."""
+        """Merges each remaining table with Spark. Tables that several destinations write come last, because the run may wait for their
+        table locks.
+        """
         left = [table for table in self._current_state_tables() if table.name not in self._results]
         left.sort(key=lambda table: self._targets[table.name].shared)
         with ThreadPoolExecutor(self._session_count, thread_name_prefix="merge") as pool:
@@ -298,8 +308,8 @@ class _BatchWork:
             return merge_table(session, self._batch, table, target, self._context, reason=reason)
 
     def run_side_tables(self) -> None:
-        """Merges the batch into the change logs and histories of the merged tables, and into those of tables without a current-state table.
-        A table whose change log or history fails counts as failed.
+        """Writes the batch into the change logs and histories: those of the tables merged so far, and those of tables without a
+        current-state table. If this fails for a table, the table is recorded as failed, although its current-state table was merged.
         """
         due = [table for table in self._batch.tables if self._is_due_in_side_tables(table.name)]
         if not due:
@@ -308,7 +318,7 @@ class _BatchWork:
             for table in due:
                 try:
                     self._write_side_tables(session, table)
-                except Exception as error:  # The error is reported together with those of the merges.
+                except Exception as error:  # Any error is recorded, so the other tables continue.
                     self._results.fail(table.name, error)
 
     def _write_side_tables(self, session: LakeSession, table: StagedTable) -> None:
@@ -350,8 +360,10 @@ def _carried_out(  # noqa: PLR0917  one caller
     fence: Fence,
     buffering: Buffering,
 ) -> tuple[StagedBatch, dict[str, TableError]]:
-    """Adds the changes that foreign keys cause to the batch, as `cascades.carried_out` does, and buffers them for tables with a running
-    snapshot. Does nothing if the batch may no longer be merged; the fence then raises this for each table.
+    """Adds the changes that foreign keys made to the batch (`cascades.carried_out`). For tables with a running snapshot, buffers these
+    changes instead.
+
+    If the batch may no longer be merged (`fence`), returns it unchanged; each table then fails with the fence's error.
     """
     if why := fence.refusal():
         buffering.refuse_live(why)
@@ -381,20 +393,20 @@ def _write_side_tables_of_buffered(
     context: BatchContext,
     results: BatchResults,
 ) -> None:
-    """Merges the batch into the change logs and histories of tables with a running snapshot. Only their current-state tables wait for the
-    snapshot. `session`: None if all of these tables are small.
+    """Writes the batch into the change logs and histories of tables with a running snapshot. These do not wait for the snapshot; only the
+    current-state tables do. `session` may be None if all of these tables are small.
     """
     for table in batch.tables:
         if table.name in results.reports and targets[table.name].has_side_tables:
             try:
                 write_side_tables(session, _share(batch, table, targets[table.name], context))
-            except Exception as error:  # Whatever the error is, the other tables continue.
+            except Exception as error:  # Any error is recorded, so the other tables continue.
                 results.fail(table.name, error)
 
 
 def _refuse_rows_of_buffered(table: StagedTable, buffers: SnapshotBuffers) -> None:
-    """Raises TableError if a table was renamed while its snapshot was running: the rows that the new table would take
-    over are incomplete.
+    """Raises TableError if the table was renamed while a snapshot of its old name was running. The renamed table would take over rows that
+    are still incomplete.
     """
     for segment in table.segments:
         origin = segment.renamed_from if isinstance(segment, SchemaSegment) else ""
@@ -409,8 +421,8 @@ def _refuse_rows_of_buffered(table: StagedTable, buffers: SnapshotBuffers) -> No
 def _batch_error(
     batch: StagedBatch, reports: Mapping[str, TableReport], errors: Mapping[str, Exception]
 ) -> SparkJobError:
-    """Returns one error for the batch: the error of the first failed table in the manifest's order, with the names of the merged and failed
-    tables.
+    """Returns one error for the whole batch. Its message is that of the first failed table in the manifest's order, and it names the
+    tables that were merged and those that failed. If Spark was lost, returns a SparkUnavailableError.
     """
     failed = tuple(table.name for table in batch.tables if table.name in errors)
     merged = tuple(table.name for table in batch.tables if table.name in reports)

@@ -1,8 +1,10 @@
-"""Adds the changes that foreign keys made without row events to the tables of a batch, before any of them is merged. Called by `run_batch`.
+"""Adds the changes that foreign keys made without row events to a batch, before any of its tables is merged. `run_batch` calls this
+module.
 
-The batch is replayed (play.py) on the lake's rows and the staged images (rows.py). The changes that result become staged images (files.py),
-like those of the engine. Merges therefore need not know foreign keys, tables can be merged in any order, and a repeated run stages the same
-images."""
+The batch is replayed (play.py) on the lake's rows and the staged images (rows.py). The derived changes are staged as images (files.py),
+like those of the engine. So merges know nothing of foreign keys, tables can be merged in any order, and a repeated run stages the same
+images.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,13 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 logger = logging.getLogger(__name__)
 
-CASCADE_UNSEEN = "CASCADE_UNSEEN"  # The state of a table for which changes of foreign keys could not be derived.
+CASCADE_UNSEEN = "CASCADE_UNSEEN"  # The state of a table whose changes by foreign keys could not be derived.
 NOT_FOUND = "the changes that foreign keys made to the rows could not be computed"
 Buffer = Callable[[Mapping[str, Sequence[Passed]], Mapping[str, UnderivableChanges]], object]
 
 
 class _RaisedError(Exception):
-    """An unexpected error while the changes of these tables were derived."""
+    """An unexpected error that occurred while the changes of `tables` were derived."""
 
     def __init__(self, tables: Collection[str], cause: Exception) -> None:
         super().__init__(tables, cause)
@@ -51,7 +53,7 @@ class _RaisedError(Exception):
 
 
 def buffer_nothing(_passed: Mapping[str, Sequence[Passed]], _lost: Mapping[str, UnderivableChanges]) -> None:
-    """Does nothing. For batches that have no table with a running snapshot."""
+    """Does nothing. Used for a batch in which no table has a running snapshot."""
 
 
 def carried_out(  # noqa: PLR0917  two callers
@@ -62,15 +64,17 @@ def carried_out(  # noqa: PLR0917  two callers
     buffered: Mapping[str, int] = NONE_BUFFERED,
     buffer: Buffer = buffer_nothing,
 ) -> tuple[StagedBatch, dict[str, TableError]]:
-    """Returns the batch with the changes of foreign keys added, and the tables of it that cannot be merged, with their errors.
+    """Returns the batch with the changes of foreign keys added. Also returns the tables of the batch that must not be merged, with their
+    errors.
 
-    `buffered`: the same as for `play.Play`. `session` may be None if all tables of the batch are buffered. `buffer` writes the changes of
-    buffered tables to disk before the manifest of the derived changes is written. If that manifest already exists, `buffer` is called
-    without changes.
+    - `session` may be None if all tables of the batch are buffered.
+    - `buffered` has the tables with a running snapshot, and the order key up to which their changes are buffered.
+    - `buffer` is called with the derived changes of buffered tables, and writes them to disk. It is called before the manifest of the
+      derived changes is written. If that manifest already exists, `buffer` gets no changes.
 
-    If an unexpected error occurs, all tables that foreign keys may change in this batch are refused. Once a parent is merged, the changes
-    of its children could no longer be found. Only the table that caused the error gets the error itself. Raises StagedBatchError, and
-    errors that show that Spark is unavailable.
+    If an unexpected error occurs, all tables that foreign keys may change in this batch are refused, because the changes of a child cannot
+    be derived once its parent is merged. Only the table that caused the error gets this error; the other tables get one that names it.
+    Raises StagedBatchError, and errors that show that Spark is unavailable.
     """
     if not batch.cascades:
         return batch, {}
@@ -79,8 +83,8 @@ def carried_out(  # noqa: PLR0917  two callers
         if found is None:
             found = _Derivation(session, batch, targets, storage_options, buffered).kept(buffer)
         else:
-            # If the snapshot of a table began after the changes were derived, its buffer does not yet have the changes
-            # that could not be derived.
+            # A snapshot may have begun after the changes were derived. The buffer of its table then does not know yet which changes could
+            # not be derived.
             lost = {
                 name: UnderivableChanges(without_advice(reason))
                 for name, reason in found[1].items()
@@ -98,8 +102,8 @@ def carried_out(  # noqa: PLR0917  two callers
 
 
 def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str]) -> dict[str, TableError]:
-    """Returns an error for each table that foreign keys may change. The table that raised the error gets this error. Each other table gets
-    an error that names the tables for which it waits. If no table raised the error, each table gets the error itself.
+    """Returns an error for each table that foreign keys may change. The table that raised `error` gets that error. Each other table gets
+    an error that names the tables for which it waits. If no single table raised the error, each table gets the error itself.
     """
     who = ", ".join(sorted(error.tables))
     raised = {error.cause.table} if isinstance(error.cause, TableError) else error.tables
@@ -120,7 +124,9 @@ def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str])
 
 @contextlib.contextmanager
 def _about(*tables: str) -> Iterator[None]:
-    """Converts an error of the block to _RaisedError for these tables, unless it concerns the whole batch or Spark."""
+    """Converts an error of the block to a _RaisedError for these tables. Does not convert an error that concerns the
+    whole batch or Spark.
+    """
     try:
         yield
     except (_RaisedError, StagedBatchError):
@@ -132,8 +138,8 @@ def _about(*tables: str) -> Iterator[None]:
 
 
 class _Derivation:
-    """Derives the changes of foreign keys: replays the batch, loads the rows of the lake that were missing, and repeats this until none is
-    missing.
+    """Derives the changes of foreign keys: replays the batch, loads the rows of the lake that the replay missed, and repeats both until no
+    row is missing.
     """
 
     def __init__(
@@ -162,13 +168,13 @@ class _Derivation:
                 self._events += events_of(events)
         self._wanted: Wanted = defaultdict(set)
         self._rows: dict[str, dict[Values, CascadeRow]] = defaultdict(dict)
-        # table → the keys (coarse values) for which the lake's rows have been queried
+        # table → the keys whose rows were queried in the lake, as coarse values (see `coarse`)
         self._queried: dict[str, set[Values]] = defaultdict(set)
         self._unreadable: dict[str, TableError] = {}
 
     def kept(self, buffer: Buffer) -> tuple[dict[str, StagedTable], dict[str, str]]:
-        """Derives the changes and writes them to disk, where a repeated run finds them. Returns the changed tables, and the refused tables
-        with the reason.
+        """Derives the changes and writes them to disk, where a repeated run finds them. Returns the tables with derived changes, and the
+        reason for each table whose changes cannot be derived.
         """
         play = self._play()
         with _about(*self._buffered):
@@ -207,12 +213,14 @@ class _Derivation:
                 self._load(self._cascades[name, columns], values)
 
     def _load(self, cascade: Cascade, values: set[Values]) -> None:
-        """Loads the child rows of the lake that reference these values."""
+        """Loads the lake's rows of the child table that reference these values."""
         self._wanted[cascade.child_name, cascade.columns] |= values
         self._load_rows(cascade, cascade.columns, values)
 
     def _load_rows(self, cascade: Cascade, columns: tuple[str, ...], values: set[Values]) -> None:
-        """Loads the child rows of the lake that have these values in `columns`. If they cannot be read, stores the error for the replay."""
+        """Loads the lake's rows of the child table that have these values in `columns`. If the rows cannot be read, records the error for
+        the replay.
+        """
         name, rows = cascade.child_name, self._rows[cascade.child_name]
         try:
             with _about(name):
@@ -227,7 +235,9 @@ class _Derivation:
             self._unreadable[name] = error.cause
 
     def _changes(self) -> list[Image | Event]:
-        """Returns images and events in stream order. Leaves out images that the lake already has, because the loaded rows contain them."""
+        """Returns images and events in the order of the stream. Leaves out images that are already in the lake, because the loaded rows
+        contain their effect.
+        """
         images = itertools.chain.from_iterable(self._images(name) for name in self._staged)
         applied = self._applied
         every: list[Image | Event] = [image for image in images if image.at.order_key > applied[image.table]]
@@ -247,8 +257,8 @@ class _Derivation:
             return images
 
     def _load_begun(self, name: str, key: tuple[str, ...], images: list[Image]) -> bool:
-        """Loads the lake's rows for images that lack columns, because such an image may not contain the reference to the parent. Returns
-        whether it queried the lake for more keys.
+        """Loads the lake's rows of the keys whose images lack columns, because such an image may lack the reference to the parent. Returns
+        whether there were keys that had not been queried before.
         """
         keys = {tuple(image.values[each] for each in key) for image in images if image.partial}
         values = {coarse_values(each) for each in keys - self._rows[name].keys()} - self._queried[name]

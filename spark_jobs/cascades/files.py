@@ -1,8 +1,9 @@
-"""Writes the staged files of tables in which foreign keys changed rows: staged and derived images, in the order of the stream. Used by
-`derive`.
+"""Writes new staged files for tables in which foreign keys changed rows. They have the staged and the derived images in the order of the
+stream. `derive` calls this module.
 
 The files are in a separate folder next to the staged files, with a manifest that is written last. A run that repeats the batch reads these
-files. It must not derive the images again, because the lake may have changed since."""
+files. It must not derive the images again, because the lake may have changed since.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from sluice.spark_jobs.tables.delta_table import DeltaTable
 FOLDER, MANIFEST = "derived", "derived.json"
 FORMAT = 2
 ROW = "_sluice_row"
-DERIVED = "_sluice_derived"  # Whether an image is derived. Only change logs read this column.
+DERIVED = "_sluice_derived"  # This column tells whether an image is derived. Only change logs read it.
 ARROW_TYPES = {
     "tinyint": pa.int8(),
     "smallint": pa.int16(),
@@ -51,8 +52,9 @@ ARROW_TYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """A segment to write. `segment`: the staged segment; None for a new one. `indices`: sequence numbers of the segment's rows. `derived`:
-    the derived images that are added.
+    """A segment to write: the rows of a staged segment, and the derived images that are added to it.
+
+    `segment` is None for a segment with derived images only. `indices` are the sequence numbers of the staged rows in the batch.
     """
 
     segment: Segment | None
@@ -61,8 +63,8 @@ class _Piece:
 
 
 def with_derived(batch: StagedBatch, table: StagedTable, lake: DeltaTable, derived: Sequence[Derived]) -> StagedTable:
-    """Writes the segments of a table that get derived images, and returns the table with these segments. Raises TableError if they cannot
-    be written.
+    """Writes the segments of a table to which derived images are added. Returns the table with the new segments. Raises TableError if a
+    segment cannot take derived images.
     """
     pieces = _pieces(table, derived)
     folder = batch.directory / FOLDER
@@ -89,8 +91,8 @@ def _file_part(table: StagedTable) -> str:
 
 
 def _pieces(table: StagedTable, derived: Sequence[Derived]) -> list[_Piece]:
-    """Assigns each derived image to the segment that contains its transaction, or else to the segment before. If neither has row images,
-    because the table was altered or truncated there, inserts a new segment.
+    """Assigns each derived image to the segment that contains its transaction, or else to the segment before it. If neither segment has
+    row images, because the table was altered or truncated there, adds a new segment.
     """
     indices, begin = positions_of(table), 0
     pieces: list[_Piece] = []
@@ -110,7 +112,7 @@ def _pieces(table: StagedTable, derived: Sequence[Derived]) -> list[_Piece]:
 
 
 def _end(piece: _Piece) -> int:
-    """Returns the order key of the last image or change in the piece."""
+    """Returns the order key of the last image in the piece, or of the change of the whole table."""
     segment = piece.segment
     own = -1
     if isinstance(segment, ChangesSegment):
@@ -194,7 +196,7 @@ def _segment_of(path: Path, rows: pa.Table, columns: tuple[LakeColumn, ...], pie
 
 
 def _bounds(staged: ChangesSegment | None, index: int, name: str, piece: _Piece) -> tuple[Any, Any]:
-    """Returns minimum and maximum of a key column, including the derived images; (None, None) if they are unknown."""
+    """Returns the lowest and the highest value of a key column, including the derived images. Returns (None, None) if they are unknown."""
     values = [image.values[name.lower()] for image in piece.derived]
     if staged is not None:
         values += [staged.key_min[index], staged.key_max[index]] if index < len(staged.key_min) else [None]
@@ -205,7 +207,9 @@ def _bounds(staged: ChangesSegment | None, index: int, name: str, piece: _Piece)
 
 
 def _columns_of(table: StagedTable, lake: DeltaTable, piece: _Piece) -> tuple[LakeColumn, ...]:
-    """Returns the columns of a segment that has only derived images: those of another segment of the table, or of the lake."""
+    """Returns the columns for a segment that has derived images only: those of another segment of the table with the same columns, or
+    those of the lake.
+    """
     known = set(piece.derived[0].values)
     for segment in table.changes:
         if {column.name.lower() for column in segment.columns} == known:
@@ -262,7 +266,7 @@ def _arrow(type_name: str) -> Any:
 
 
 def _loose(schema: pa.Schema) -> pa.Schema:
-    """Returns the schema with all fields nullable, because a derived image may lack values."""
+    """Returns the schema with all fields nullable, because values may be missing in a derived image."""
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
@@ -280,10 +284,10 @@ def keep(
     storage_options: Mapping[str, str],
 ) -> None:
     """Writes the manifest of the files that `with_derived` wrote, so that a run that repeats the batch reads them. If the batch is in an
-    object store, uploads files and manifest.
+    object store, uploads the files and the manifest.
 
-    `changed`: the tables from `with_derived`. `refused`: table → why its changes cannot be derived. Raises SparkJobError if the upload
-    fails.
+    `changed` are the tables that `with_derived` returned. `refused` has the reason for each table whose changes cannot be derived. Raises
+    SparkJobError if the upload fails.
     """
     folder = batch.directory / FOLDER
     folder.mkdir(exist_ok=True)
@@ -299,7 +303,9 @@ def keep(
 
 
 def _put(batch: StagedBatch, folder: Path, storage_options: Mapping[str, str]) -> None:
-    """Uploads the folder to the batch's object store, for Spark and for runs on other hosts. Raises SparkJobError."""
+    """Uploads the folder to the batch's object store, where Spark and runs on other hosts read it. Raises SparkJobError if the store does
+    not answer.
+    """
     try:
         StoreFolder(batch.stored, storage_options).put(folder, last=MANIFEST, below=f"{FOLDER}/")
     except StoreError as error:
@@ -316,8 +322,8 @@ def _kept(batch: StagedBatch, table: StagedTable, segment: Segment) -> Any:
 
 
 def kept(batch: StagedBatch) -> tuple[dict[str, StagedTable], dict[str, str]] | None:
-    """Reads the manifest that `keep` wrote: the changed tables by name, and the refused tables with the reason. Returns None if there is no
-    manifest. Raises StagedBatchError if it cannot be read.
+    """Reads the manifest that `keep` wrote. Returns the tables with derived images by name, and the reason for each table whose changes
+    cannot be derived. Returns None if there is no manifest. Raises StagedBatchError if the manifest or its files cannot be read.
     """
     path = batch.directory / FOLDER / MANIFEST
     try:

@@ -1,9 +1,9 @@
-"""Replays the changes of a batch to tables with foreign keys, in stream order, to derive the changes that the foreign keys made. Pure
-functions.
+"""Derives the changes that foreign keys made: replays the changes of a batch to the tables with foreign keys, in stream order.
 
-InnoDB executes ON DELETE and ON UPDATE inside the storage engine, so the binlog has no row events for them. The replay applies each deleted
-parent row and each changed parent key to the child rows of that moment, then to their own children, until no row changes. Only rows that
-may be affected are loaded. If a replay finds that rows are `missing`, the caller loads them and replays the batch again."""
+InnoDB executes ON DELETE and ON UPDATE inside the storage engine, so the binlog has no row events for them. The replay applies each
+deleted parent row and each changed parent key to the child rows of that moment, then to the children of these rows, until no row changes.
+Only rows that may be affected are loaded. If a replay finds that rows are `missing`, the caller loads them and replays the batch again.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALTERED = "the table was altered in the same batch"
 LEFT_OUT = "images of a row leave columns out, and the lake does not have the row"
 ADVICE = "; re-snapshot the table with `sluice snapshot start`, or set its `cascades` to `ignore` or `stop`"
 Values = tuple[Any, ...]
-# (table, foreign key columns) → the loaded values, as coarse values (see `coarse`).
+# (table, foreign key columns) → the values for which rows were loaded, as coarse values (see `coarse`).
 Wanted = dict[tuple[str, tuple[str, ...]], set[Values]]
 
 
@@ -32,9 +32,7 @@ NONE_BUFFERED: Mapping[str, int] = {}
 
 @dataclasses.dataclass(frozen=True)
 class ChangeOrder:
-    """The position of a change in the batch. `order_key`: the order key of its transaction. `index`: its sequence number in the batch.
-    `commit_time`: its commit time as staged.
-    """
+    """The position of a change: the order key of its transaction, its sequence number in the batch, and its commit time as staged."""
 
     order_key: int
     index: int
@@ -43,10 +41,10 @@ class ChangeOrder:
 
 @dataclasses.dataclass
 class CascadeRow:
-    """A row of a table during the replay. `values`: the row's values by column name in lower case. `order_key`: the order key of the image
-    that wrote the row. `of_lake`: the row was loaded from the lake. `stale`: why some of its columns are unknown, or empty.
+    """A row of a table during the replay.
 
-    `count`: number of equal rows, in a table without a key.
+    `values` are by column name in lower case. `order_key` is that of the image that wrote the row. `of_lake` tells whether the row was loaded
+    from the lake. `stale` says why columns of the row are unknown, or is empty. A table without a key may have `count` equal rows.
     """
 
     values: dict[str, Any]
@@ -58,10 +56,10 @@ class CascadeRow:
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """A staged image, or a change of the whole table. `operation` 0 removes all rows, and -1 changes columns.
+    """A staged image, or a change of the whole table: `operation` 0 removes all rows, and -1 alters columns.
 
-    `partial`: the image lacks columns. These columns have the values of the existing row with the same key. If the key changed (`moved`),
-    they have the values of the row of the preceding image.
+    If `partial`, the image lacks columns. Their values are those of the existing row with the same key. If also the key changed (`moved`),
+    they are those of the row that the preceding before image names.
     """
 
     at: ChangeOrder
@@ -74,8 +72,8 @@ class Image:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A deleted row of `parent`, or a change of its referenced columns from `old` to `new` (None: deleted). `cascades`: all foreign keys
-    through which the change may spread. `live`: the tables that the lake keeps up to date.
+    """A deleted row of `parent` (`new` is None), or a change of its referenced columns from `old` to `new`. The change may spread through
+    the foreign keys in `cascades`. `live` are the tables that the lake keeps up to date.
     """
 
     at: ChangeOrder
@@ -88,7 +86,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Derived:
-    """A change that a foreign key made, in the form of a staged image. `key`: the key columns of the table."""
+    """A change that a foreign key made, in the form of a staged image. `key` has the key columns of the table."""
 
     at: ChangeOrder
     operation: int
@@ -98,7 +96,9 @@ class Derived:
 
 @dataclasses.dataclass(frozen=True)
 class Passed:
-    """A change of referenced values in a parent of a table with a running snapshot: `before` became `after` (None: the row was deleted)."""
+    """A change of values in a parent, whose child table has a running snapshot. The referenced values changed from `before` to `after`, or
+    the row was deleted (`after` is None). The publication of the snapshot applies the change to the child's rows.
+    """
 
     at: ChangeOrder
     cascade: Cascade
@@ -108,8 +108,8 @@ class Passed:
 
 @dataclasses.dataclass(frozen=True)
 class UnderivableChanges:
-    """Why changes in a table with a running snapshot cannot be derived. `through`: the parent tables whose own running snapshots are the
-    cause.
+    """Says why changes of a table with a running snapshot cannot be derived. `through` has the parent tables that caused this because they
+    have a running snapshot themselves.
     """
 
     why: str
@@ -121,7 +121,7 @@ class _Table:
 
     def __init__(self, key: tuple[str, ...], columns: Iterable[tuple[str, ...]]) -> None:
         self.key, self.rows = key, dict[Values, CascadeRow]()
-        # The row of the last before image, from which a partial image with a changed key takes its missing columns.
+        # The row that the last before image names. A partial image with a changed key takes its missing columns from this row.
         self.moving: CascadeRow | None = None
         self.found: dict[tuple[str, ...], dict[Values, set[Values]]] = {each: defaultdict(set) for each in columns}
 
@@ -157,8 +157,8 @@ class _Table:
 
 @dataclasses.dataclass
 class _Touched:
-    """A row that foreign keys change within one event: values before and after, and the columns that were written. `by`: the foreign key
-    that changed it first.
+    """A row that foreign keys change within one event: its values before (`was`) and after (`now`), and the columns that were written.
+    `by` is the foreign key that changed the row first.
     """
 
     was: dict[str, Any]
@@ -170,13 +170,15 @@ class _Touched:
 class Play:
     """One replay of a batch.
 
-    `applied`: table → the order key up to which the lake has its changes. `wanted`: the values for which rows were loaded. `unreadable`:
-    tables whose rows cannot be read from the lake. `again_up_to`: as in the manifest. `buffered`: tables with a running snapshot → the
-    order key up to which their changes are buffered; their current rows are unknown.
+    - `applied` has, by table, the order key up to which the lake has its changes.
+    - `wanted` has the values for which rows were loaded.
+    - `unreadable` are the tables whose rows cannot be read from the lake.
+    - `again_up_to` is the field of the manifest with this name.
+    - `buffered` has the tables with a running snapshot, whose current rows are unknown, and the order key up to which they are buffered.
 
-    Results: `derived`: the derived changes per table, in order. `missing`: values whose rows must be loaded before the next replay.
-    `errors`: tables whose changes cannot be derived. `passed`: for buffered tables, the changes that their publication applies. `lost`: why
-    rows of buffered tables must be read again.
+    `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes of each
+    table, in order. `errors` are the tables whose changes cannot be derived. `passed` has the changes that the publication of a buffered
+    table applies. `lost` says why rows of a buffered table must be read from the source again.
     """
 
     def __init__(
@@ -208,8 +210,8 @@ class Play:
         self.errors: dict[str, TableError] = {}
 
     def run(self, lake: Mapping[str, Iterable[CascadeRow]], changes: Iterable[Image | Event]) -> None:
-        """Replays the changes. `lake`: the rows as they were before the batch. `changes`: the changes in stream order; the image of a
-        parent row precedes its event.
+        """Replays the changes. `lake` has the rows as they were before the batch. `changes` are in stream order, and the image of a parent
+        row precedes the event of that row.
         """
         for name, rows in lake.items():
             for row in rows:
@@ -236,7 +238,7 @@ class Play:
             self._put_image(table, image)
 
     def _put_image(self, table: _Table, image: Image) -> None:
-        """Adds the row of an image. Takes columns that the image lacks from the existing row."""
+        """Adds the row of an image. If the image lacks columns, takes their values from the existing row."""
         there = table.rows.get(table.key_of(image.values)) if table.key else None
         there = table.moving if image.moved else there
         known = {**there.values, **image.values} if there else image.values
@@ -246,7 +248,7 @@ class Play:
         table.put(CascadeRow(values, image.at.order_key, stale=stale))
 
     def _carry(self, event: Event) -> None:
-        """Applies an event to the child tables, depth first like the server."""
+        """Applies an event to the child tables depth first, as the server does."""
         if self._at != (event.at.order_key, event.at.index):
             self._touched.clear()
             self._at = event.at.order_key, event.at.index
@@ -264,8 +266,8 @@ class Play:
     def _follow(
         self, event: Event, cascade: Cascade, old: dict[str, Any], new: dict[str, Any] | None
     ) -> list[tuple[str, dict[str, Any], dict[str, Any] | None]]:
-        """Applies one foreign key after a parent row changed from `old` to `new` (None: deleted). Returns the changed child rows as (table,
-        old, new).
+        """Applies one foreign key after a parent row changed from `old` to `new`, or was deleted (`new` is None). Returns the changed
+        child rows as tuples (table, old, new).
         """
         before = tuple(old[name] for name in cascade.referenced)
         after = None if new is None else tuple(new[name] for name in cascade.referenced)
@@ -297,16 +299,16 @@ class Play:
             return []
 
     def _pass_on(self, event: Event, change: Passed) -> None:
-        """Adds the change to `passed`, for the publication of the child's snapshot. The tables below the child cannot be derived until
-        then. This holds even if an earlier attempt of the batch has already buffered the change.
+        """Adds the change to `passed`, so that the publication of the child's snapshot applies it. Until then, the changes of the tables
+        below the child cannot be derived. The same applies if an earlier attempt at the batch has already buffered the change.
         """
         cascade, child = change.cascade, change.cascade.child_name
         for below in event.cascades:
             if below.parent_name != child or below.child_name not in event.live or not goes_on(change, below):
                 continue
             if below.child_name not in self._buffered:
-                # The table below gets an error when this batch is merged. If the snapshot of the child is published
-                # before, a repeated run would derive nothing for the table below.
+                # The table below gets an error when this batch is merged. If the child's snapshot is published before that, a repeated run
+                # would derive nothing for the table below, and its changes would be lost.
                 self._lose(
                     event,
                     child,
@@ -323,9 +325,8 @@ class Play:
             self.passed[child].append(change)
 
     def _lose(self, event: Event, table: str, why: str, through: str = "") -> None:
-        """Records that the rows of a buffered table, and of the tables below it, must be read again. `through`: a buffered parent that is
-        the cause.
-        """
+        """Records that the rows of a buffered table, and of the tables below it, must be read from the source again, because of the buffered
+        parent `through` (if given)."""
         if event.at.order_key > self._buffered[table]:
             known = self.lost.get(table)
             way = (known.through if known else frozenset()) | ({through} - {"", table})
@@ -333,9 +334,8 @@ class Play:
         self._hide_below(event, table)
 
     def _refuse_below(self, event: Event, cascade: Cascade) -> None:
-        """Refuses the tables below the child that lack the event. An earlier merge, whose derived files no longer exist, has already merged
-        the child in a later state. So the changes that the event made in the child, and their effects on the tables below, can no longer be
-        derived.
+        """Refuses the tables below the child that do not have the event's changes yet. An earlier merge has merged the child in a later
+        state, and its derived files no longer exist. So the event's changes in the child, and their effects, can no longer be derived.
         """
         for below in event.cascades:
             if (
@@ -348,13 +348,13 @@ class Play:
                 self._refuse(event, below.child_name, _error(below, why))
 
     def _is_behind(self, event: Event, table: str) -> bool:
-        """Returns whether the lake, or the buffer of a buffered table, does not yet have the event's changes."""
+        """Returns whether the event's changes are still missing in the lake. For a buffered table: in its buffer."""
         has = self._buffered if table in self._buffered else self._applied
         return has.get(table, event.at.order_key) < event.at.order_key
 
     def _refuse(self, event: Event, table: str, error: TableError) -> None:
-        """Records that the changes of a table, and of the tables below it, cannot be derived. The rows of a buffered table are read again
-        instead.
+        """Records that the changes of a table, and of the tables below it, cannot be derived. If the table is buffered, its rows are read
+        from the source again instead.
         """
         if table in self._buffered:
             self._lose(event, table, without_advice(error.reason))
@@ -390,7 +390,7 @@ class Play:
             self._refuse(event, child, TableError(child, why))
 
     def _hit(self, event: Event, cascade: Cascade, before: Values) -> list[Values]:
-        """Returns the keys of the child rows that reference the values `before`. Raises TableError if it is uncertain whether a row
+        """Returns the keys of the child rows that reference the values `before`. Raises TableError if Sluice cannot tell whether a row
         references them.
         """
         table, coarse = self._tables[cascade.child_name], coarse_values(before)
@@ -401,7 +401,7 @@ class Play:
         for key in sorted(table.found[cascade.columns].get(coarse, ()), key=repr):
             row = table.rows[key]
             if row.of_lake and row.order_key >= event.at.order_key:
-                continue  # The lake has this row in a state after the change: the change was merged before.
+                continue  # The lake's row is newer than the event, so the event was merged before.
             values = tuple(row.values[name] for name in cascade.columns)
             if values != before:
                 raise _error(
@@ -414,8 +414,8 @@ class Play:
         return keys
 
     def _refuse_order(self, cascade: Cascade, coarse: Values) -> None:
-        """Raises TableError if two foreign keys that share a column both apply to one change. The result then depends on the order in which
-        the server applies them, which is unknown.
+        """Raises TableError if two foreign keys with a common column both apply to one change. The result then depends on the order in
+        which the server applies them, which is unknown.
         """
         for (name, _), row in self._touched.items():
             shared = name == cascade.child_name and row.by != cascade.name and row.written & set(cascade.columns)
@@ -450,7 +450,7 @@ class Play:
 
 
 def goes_on(change: Passed, below: Cascade) -> bool:
-    """Returns whether a foreign key of a child table (`below`) may apply to the rows that the change affects."""
+    """Returns whether the foreign key `below`, whose parent is the child of `change`, may apply to the rows that the change affects."""
     cascade = change.cascade
     if change.after is None and (cascade.on_delete == CASCADE or cascade.doubt):
         return bool(below.on_delete or below.doubt)
@@ -462,8 +462,8 @@ def coarse_values(values: Values) -> Values:
 
 
 def coarse(value: Any) -> Any:
-    """Maps values that a server may consider equal to one value: ignores case, accents, trailing blanks and ignorable characters. Different
-    values may be mapped to one value too.
+    """Returns the same value for all values that a server may consider equal: it ignores case, accents, trailing blanks and ignorable
+    characters. Values that the server considers different may also give the same value.
     """
     if isinstance(value, bytes):
         return value.rstrip(b"\0")

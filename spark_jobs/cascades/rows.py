@@ -1,6 +1,7 @@
-"""Loads the rows that foreign keys may change, for `derive`: rows of the lake and staged images of a batch.
+"""Loads the rows that foreign keys may change: rows of the lake, and staged images of a batch. `derive` calls this module.
 
-Loads only rows that reference one of the wanted values, and all staged images that have the key of such a row."""
+Loads only rows that reference a wanted value, and all staged images with the key of such a row.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from sluice.spark_jobs.tables.delta_table import DeltaTable
 ROW_INDEX = "_sluice_place"
 WANTED_VIEW = "sluice_wanted"
 INDEX_BYTES = 8
-# How many rows of one table a batch may load from the lake. Each row takes about 2.5 kB of the run's memory.
+# A batch may load this many rows of one table from the lake. Each row takes about 2.5 kB of the run's memory.
 ROWS_MAX = 500_000
 
 
@@ -44,7 +45,7 @@ def events_of(events: CascadeEvents) -> Iterator[Event]:
 
 
 def positions_of(table: StagedTable) -> list[int]:
-    """Returns the sequence number of each row in the table's segments. The numbers give the order of the rows of all tables."""
+    """Returns the sequence number of each staged row of a table. These numbers order the rows of all tables of the batch."""
     if table.positions is None:
         return [0] * table.rows
     content = table.positions.read_bytes()
@@ -63,8 +64,8 @@ class StagedImages:
         """Yields the images of rows that have one of the keys, or that reference a wanted value at any time in the batch. Also yields all
         changes of the whole table.
 
-        For a table without a key, yields the images that reference a wanted value. An image that lacks columns counts if it may reference
-        one. If a row's key changes, its images under all of its keys are included.
+        For a table without a key, yields the images that reference a wanted value. An image that lacks columns is yielded if it may
+        reference a wanted value. If a row's key changes, its images under all of its keys are yielded.
         """
         pointing = keys | self._pointing(wanted)
         indices, begin = positions_of(self.table), 0
@@ -80,7 +81,9 @@ class StagedImages:
             begin += segment.rows
 
     def _pointing(self, wanted: Mapping[tuple[str, ...], set[Values]]) -> set[Values]:
-        """Returns the keys of rows with an image that references a wanted value, including all keys that these rows have in the batch."""
+        """Returns the keys of all rows with an image that references a wanted value. If the key of such a row changes in the batch,
+        returns all of its keys.
+        """
         found: set[Values] = set()
         moves: list[set[Values]] = []
         for segment in self.table.changes:
@@ -99,7 +102,7 @@ class StagedImages:
     def _known(
         self, segment: ChangesSegment, spelled: Mapping[str, str], names: Sequence[tuple[str, ...]]
     ) -> Iterator[dict[str, Any]]:
-        """Yields, for each image, the columns of the key and of foreign keys that the image contains."""
+        """Yields, for each image, the values of the key columns and foreign key columns that the image has."""
         needed = dict.fromkeys([*self.key, *(name for columns in names for name in columns)])
         if not segment.partial:
             table = pq.read_table(segment.file, columns=[spelled[name] for name in needed])
@@ -141,7 +144,7 @@ class StagedImages:
 
 
 def _joined(keys: set[Values], moves: Sequence[set[Values]]) -> set[Values]:
-    """Returns the keys, and all keys that key changes connect with them, directly or through others."""
+    """Returns the keys, and every other key that a row with one of these keys has after one or several changes of its key."""
     found, left = set(keys), list(moves)
     while met := [each for each in left if each & found]:
         found = found.union(*met)
@@ -158,7 +161,9 @@ def _has(segment: ChangesSegment, row: dict[str, Any], index: int) -> bool:
 def _points(
     row: Mapping[str, Any], names: Sequence[tuple[str, ...]], wanted: Mapping[tuple[str, ...], set[Values]]
 ) -> bool:
-    """Returns whether a row references a wanted value. A row that lacks some of the columns counts if it may reference one."""
+    """Returns whether a row references a wanted value. If some of the columns are missing in the row, returns whether it may reference
+    one.
+    """
     for columns in names:
         known = {index: coarse(row[name]) for index, name in enumerate(columns) if name in row}
         if len(known) == len(columns):
@@ -174,7 +179,7 @@ def lake_rows(
 ) -> list[CascadeRow]:
     """Returns the rows of the lake whose foreign key columns may equal one of the coarse values.
 
-    Raises TableError if the lake lacks a needed column, or if more than ROWS_MAX rows match.
+    Raises TableError if the lake does not have a column that is needed, or if more than ROWS_MAX rows match.
     """
     if not table.snapshot.exists or not values:
         return []
@@ -231,8 +236,7 @@ def _select(
     there = f"SELECT t.* FROM {sql_text.delta_path(table.path)} AS t"
     alive = f"NOT coalesce(t.{DELETED}, false)" if DELETED in table.snapshot.columns else "true"
     text = f"{there} LEFT SEMI JOIN {WANTED_VIEW} AS w ON {' AND '.join(equal)} WHERE {alive}"
-    # Spark returns all rows with characters other than printable ASCII, because only Python (`coarse`) can compare
-    # them.
+    # Only Python (`coarse`) can compare characters other than printable ASCII, so Spark returns all rows that contain them.
     if unsure:
         sure = " AND ".join(f"NOT ({each})" for each in unsure)
         text += f" AND {sure} UNION ALL {there} WHERE {alive} AND ({' OR '.join(unsure)})"
@@ -247,7 +251,7 @@ def _coarse_sql(column: str, type_name: str) -> str:
 
 
 def _left(rows: list[tuple[dict[str, Any], CascadeRow]]) -> list[CascadeRow]:
-    """Returns the rows that remain after all changes of a change log, for a table without a key."""
+    """Returns the rows that exist after all changes of a change log were applied, for a table without a key."""
     counts: dict[Any, int] = defaultdict(int)
     kept: dict[Any, CascadeRow] = {}
     gone = {LOG_NAMES[UPDATE_BEFORE], LOG_NAMES[DELETE]}
