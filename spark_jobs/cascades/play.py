@@ -43,7 +43,7 @@ class ChangeOrder:
 class CascadeRow:
     """A row of a table during the replay.
 
-    `values` are by column name in lower case. `order_key` is that of the image that wrote the row. `of_lake` tells whether the row was loaded
+    `values` are by column name in lower case. `order_key` is that of the image that wrote the row. `of_lake` tells whether the row comes
     from the lake. `stale` says why columns of the row are unknown, or is empty. A table without a key may have `count` equal rows.
     """
 
@@ -176,8 +176,8 @@ class Play:
     - `again_up_to` is the field of the manifest with this name.
     - `buffered` has the tables with a running snapshot, whose current rows are unknown, and the order key up to which they are buffered.
 
-    `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes of each
-    table, in order. `errors` are the tables whose changes cannot be derived. `passed` has the changes that the publication of a buffered
+    `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes
+    of each table, in order. `errors` are the tables whose changes cannot be derived. `passed` has the changes that the publication of a buffered
     table applies. `lost` says why rows of a buffered table must be read from the source again.
     """
 
@@ -325,8 +325,8 @@ class Play:
             self.passed[child].append(change)
 
     def _lose(self, event: Event, table: str, why: str, through: str = "") -> None:
-        """Records that the rows of a buffered table, and of the tables below it, must be read from the source again, because of the buffered
-        parent `through` (if given)."""
+        """Records that the rows of a buffered table, and of the tables below it, must be read from the source again, because of the
+        buffered parent `through` (if given)."""
         if event.at.order_key > self._buffered[table]:
             known = self.lost.get(table)
             way = (known.through if known else frozenset()) | ({through} - {"", table})

@@ -1,8 +1,10 @@
-"""Decides when to rewrite the files of a table, and how long to retain files that left the table. Pure functions; used by `tables`.
+"""Decides when to rewrite the files of a table, and for how long to keep files that are no longer part of it. Pure functions. `tables`
+calls them.
 
 Each merge adds small files, or marks rows of files as deleted. Every file and every marked row slows down readers and later merges, while
-rewriting them costs their bytes once. The limits below let them accumulate only so far that a merge is about as fast as on a newly written
-table. Large files are rewritten only if they are no longer ordered by key, so that a merge would read most of them."""
+rewriting them costs their bytes once. The limits below are chosen so that a merge stays about as fast as on a newly written table. Large
+files are rewritten only if they are no longer ordered by key, so that a merge would read most of them.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ SMALL_BYTES, FILE_BYTES = 32 * MIB, 128 * MIB
 SMALL_FILES_MAX = 20
 DELETED_SHARE_MAX = 0.05  # Delta's OPTIMIZE rewrites a file if it has a larger share of deleted rows.
 DEPTH_MAX, DEPTH_FILES_MIN = 4.0, 8
-# The share of large files that must be new since the last CLUSTER. It limits how often a row is rewritten.
+# CLUSTER needs at least this share of large files that are new since the last CLUSTER. It limits how often a row is rewritten.
 FRESH_SHARE_MIN = 0.25
-# The largest table whose files are rewritten without a request. Rewriting it takes minutes, and merges wait meanwhile.
+# The largest table that is rewritten without an operator's request. Rewriting it takes minutes, and merges wait meanwhile.
 COMPACT_BYTES_MAX = CLUSTER_BYTES_MAX = 16 << 30
 RETENTION_HOURS = 168.0  # Delta's default retention
 _INTERVAL = re.compile(r"interval (?P<count>\d+) (?P<unit>hour|day|week)s?", re.IGNORECASE)
 _HOURS = {"hour": 1, "day": 24, "week": 168}
-# Added to the time for which the newest consistent snapshot needs files, for readers that have it open.
+# Files are kept this much longer than the newest consistent snapshot needs them, for readers that have it open.
 MARGIN_HOURS = 1.0
 
 
@@ -46,13 +48,13 @@ class MaintenanceAct(enum.StrEnum):
 class FileFacts:
     """Statistics of the files of one table version.
 
-    - `deleted`: rows that are marked as deleted.
-    - `compact_bytes`: bytes that COMPACT would rewrite: small files, and files whose share of marked rows is above DELETED_SHARE_MAX.
-    - `depth`: how many large files overlap the key range of a large file on average, including the file itself; 0 if key ranges are
-      unknown.
-    - `fresh_files`: large files written since the last CLUSTER. CLUSTER does not reduce the depth if the key's first column has few values,
-      so depth alone would request it again and again.
-    - `rounded_files`: files whose bounds deltalake rounded.
+    - `deleted` is the number of rows that are marked as deleted.
+    - `compact_bytes` is what COMPACT would rewrite: small files, and files whose share of marked rows is above DELETED_SHARE_MAX.
+    - `depth` tells how many large files have a key range that overlaps that of a large file, on average, including the file itself. It is
+      0 if key ranges are unknown.
+    - `fresh_files` are the large files written since the last CLUSTER. Depth alone is not enough for the decision: if the key's first
+      column has few values, CLUSTER does not reduce the depth and would be requested again and again.
+    - `rounded_files` are the files in whose statistics deltalake rounded the minimum and maximum.
     """
 
     files: int = 0
@@ -69,8 +71,8 @@ class FileFacts:
 
 
 def due(facts: FileFacts, *, wanted: bool = False) -> tuple[MaintenanceAct, str]:
-    """Returns what to do now, and why. `wanted`: an operator requested maintenance, so everything that has an effect is done."""
-    if facts.rounded_files:  # Wrong bounds make readers miss rows, so the size of the table does not matter.
+    """Returns what to do now, and why. If an operator requested maintenance (`wanted`), everything is done that has an effect."""
+    if facts.rounded_files:  # The size of the table does not matter, because readers miss rows if bounds are wrong.
         return (
             MaintenanceAct.CLUSTER,
             f"the minimum and maximum of {facts.rounded_files} files are rounded, so readers can miss rows",
@@ -95,14 +97,18 @@ def _compacted(facts: FileFacts, why: str, *, wanted: bool) -> tuple[Maintenance
 
 
 def _helps(facts: FileFacts, *, wanted: bool) -> bool:
-    """Returns whether enough files are new since the last CLUSTER, and whether the table is small enough for merges to wait."""
+    """Returns whether CLUSTER is worthwhile: enough files are new since the last CLUSTER, and the table is small enough for merges to
+    wait.
+    """
     if wanted:
         return facts.fresh_files > 0
     return facts.fresh_files >= facts.large_files * FRESH_SHARE_MIN and facts.bytes <= CLUSTER_BYTES_MAX
 
 
 def depth_of(lows: Sequence[Any], highs: Sequence[Any]) -> float:
-    """Returns how many ranges overlap a range [low, high] on average, including itself; 0 if there are no ranges."""
+    """Returns how many of the ranges [low, high] overlap one of them on average, including that range itself. Returns 0 if there are no
+    ranges.
+    """
     if not len(lows):
         return 0.0
     low, high = np.asarray(lows), np.asarray(highs)
@@ -112,25 +118,25 @@ def depth_of(lows: Sequence[Any], highs: Sequence[Any]) -> float:
 
 
 def hours_kept(retention_hours: float, newest_cut_age_hours: float | None) -> float:
-    """Returns for how many hours to retain files that left a table. The newest consistent snapshot stays readable with this retention,
-    however old it is.
+    """Returns for how many hours to keep files that are no longer part of a table. With this retention the newest consistent snapshot
+    stays readable, however old it is.
 
-    Returns whole hours, as Delta's properties require. A snapshot can be old. For example, if a destination stops while a batch is merged
-    in part, some of its tables are at later versions than the newest snapshot. If there is no snapshot, the margin still applies, because a
-    VACUUM of zero hours would delete files of a commit in progress.
+    Returns whole hours, as Delta's properties require. A snapshot can be old: if a destination stops while a batch is merged in part, some
+    of its tables are at later versions than the newest snapshot. MARGIN_HOURS applies even if there is no snapshot, because a VACUUM of
+    zero hours would delete the files of a commit in progress.
     """
     return float(math.ceil(max(retention_hours, (newest_cut_age_hours or 0.0) + MARGIN_HOURS)))
 
 
 def log_hours(log_days: int, kept_hours: float) -> int:
-    """Returns for how many hours to retain a table's log: one day longer than files that left the table, because VACUUM finds these files
-    in the log.
+    """Returns for how many hours to keep a table's log. It is kept one day longer than files that are no longer part of the table, because
+    VACUUM finds these files in the log.
     """
     return math.ceil(max(log_days * 24, kept_hours + 24))
 
 
 def hours_of(interval: str) -> float:
-    """Parses a table property in Delta's interval format, and returns its hours. Returns Delta's default if it is empty or cannot be
+    """Returns the hours of a table property in Delta's interval format. Returns Delta's default if the property is empty or cannot be
     parsed.
     """
     found = _INTERVAL.fullmatch(interval.strip())
@@ -138,11 +144,10 @@ def hours_of(interval: str) -> float:
 
 
 def cut_hours(hours: float, logged_hours: float, newest_cut_age_hours: float | None) -> float:
-    """Returns for how many hours back all consistent snapshots can be read, after a VACUUM of files that left a table more than `hours`
-    ago.
+    """Returns for how many hours back every consistent snapshot can be read after a VACUUM that keeps removed files for `hours`.
 
-    `logged_hours`: for how many hours a table's log records files that left it. VACUUM deletes files that the log does not contain. The
-    newest snapshot can be read in any case.
+    A table's log names removed files for `logged_hours`. VACUUM also deletes files that the log no longer names. The newest snapshot can
+    always be read.
     """
     needed = 0.0 if newest_cut_age_hours is None else newest_cut_age_hours + MARGIN_HOURS
     return min(hours, max(logged_hours, needed))

@@ -1,8 +1,10 @@
-"""Maintains a table's change log or history: joins small files, and removes files that left the table. Called by a run that holds the run
-lock.
+"""Maintains a table's change log or history: joins small files, and deletes files that are no longer part of the table. The caller is a
+run that holds the run lock.
 
-deltalake does both. Ordering files by a key would not help: a change log is only appended to, and merges into a history mainly read its
-open rows. Consistent snapshots include these tables, so the next snapshot contains their versions after maintenance."""
+deltalake does both. Files are not ordered by a key, because this would not help: rows are only appended to a change log, and a merge into
+a history reads mainly its open rows. Consistent snapshots include these tables, so the next snapshot has their versions after the
+maintenance.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,14 @@ from sluice.spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, side_a
 from sluice.spark_jobs.tables.commit_record import maintenance_record
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
-# Commits of this age or less may not be on disk, because a run was killed before it synced them. Operating systems
-# write files within a minute.
+# A killed run may have ended before it synced its last commits. Operating systems write files within a minute, so older commits than this
+# are on disk.
 UNSYNCED_SECONDS_MAX = 3600.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainedSideTable:
-    """A change log or history to maintain. `current_state`: the current-state table to which it belongs. `kind`: log or history."""
+    """A change log or history (`kind`) to maintain. `current_state` is the current-state table to which it belongs."""
 
     current_state: MaintainedTable
     path: str
@@ -56,12 +58,14 @@ class MaintainedSideTable:
 
 
 def planned(given: MaintainedSideTable, *, wanted: bool = False) -> Maintained | None:
-    """Returns what `compact` would do; None if the table does not exist. Raises TableError."""
+    """Returns what `compact` would do, or None if the table does not exist. Raises TableError if the table has another owner or cannot be
+    read.
+    """
     return looked_at(given.table, wanted=wanted) if given.open().log is not None else None
 
 
 def compact(given: MaintainedSideTable, plan: Maintained) -> Maintained:
-    """Joins small files, if `plan` contains this. Raises TableError."""
+    """Joins small files if `plan` says so. Raises TableError if deltalake cannot rewrite them."""
     if plan.act == MaintenanceAct.NOTHING:
         return plan
     began, side = time.monotonic(), given.open()
@@ -80,8 +84,8 @@ def compact(given: MaintainedSideTable, plan: Maintained) -> Maintained:
 
 
 def vacuum(given: MaintainedSideTable, hours: float) -> Maintained | None:
-    """Removes files that left the table more than `hours` ago, and files that no commit contains. Returns None if the table does not exist.
-    Raises TableError.
+    """Deletes files that left the table more than `hours` ago, and files that no commit names. Returns None if the table does not exist.
+    Raises TableError if the files cannot be deleted.
     """
     began, side = time.monotonic(), given.open()
     before = facts_of(given.table)
@@ -91,8 +95,7 @@ def vacuum(given: MaintainedSideTable, hours: float) -> Maintained | None:
     reason = f"files that left the table more than {hours:g} hours ago"
     plan = Maintained(name=given.name, act=VACUUM, reason=reason, before=before, after=before)
     try:
-        # If the commits that removed files from the table were lost in a power failure, the table would still need the
-        # files.
+        # If a power failure lost the commits that removed files from the table, the table would still need these files.
         sync_commits(given.path, version, version, since_seconds=time.time() - UNSYNCED_SECONDS_MAX)
         side.fence.check(given.name)
         removed = side.log.vacuum(

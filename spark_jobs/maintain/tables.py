@@ -1,8 +1,9 @@
-"""Rewrites files of Delta tables where this is worthwhile, and removes files that are no longer needed. Called by a run that holds the run
-lock, so merges of Sluice do not conflict with it.
+"""Rewrites files of Delta tables if this is worthwhile, and deletes files that are no longer needed. The caller is a run that holds the
+run lock, so no merge of Sluice conflicts with it.
 
-If another program commits at the same time, the statement fails and the next maintenance repeats it. A crash leaves nothing to undo: a
-commit is complete or absent, and the next VACUUM removes the remaining files."""
+If another program commits at the same time, the statement fails, and the next maintenance repeats it. A crash leaves nothing to undo: a
+commit is complete or absent, and the next VACUUM deletes files that no commit names.
+"""
 
 from __future__ import annotations
 
@@ -63,19 +64,17 @@ VACUUM = "vacuum"
 VACUUM_SETTINGS = {
     # Sluice checks the limit itself (`rule.hours_kept`).
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    # By default, Delta writes no commits of VACUUM in S3, so the number of removed files would be missing (`_removed`).
+    # By default Delta writes no commits of VACUUM in S3. `_removed` reads the number of deleted files from these commits.
     "spark.databricks.delta.vacuum.logging.enabled": "true",
-    # How many tasks list a table's files. The default of 10 000 would take a minute of CPU time.
+    # A table's files are listed by this many tasks. Delta's default of 10 000 would take a minute of CPU time.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainedTable:
-    """A table to maintain. `key`: its first key column; empty if it has none. `shared`: other destinations also write the table, each under
-    its table lock (`table_locks`).
-
-    `fence`: the fence of the run that maintains it.
+    """A table to maintain. `key` is its first key column, or empty if it has no key. If `shared`, other destinations write the table too,
+    and each of them takes the table lock (`table_locks`). `fence` is that of the run.
     """
 
     owner: Owner
@@ -100,7 +99,7 @@ class MaintainedTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Maintained:
-    """The work that was done on one table. `removed_files`, `removed_bytes`: what VACUUM removed."""
+    """What was done to one table. `removed_files` and `removed_bytes` count what VACUUM deleted."""
 
     name: str
     act: str
@@ -117,7 +116,9 @@ class Maintained:
 
 
 def facts_of(table: MaintainedTable) -> FileFacts | None:
-    """Reads statistics of the table's files from its log; None if the table does not exist. Raises TableError."""
+    """Returns statistics of the table's files from its log, or None if the table does not exist. Raises TableError if the log cannot be
+    read.
+    """
     try:
         log = deltalake.DeltaTable(table.path, storage_options=dict(table.storage_options) or None)
         files: Any = pa.table(log.get_add_actions(flatten=True))
@@ -148,7 +149,7 @@ def facts_of(table: MaintainedTable) -> FileFacts | None:
 
 
 def _marked(log: Any) -> dict[str, int]:
-    """Returns file name → number of rows that the file's deletion vector deletes, for all files with a deletion vector."""
+    """Returns the number of rows that a deletion vector deletes, by file name, for all files that have one."""
     marked: dict[str, int] = {}
     for batch in pa.RecordBatchReader.from_stream(log.deletion_vectors()):
         for path, kept in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True):
@@ -158,12 +159,12 @@ def _marked(log: Any) -> dict[str, int]:
 
 
 def _short(path: str) -> str:
-    """Returns a file's name without its folder. The name is unique, and does not depend on whether a path or a URL contains it."""
+    """Returns a file's name without its folder. The name is unique, and is the same in a path and in a URL."""
     return path.rpartition("/")[2]
 
 
 def _compact_bytes(files: Any, is_large: Any, marked: Mapping[str, int]) -> int:
-    """Returns how many bytes an OPTIMIZE without an order would rewrite."""
+    """Returns how many bytes OPTIMIZE would rewrite if it does not order rows by key."""
     counts = [marked.get(_short(path), 0) for path in files["path"].to_pylist()]
     bound: Any = pc.multiply(pc.cast(files["num_records"], pa.float64()), pa.scalar(DELETED_SHARE_MAX))
     worn: Any = pc.fill_null(pc.greater(pa.array(counts, pa.float64()), bound), pa.scalar(value=False))
@@ -192,7 +193,7 @@ def _depth(files: Any, key: str) -> float:
 
 
 def looked_at(table: MaintainedTable, *, wanted: bool = False) -> Maintained | None:
-    """Returns what `optimize` would do, read from the log alone; None if the table does not exist. Raises TableError."""
+    """Returns what `optimize` would do, or None if the table does not exist. Reads only the log. Raises TableError if it cannot be read."""
     facts = facts_of(table)
     if facts is None:
         return None
@@ -201,16 +202,16 @@ def looked_at(table: MaintainedTable, *, wanted: bool = False) -> Maintained | N
 
 
 def lags(table: MaintainedTable, facts: FileFacts) -> bool:
-    """Returns whether the table is at a later version than its record, because a person maintained it or a run was killed between its
-    commit and the record.
+    """Returns whether the table is at a later version than its record says. The cause is a person's maintenance, or a run that was killed
+    between its commit and the record.
     """
     record = table.records.get(table.name)
     return record is not None and record.version < facts.version
 
 
 def catch_up(table: MaintainedTable) -> None:
-    """Stores the table's current version in its record. Otherwise each consistent snapshot would contain an older version, whose files
-    VACUUM deletes. The caller holds the run lock. Raises TableError if another program removed rows.
+    """Stores the table's current version in its record. Otherwise each consistent snapshot would name an older version, whose files VACUUM
+    deletes. The caller holds the run lock. Raises TableError if another program removed rows.
     """
     delta = _ours(table)
     record, now = table.records.get(table.name), delta.snapshot
@@ -219,8 +220,8 @@ def catch_up(table: MaintainedTable) -> None:
 
 
 def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = False) -> Maintained | None:
-    """Rewrites files if this is worthwhile. Returns None if the table does not exist. `wanted`: an operator requested it, so everything
-    that has an effect is done. Raises TableError and SparkUnavailableError.
+    """Rewrites files if this is worthwhile. If an operator requested it (`wanted`), does everything that has an effect. Returns None if
+    the table does not exist. Raises TableError if Spark refuses a statement, and SparkUnavailableError if Spark does not answer.
     """
     began, plan = time.monotonic(), looked_at(table, wanted=wanted)
     if plan is None or plan.act == MaintenanceAct.NOTHING:
@@ -230,14 +231,14 @@ def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = Fal
     whole = plan.before.rounded_files or (
         plan.act == MaintenanceAct.CLUSTER and CLUSTERING not in delta.snapshot.features
     )
-    # In a clustered table, this statement retains Delta's own order.
+    # In a clustered table, OPTIMIZE keeps Delta's own order of rows.
     plain = f"OPTIMIZE {sql_text.delta_path(table.path)}"
     with open_sessions(spark, 1, table.fence) as (session,), table.locked(spark, session):
         session.configure({**OPTIMIZE_SETTINGS, **REWRITE_SETTINGS})
         session.expect(plan.before.rows)
         session.commit_without_version(record)
         _run(session, table, rewrite_statement(delta, table.key) if whole else plain)
-        # If the run crashes before this line, the next one does the same work again.
+        # If the run crashes before this line, the next maintenance rewrites the files again.
         if plan.act == MaintenanceAct.CLUSTER:
             checked = {EXACT_PROPERTY: "true"} if may_be_rounded(delta) else {}
             _run(session, table, set_properties(table.path, {CLUSTERED_PROPERTY: _newest_ms(table), **checked}))
@@ -254,7 +255,9 @@ def _newest_ms(table: MaintainedTable) -> str:
 
 
 def logged_hours(table: MaintainedTable) -> float | None:
-    """Returns for how many hours the table's log records files that left it; None if the table does not exist. Raises TableError."""
+    """Returns for how many hours the table's log names files that left the table, or None if the table does not exist. Raises TableError
+    if the log cannot be read.
+    """
     try:
         log = deltalake.DeltaTable(table.path, storage_options=dict(table.storage_options) or None)
         return hours_of(log.metadata().configuration.get(RETENTION_PROPERTY, ""))
@@ -267,11 +270,11 @@ def logged_hours(table: MaintainedTable) -> float | None:
 def vacuum(
     spark: SparkSettings, table: MaintainedTable, hours: float, *, logged: float, log_days: int
 ) -> Maintained | None:
-    """Removes files that left the table more than `hours` ago, and sets for how long Delta retains the table's log (`log_days`). Raises the
-    same errors as `optimize`.
+    """Deletes files that left the table more than `hours` ago, and sets for how many days Delta keeps the table's log (`log_days`). Raises
+    the same errors as `optimize`.
 
-    `logged`: for how many hours the log must record files that left the table. VACUUM deletes every file that the log does not contain, so
-    `logged` does not become smaller when a user requests fewer `hours` for one VACUUM.
+    The log must name removed files for at least `logged` hours. VACUUM also deletes every file that the log does not name, so this time
+    must not shrink when a user requests fewer `hours` for one VACUUM.
     """
     began, before = time.monotonic(), facts_of(table)
     if before is None:
@@ -282,8 +285,7 @@ def vacuum(
     properties = {name: value for name, value in wanted.items() if delta.snapshot.properties.get(name) != value}
     with open_sessions(spark, 1, table.fence) as (session,), table.locked(spark, session):
         session.configure(VACUUM_SETTINGS)
-        # VACUUM returns the names of files as rows. Without this hint, hundreds of tasks for few rows would take
-        # minutes.
+        # VACUUM returns one row per file. Without this hint Spark would use hundreds of tasks for few rows, which takes minutes.
         session.expect(before.files)
         session.commit_without_version(_record(table))
         if properties:
@@ -308,7 +310,7 @@ def _ours(table: MaintainedTable) -> DeltaTable:
 def _run(session: LakeSession, table: MaintainedTable, statement: str) -> None:
     try:
         session.commit(table.name, statement)
-    except TableError:  # The fence raised the error, so it is not an error of Spark.
+    except TableError:  # The fence raised this error, not Spark.
         raise
     except Exception as error:
         if is_away(error):
@@ -321,7 +323,9 @@ def _run(session: LakeSession, table: MaintainedTable, statement: str) -> None:
 
 
 def _done(table: MaintainedTable, delta: DeltaTable, made: Maintained, began: float, record: str) -> Maintained:
-    """Syncs the commits to disk, stores the table's record, and returns the result. `record`: Sluice's metadata in these commits."""
+    """Syncs the commits to disk, stores the table's record, and returns the result. `record` is the metadata by which these commits are
+    recognized as Sluice's.
+    """
     version = delta.snapshot.version
     after = delta.refresh()
     delta.own_commit(version, record)
@@ -332,7 +336,7 @@ def _done(table: MaintainedTable, delta: DeltaTable, made: Maintained, began: fl
 
 
 def _keep(table: MaintainedTable, since: int, record: TableRecord) -> None:
-    """Syncs the commits after version `since` to disk, then stores the table's record. Raises TableError."""
+    """Syncs the commits after the version `since` to disk, then stores the table's record. Raises TableError if the sync fails."""
     try:
         sync_commits(table.path, since, record.version)
     except OSError as error:
@@ -343,7 +347,9 @@ def _keep(table: MaintainedTable, since: int, record: TableRecord) -> None:
 
 
 def _removed(delta: DeltaTable) -> dict[str, Any]:
-    """Returns what VACUUM removed, from the table's newest two commits: VACUUM writes one at its start and one at its end."""
+    """Returns what VACUUM deleted. VACUUM writes one commit at its start and one at its end, so the numbers are in the
+    newest two commits.
+    """
     found: dict[str, Any] = {}
     for commit in delta.log.history(2):
         metrics = commit.get("operationMetrics") or {}
@@ -360,12 +366,12 @@ def _record(table: MaintainedTable) -> str:
 def newest_cut_age_hours(
     path: str, storage_options: Mapping[str, str] | None = None, names: Collection[str] | None = None
 ) -> float | None:
-    """Returns the age in hours of the oldest table version that the newest consistent snapshot needs, or None if there is no snapshot.
-    Raises TableError.
+    """Returns the age in hours of the oldest table version that the newest consistent snapshot needs. Returns None if there is no
+    snapshot. Raises TableError if the table of snapshots cannot be read.
 
-    An amended snapshot has a newer row, but most of its tables are still at the versions of its oldest row. So the time of the oldest row
-    counts. A table may also have left its version earlier, by a commit that is not in the record of the last run. `names`: considers only
-    these tables; None: all.
+    If the snapshot was published again with later versions of corrected tables, the time of its oldest row is used, because most of its
+    tables are still at the versions of that row. A table may also have left its version earlier, by a commit that is not in the record of
+    the last run. If `names` is given, only these tables are considered.
     """
     options = dict(storage_options or {}) or None
     try:
@@ -388,7 +394,9 @@ def newest_cut_age_hours(
 
 
 def _left_at(found: Mapping[str, Any], options: dict[str, str] | None) -> dt.datetime | None:
-    """Returns when the first commit after the version in a snapshot was made; None if no later commit exists or its time is unknown."""
+    """Returns the time of the first commit after the version that a snapshot names. Returns None if there is no later commit, or its time
+    is unknown.
+    """
     try:
         log = deltalake.DeltaTable(str(found["path"]), storage_options=options)
         if log.version() <= int(found["version"]):
@@ -401,8 +409,8 @@ def _left_at(found: Mapping[str, Any], options: dict[str, str] | None) -> dt.dat
 
 
 def prune_cuts(path: str, hours: float, fence: Fence, storage_options: Mapping[str, str] | None = None) -> int:
-    """Removes the consistent snapshots whose files VACUUM is about to delete, so that all remaining snapshots can be read. Returns the
-    number of removed rows. Also joins the files of the table of snapshots. Raises TableError.
+    """Removes the consistent snapshots whose files VACUUM is about to delete, so that every remaining snapshot can be read. Also joins the
+    files of the table of snapshots. Returns the number of removed rows. Raises TableError if Delta refuses the write.
     """
     limit = dt.datetime.now(dt.UTC) - dt.timedelta(hours=hours)
     try:

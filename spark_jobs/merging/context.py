@@ -1,4 +1,4 @@
-"""Defines the parameters of a run for its merges of a batch, a backfill or a repair. The caller of a merge creates them."""
+"""Defines what a run passes to its merges of a batch, a backfill or a repair."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeContext:
-    """The parameters of a run for merges. The defaults are for a merge from the command line.
+    """What a run passes to its merges. The defaults are for a merge from the command line.
 
-    - `fence`: checked immediately before each table and each commit, in any thread.
-    - `storage_options`: deltalake's options, if the lake or the staged files are not local.
-    - `records`: the record that earlier runs stored for each table.
-    - `target_of`: returns the target of "database.table". The table need not be in the batch: a RENAME may have given its name to a table
-      of the batch, which then takes over its rows.
-    - `run`: the id of the run, which is stored in the commits.
-    - `conflicts`: counts commits that other writers came before.
-    - `table_locks`: the locks of tables that runs of other destinations also write.
+    - `fence` is checked immediately before each table and each commit, in any thread.
+    - `storage_options` are deltalake's options. They are empty if the lake and the staged files are local.
+    - `records` has the record that earlier runs stored for each table.
+    - `target_of` returns the target of "database.table". The table need not be in the batch: if a table of the batch was renamed, the
+      target of its old name is needed, because the renamed table takes over those rows.
+    - `run` is the id of the run, which is stored in the commits.
+    - `conflicts` counts the commits that failed because another writer committed first.
+    - `table_locks` has the locks of tables that other destinations write too.
     """
 
     fence: Fence = BY_HAND

@@ -1,8 +1,9 @@
-"""Generates SQL that folds the row images of a segment by key. Only text; `merge` executes it.
+"""Generates SQL that folds the row images of a segment by key. `merge` executes the SQL.
 
-The last image of a key in stream order determines the result. After `insert` and `update_postimage` the row exists; after `update_preimage`
-(staged only if a key column changed) and `delete` it does not. A changed key is therefore a delete of the old key and an upsert of the new
-key. Keys that are swapped within a transaction need no special case."""
+The last image of a key in stream order decides. After `insert` and `update_postimage` the row exists. After `delete` and `update_preimage`
+it does not; an `update_preimage` is staged only if a key column changed. So a changed key becomes a delete of the old key and an upsert of
+the new one. Keys that are swapped within a transaction need no special case.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +22,15 @@ RANK = "_sluice_rank"
 
 
 def staged_view(view: str, segment: ChangesSegment, uploaded: UploadedFiles) -> str:
-    """Returns the statement that creates a view of a staged file: in the object store, or at the location from which Spark can read local
-    files.
+    """Returns the statement that creates a view of a segment's staged file. The view reads it from the object store, or at the location
+    where Spark can read local files.
     """
     return parquet_view(view, segment.stored or uploaded.location(segment.file), staged_types(segment))
 
 
 def parquet_view(view: str, location: str, types: Mapping[str, str]) -> str:
-    """Returns the statement that creates a view of a Parquet file, or of all files in a folder, by URL. It lists the columns, so that Spark
-    need not read them from a footer.
+    """Returns the statement that creates a view of the Parquet file at a URL, or of all files of the folder there. It lists the columns,
+    so that Spark need not read them from a footer.
     """
     columns = ", ".join(f"{sql_text.identifier(name)} {type_name}" for name, type_name in types.items())
     path = sql_text.text(spark_path(location))
@@ -39,7 +40,9 @@ def parquet_view(view: str, location: str, types: Mapping[str, str]) -> str:
 
 
 def images(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """Returns the SELECT of the images that the table does not have yet: those above the order key of its last commit."""
+    """Returns the SELECT of the images above the order key of the table's last commit. These are the images that the table does not have
+    yet.
+    """
     where = f" WHERE {ORDER_KEY} > {applied_order_key}L" if applied_order_key >= segment.first_order_key else ""
     return f"SELECT * FROM {sql_text.identifier(view)}{where}"
 
@@ -49,8 +52,8 @@ def needs_fold(segment: ChangesSegment) -> bool:
 
 
 def last_images(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """Returns the SELECT of the last image of each key. Row numbers are unique, so Spark gets the same result each time it evaluates the
-    SELECT.
+    """Returns the SELECT of the last image of each key. Row numbers are unique, so every evaluation of the SELECT in Spark gives the same
+    result.
     """
     rows = images(view, segment, applied_order_key)
     if not needs_fold(segment):
@@ -62,13 +65,13 @@ def last_images(view: str, segment: ChangesSegment, applied_order_key: int) -> s
 
 
 def operation_name(names: dict[int, str], prefix: str = "") -> str:
-    """Returns an expression that converts the staged number of an operation to its name."""
+    """Returns an expression that converts an operation's staged number to its name."""
     cases = " ".join(f"WHEN {number} THEN {sql_text.text(name)}" for number, name in names.items())
     return f"CASE {prefix}{OPERATION} {cases} END"
 
 
 def metadata_values(prefix: str, names: dict[int, str]) -> dict[str, str]:
-    """Returns Sluice's column of the Delta table → expression over a staged image."""
+    """Returns the values of Sluice's columns in the Delta table, as expressions over a staged image."""
     return {
         ORDER_KEY: f"{prefix}{ORDER_KEY}",
         COMMIT_TIME: f"{prefix}{COMMIT_TIME}",

@@ -1,13 +1,12 @@
-"""Generates SQL that folds a segment whose images lack columns (binlog_row_image MINIMAL or NOBLOB). It only builds text. `merge_sql` calls
-it.
+"""Generates SQL that folds a segment whose images lack columns (binlog_row_image MINIMAL or NOBLOB). `merge_sql` calls this module.
 
-The last image of a key determines whether its row exists. Each column gets the last value among the images of the same *row* up to then. If
-no image has a value for the column, the lake has the value. It is under the same key. If the row's key changed, it is under the key that
-the row had when the lake was last written.
+The last image of a key decides whether its row exists. Each column gets its last value among the images of the same *row* up to then. If
+no image has a value for the column, the value is taken from the lake. There the row has the same key, unless its key changed: then it has
+the key from the time when the lake was last written.
 
-Staging stores more for an image whose row did not have the image's key before the segment. It stores the key with which the row began
-(`_sluice_origin_*`). It also stores the number of the row's first image, or 0 if the lake has the row (`_sluice_birth`). So chains of key
-changes, swapped keys and reused keys need no special case.
+For an image whose row did not have the image's key before the segment, staging adds two facts: the key with which the row began
+(`_sluice_origin_*`), and the number of the row's first image, or 0 if the lake has the row (`_sluice_birth`). So chains of key changes,
+swapped keys and reused keys need no special case.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ LAST, ROW_OF, SINCE, BORN, STORED, THERE = (
 
 
 def source(view: str, segment: ChangesSegment, applied_order_key: int, target: str, reach: str) -> str:
-    """Returns the SELECT of one row per key, with presence bits for its known columns. `target`: a relation of the table's rows that are
-    not marked as deleted.
+    """Returns the SELECT of one row per key, with presence bits for its known columns.
 
-    `reach`: a condition that is true for all rows `t` of the table whose key is in the segment.
+    `target` is a relation of the table's rows that are not marked as deleted. The condition `reach` is true for all rows `t` of the table
+    whose key is in the segment.
     """
     if not fold.needs_fold(segment):
         return fold.images(view, segment, applied_order_key)
@@ -54,12 +53,12 @@ def present(segment: ChangesSegment, name: str, prefix: str) -> str:
 
 
 def whole(segment: ChangesSegment, prefix: str) -> str:
-    """Returns an expression that is true if a row has values for all columns of the table."""
+    """Returns an expression that is true if an image has values for all columns of the table."""
     return " AND ".join(f"{prefix}{name} = {bits}L" for name, bits in _groups(segment).items())
 
 
 def _groups(segment: ChangesSegment) -> dict[str, int]:
-    """Returns each column of presence bits → the value with the bits of all its columns set."""
+    """Returns, for each column of presence bits, the number in which the bits of all its columns are set."""
     count = len(segment.columns)
     return {
         f"{PRESENT}{group}": (1 << min(GROUP_COLUMNS, count - GROUP_COLUMNS * group)) - 1
@@ -68,10 +67,10 @@ def _groups(segment: ChangesSegment) -> dict[str, int]:
 
 
 def _last_states(rows: str, segment: ChangesSegment, life: str, fresh: str, more: dict[str, str]) -> str:
-    """Returns the SELECT of the last image of each key, with the columns that earlier images of its row provide.
+    """Returns the SELECT of the last image of each key, completed with columns from earlier images of the same row.
 
-    `life`: the columns that identify the image's row. `fresh`: an expression that is true if the lake lacks the image. `more`: further
-    columns, which may use the window `of_row`.
+    The columns `life` identify the row of an image. The expression `fresh` is true if the lake does not have the image yet. `more` has
+    further columns, which may use the window `of_row`.
     """
     values = {name: name for name in (OPERATION, ORDER_KEY, COMMIT_TIME)}
     values |= {name: f"bit_or(CASE WHEN {fresh} THEN {name} ELSE 0L END) OVER of_row" for name in _groups(segment)}
@@ -88,11 +87,11 @@ def _last_states(rows: str, segment: ChangesSegment, life: str, fresh: str, more
 
 
 def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """Returns the SELECT of `_last_states`, with the key under which the lake now has the row, and whether that key differs from the
-    image's.
+    """Returns the SELECT of `_last_states`, with two more facts: the key under which the lake now has the row, and whether that key
+    differs from the image's key.
 
-    Images that the lake already has are used only to find that key. A segment begins with such images if an earlier delivery of the batch
-    ended elsewhere and was merged.
+    If an earlier delivery of the batch ended elsewhere and was merged, the segment begins with images that the lake already has. They are
+    used only to find that key.
     """
     indices = range(len(segment.key))
     names = [sql_text.identifier(name) for name in segment.key]
@@ -116,7 +115,7 @@ def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) ->
 
 
 def _from_origins(states: str, segment: ChangesSegment, target: str, reach: str) -> str:
-    """Completes rows whose key changed with the values that the lake has under the earlier key. If the lake has no such row, they remain
+    """Completes rows whose key changed with the values that the lake has under the old key. If the lake has no such row, the row stays
     incomplete.
     """
     met = " AND ".join(f"o.{sql_text.identifier(name)} <=> f.{STORED}{index}" for index, name in enumerate(segment.key))

@@ -1,8 +1,10 @@
-"""Merges one table's segments into its Delta table in one Spark session. Called by `run_batch`, never at the same time for one table.
+"""Merges one table's segments into its Delta table, in one Spark session. `run_batch` calls this. Two calls never merge the same table at
+the same time.
 
-Each segment is one Delta commit with a transaction (`txnAppId`, `txnVersion` = last order key). The merge first reads from the table's log
-which changes are committed, and leaves them out. If another merge commits the same transaction in between, Delta drops this commit. So no
-change is applied twice, even if the stream is split into other batches or a batch is repeated."""
+Each segment is one Delta commit with a transaction (`txnAppId`, and `txnVersion` = last order key). The merge first reads in the table's
+log which changes are committed, and leaves them out. If another merge commits the same transaction in between, Delta drops this commit. So
+no change is applied twice, even if the stream is split into other batches or a batch is repeated.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,11 @@ from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.shards import Shard, refuse_unmarked
 
 VIEW = "sluice_staged"
-# How often to attempt a commit that conflicts with another one, for example with an OPTIMIZE by a person, which
-# rewrites files that the merge has read.
+# A commit that conflicts with another one is attempted this many times. A person's OPTIMIZE can cause a conflict, because it rewrites
+# files that the merge has read.
 TRIES_MAX = 5
-# Matches Delta's errors if another commit added or removed files meanwhile. A changed schema and a repeated transaction
-# have other errors: repeating the statement would not help.
+# Matches Delta's errors if another commit added or removed files meanwhile. Only then repeating the statement helps. A changed schema and
+# a repeated transaction give other errors.
 CONFLICT = re.compile(r"DELTA_CONCURRENT_(APPEND|DELETE_READ|DELETE_DELETE|WRITE)")
 
 
@@ -61,10 +63,10 @@ def merge_table(
     *,
     reason: str = "",
 ) -> TableReport:
-    """Applies the segments that the table lacks. Raises TableError, or any exception of Spark. `reason`: why Spark merges the table, for
-    the report.
+    """Applies the segments that the table does not have yet. `reason` says in the report why Spark merges the table.
 
-    Raises TableError before anything is written if the table was replaced since the record in `context.records`, or has another owner.
+    Raises TableError before anything is written if the table has another owner, or was replaced since the record in `context.records`.
+    Also raises any exception of Spark.
     """
     started, storage_options, records = time.monotonic(), context.storage_options, context.records
     app_id = batch.app_id(staged)
@@ -99,19 +101,19 @@ def apply_lacking(
     staged_at_seconds: float,
     started: float,
 ) -> TableReport:
-    """Applies each segment that the table lacks, and syncs the commits to disk. Used by Spark merges and small merges. The caller has
-    refreshed the table and checked its owner.
+    """Applies each segment that the table does not have yet, and syncs the commits to disk. Spark merges and small merges call this, after
+    they have refreshed the table and checked its owner.
 
-    `apply`: (segment, order key of the table's last commit) → counts of the commits. `known`: the table's record, if any.
-    `staged_at_seconds`: as of `staged_at`. `started`: on the monotonic clock.
+    `apply` gets a segment and the order key of the table's last commit, and returns the counts of its commits. `known` is the table's
+    record, if it has one. `staged_at_seconds` is the time at which the batch was staged (`staged_at`). `started` is a value of
+    `time.monotonic`.
     """
     before = table.snapshot
     counts, committed = CommitCounts(), False
     for segment in staged.segments:
         if last_order_key(segment) > before.applied_order_key:
             counts, committed = counts + apply(segment, before.applied_order_key), True
-    # The record is stored after the sync. Without a record, an earlier attempt of the batch may have committed and
-    # ended before its sync.
+    # The record is stored after the sync. If there is no record, an earlier attempt may have committed and ended before its sync.
     since = staged_at_seconds if known is None else 0.0
     on_disk = before.version if known is None else min(known.version, before.version)
     try:
@@ -130,8 +132,8 @@ def _first_key(staged: StagedTable) -> str:
 
 
 def writer_of(batch: StagedBatch, staged: StagedTable) -> LakeWriter:
-    """Returns who writes the table, for the rules of `table_owner`. A backfill or a repair gets the highest delivery number, so that no
-    delivery in the table's log counts as later.
+    """Returns who writes the table, for the rules of `table_owner`. A backfill or a repair gets the highest delivery number, so that the
+    table never appears to be ahead of it.
     """
     delivery = sys.maxsize if batch.backfill is not None else batch.delivery
     return LakeWriter(owner=batch.owner(staged), epoch=batch.epoch, delivery=delivery, start=batch.start, end=batch.end)
@@ -145,7 +147,7 @@ def refuse_other_owner(table: DeltaTable, writer: LakeWriter, record: TableRecor
 
 
 def staged_at(batch: StagedBatch) -> float:
-    """Returns when the batch was staged, in seconds of the file system's clock. All commits of the batch are newer."""
+    """Returns when the batch was staged, in seconds since 1970 by the file system's clock. All commits of the batch are later."""
     return (batch.directory / MANIFEST_FILE).stat().st_mtime
 
 
@@ -183,15 +185,15 @@ class _TableMerge:
 
     @staticmethod
     def _all_new(segment: ChangesSegment, scanned: CommitCounts) -> bool:
-        """Returns whether file statistics prove that no file has a key of the segment. This needs an integer key, because only bounds of
-        integers are exact.
+        """Returns whether file statistics prove that no file has a key of the segment. Only an integer key allows this proof, because only
+        integers have exact bounds in the statistics.
         """
         first = next((each for each in segment.columns if each.name in segment.key[:1]), None)
         proves = first is not None and first.type in INTEGERS and not first.nullable
         return proves and not (scanned.files_scanned or segment.partial or segment.again)
 
     def _rows_met(self, segment: ChangesSegment) -> int:
-        """Returns how many rows of the table a merge must read; 0 if the segment is only appended."""
+        """Returns how many rows of the table a merge must read. Returns 0 if the segment is only appended."""
         if not segment.key:
             return 0
         return self.table.reach(segment.key[0], *_bounds(segment)).rows
@@ -203,8 +205,8 @@ class _TableMerge:
         return self._commit(merge_sql.truncate(segment, self.target, marks=marks), segment.order_key)
 
     def _evolve(self, segment: SchemaSegment) -> CommitCounts:
-        """Applies a schema change to the table. Then sets, in one commit, the values that the DDL statement gives existing rows without row
-        events.
+        """Applies a schema change to the table. Then sets, in one commit, the values that the DDL statement gave to existing rows without
+        row events.
         """
         if self.target.shard is not None:
             return self._evolve_shard(segment, self.target.shard)
@@ -226,7 +228,8 @@ class _TableMerge:
         counts = CommitCounts()
         if plan is not None and plan.leftovers:
             if values:
-                # The last commit has the schema change's own transaction, which marks all of its steps as done.
+                # The last commit has the transaction of the schema change, which marks all of its steps as done. So this commit gets
+                # another app id.
                 values_id = f"{self.app_id}#values"
                 counts = self._commit(
                     merge_sql.assign(values, segment.order_key, self.target), segment.order_key, values_id
@@ -237,7 +240,7 @@ class _TableMerge:
         return counts + self._commit(last, segment.order_key)
 
     def _retype(self, segment: SchemaSegment, plan: AlterationPlan) -> CommitCounts:
-        """Converts columns, and adds the columns of the same statement, in one commit that rewrites all rows."""
+        """Converts columns, and adds the new columns of the same DDL statement, in one commit that rewrites all rows."""
         fills = merge_sql.fill_values(segment)
         counts = self._commit(
             retype(self.table, segment, self.target, plan, {**fills, **dict(plan.retyped)}), segment.order_key
@@ -245,9 +248,7 @@ class _TableMerge:
         return dataclasses.replace(counts, rows_inserted=0, rows_copied=counts.rows_inserted)
 
     def _evolve_shard(self, segment: SchemaSegment, shard: Shard) -> CommitCounts:
-        """Applies a schema change like `_evolve`, but sets values only in the rows of one shard. The table has the
-        columns of all shards.
-        """
+        """Applies a schema change to one shard. Values are set only in the shard's rows, and the table has the columns of all shards."""
         existed = self.table.snapshot.exists
         values = alteration_steps.alter_shard(self.session, self.table, shard, segment) if existed else {}
         self._give_columns(segment.columns, segment.key)
@@ -259,10 +260,10 @@ class _TableMerge:
         return self._commit(last, segment.order_key)
 
     def _take_over(self, segment: SchemaSegment) -> CommitCounts:
-        """Replaces the columns and rows of the table, in one commit, by those of the table that was renamed to this name."""
+        """Replaces the table's columns and rows, in one commit, by those of the table that was renamed to this name."""
         origin = self.origins.find(self.table.name, segment)
         self.session.expect(max(origin.rows, self.table.row_count))
-        # If two tables swap names, the other table may already have this table's rows. `find` then returns its version
+        # If two tables swap names, the other table may already have this table's rows. `find` then returns the version of the other table
         # before the swap.
         statement = take_over(self.table, segment, self.target, origin, self.writer.owner)
         return self._commit(statement, segment.order_key)
@@ -281,7 +282,7 @@ class _TableMerge:
         )
 
     def _commit(self, statement: str, version: int, app_id: str = "") -> CommitCounts:
-        """Makes one Delta commit and returns its counts. No new version means that the table already has the transaction, or that nothing
+        """Makes one Delta commit and returns its counts. If no new version appears, the table already has the transaction, or nothing
         changed.
         """
         before = self.table.snapshot.version
@@ -290,10 +291,9 @@ class _TableMerge:
             try:
                 self.session.commit(self.table.name, statement)
                 break
-            except TableError:  # The fence raised the error, so the commit was not attempted.
+            except TableError:  # The fence raised this error before the commit was attempted.
                 raise
-            # If the MERGE failed for this reason, the text of Spark's error contains UNKNOWN_ROW. The first line of the error says only
-            # that a task failed.
+            # If a row of the MERGE is unknown, UNKNOWN_ROW is in the text of Spark's error. Its first line says only that a task failed.
             except Exception as error:
                 if reason := merge_clauses.unknown_row(str(error)):
                     raise TableError(self.table.name, reason) from error
@@ -304,8 +304,8 @@ class _TableMerge:
         return self.table.own_commit(before, self.user_metadata, app_id or self.app_id, version)
 
     def _after_conflict(self, error: Exception, *, last: bool) -> int:
-        """Returns the table's version for the next attempt of the statement. Raises TableError if the other commit was more than
-        maintenance, or if this was the last attempt.
+        """Returns the table's version, for the next attempt. Raises TableError if this was the last attempt, or if the other commit was
+        not just maintenance.
         """
         self.conflicts.add(self.table.name)
         seen = self.table.snapshot
@@ -322,7 +322,7 @@ class _TableMerge:
 
 
 def _bounds(segment: ChangesSegment) -> tuple[Any, Any]:
-    """Returns minimum and maximum of the first key column from the manifest; None if they are unknown."""
+    """Returns the lowest and the highest value of the first key column from the manifest, or None for each that is unknown."""
     low, high = ((bounds or (None,))[0] for bounds in (segment.key_min, segment.key_max))
     return low, high
 

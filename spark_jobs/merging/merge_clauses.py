@@ -1,4 +1,4 @@
-"""Generates the WHEN clauses of a MERGE: what a folded image (`s`) does to a row of the table (`t`). Only text; `merge_sql` calls it."""
+"""Generates the WHEN clauses of a MERGE: what a folded image (`s`) does to a row of the table (`t`). `merge_sql` calls this module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluice.spark_jobs import sql_text
 from sluice.spark_jobs.merging import fold, fold_partial
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, MOVED, OPERATION, ORDER_KEY
 
-# Guards every clause: an image that is older than the table's row must not change it, whichever commit wrote the row.
+# Every clause has this condition. An image must not change a row of the table that is newer, whichever commit wrote the row.
 NEWER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} > t.{ORDER_KEY})"
 NOT_OLDER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} >= t.{ORDER_KEY})"
 REMOVES = f"s.{OPERATION} IN ({fold.UPDATE_BEFORE}, {fold.DELETE})"
@@ -23,18 +23,17 @@ UNKNOWN_ROW = (
 
 
 def unknown_row(text: str) -> str:
-    """Returns the message UNKNOWN_ROW with its order key, if the text of an error contains it; otherwise an empty string."""
+    """Returns the message UNKNOWN_ROW with its order key if the text of an error contains it, otherwise ""."""
     found = re.search(re.escape(UNKNOWN_ROW) + r"\d+", text)
     return found[0] if found else ""
 
 
 def whole(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> str:
-    """Returns the clauses for images that have all columns. `values`: column of the table → expression over the image. `guard`: the
-    condition under which an image may change the row.
+    """Returns the clauses for images with all columns. `values` has an expression over the image for each column of the table. `guard` is
+    the condition under which an image may change the row.
     """
     if soft:
-        # A delete image has the row's last values. It is written like any other image, also if the row was inserted in
-        # the same batch.
+        # A delete image has the row's last values, so it is written like any other image, also if the row was inserted in the same batch.
         marked = {**values, DELETED: REMOVES}
         return f"WHEN MATCHED AND {guard} THEN {_update(marked)} WHEN NOT MATCHED THEN {_insert(marked)}"
     return (
@@ -45,8 +44,8 @@ def whole(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> str:
 
 
 def again(values: dict[str, str], *, soft: bool) -> str:
-    """Returns the clauses for images that are the current rows of their keys (`ChangesSegment.again`). A delete image has no values, so
-    with soft deletes the row retains its values and is only marked.
+    """Returns the clauses for images that have the current rows of their keys (`ChangesSegment.again`). A delete image has no values, so
+    with soft deletes the row keeps its values and is only marked.
     """
     if not soft:
         return whole(values, soft=False, guard=NOT_OLDER)
@@ -60,11 +59,11 @@ def again(values: dict[str, str], *, soft: bool) -> str:
 
 
 def partial(segment: ChangesSegment, values: dict[str, str], *, soft: bool) -> str:
-    """Returns the clauses for images that may lack columns. The table's row retains its values in these columns. If the table lacks the row
-    of an update, the MERGE fails with UNKNOWN_ROW.
+    """Returns the clauses for images that may lack columns. In these columns the table's row keeps its values. If an update's row is
+    missing in the table, the MERGE fails with UNKNOWN_ROW.
 
-    If the table lacks the row of a delete that lacks columns, nothing is written, even with soft deletes, because the row's values are
-    unknown.
+    If the row of an incomplete delete image is missing in the table, nothing is written, even with soft deletes, because the row's values
+    are unknown.
     """
     kept = {column.name: column.name for column in segment.columns if column.name not in segment.key}
     values = {**values, **({DELETED: REMOVES} if soft else {})}

@@ -13,8 +13,8 @@ from sluice.spark_jobs.targets.report import TableTarget
 def apply_changes(
     view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int, left: tuple[str, ...] = ()
 ) -> str:
-    """Returns the MERGE for a table with a key, or the INSERT of every image for a table without one. `left`: columns that the source
-    dropped and the lake retains; written rows get NULL in them.
+    """Returns the MERGE for a table with a key, or for a table without one the INSERT of every image. The source dropped the columns
+    `left`, which the lake still has: written rows get NULL in them.
     """
     if not segment.key:
         return append(view, segment, target, applied_order_key)
@@ -34,7 +34,7 @@ def apply_changes(
 def append_new(
     view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int, left: tuple[str, ...] = ()
 ) -> str:
-    """Returns an INSERT with the same result as the MERGE, if the table has none of the segment's keys. It does not read the table."""
+    """Returns an INSERT that does not read the table. It has the same result as the MERGE if the table has none of the segment's keys."""
     values = {**_source_values(segment, "s."), **fold.metadata_values("s.", fold.KEYED_NAMES)}
     values |= dict.fromkeys(left, "NULL")
     soft = target.deletes == "soft"
@@ -47,7 +47,7 @@ def append_new(
 
 
 def append(view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int) -> str:
-    """Returns the INSERT of every image with its operation, for a table without a key: such a table is a change log."""
+    """Returns the INSERT of every image with its operation. It is for a table without a key, which is written like a change log."""
     values = {**_source_values(segment, ""), **fold.metadata_values("", fold.LOG_NAMES)}
     source = fold.images(view, segment, applied_order_key)
     names = sql_text.identifiers(tuple(values))
@@ -57,7 +57,9 @@ def append(view: str, segment: ChangesSegment, target: TableTarget, applied_orde
 
 
 def truncate(segment: TruncateSegment, target: TableTarget, *, marks: bool) -> str:
-    """Returns the statement that deletes every row of the table or the shard. With `marks`, it marks the rows as deleted instead."""
+    """Returns the statement that deletes every row of the table or the shard. If `marks`, the statement marks the rows
+    as deleted instead.
+    """
     relation = sql_text.delta_path(target.path)
     if not marks:
         return f"DELETE FROM {relation}{shards.where(target.shard)}"
@@ -69,7 +71,7 @@ def truncate(segment: TruncateSegment, target: TableTarget, *, marks: bool) -> s
 
 
 def fill_values(segment: SchemaSegment) -> dict[str, str]:
-    """Returns new column → expression of its value in existing rows. In the manifest, values of binary columns are hexadecimal."""
+    """Returns, for each new column, the expression of its value in existing rows. In the manifest, binary values are hexadecimal."""
     types = {column.name: column.type for column in segment.columns}
     return {
         name: f"unhex({sql_text.text(value)})"
@@ -80,20 +82,20 @@ def fill_values(segment: SchemaSegment) -> dict[str, str]:
 
 
 def assign(values: dict[str, str], order_key: int, target: TableTarget) -> str:
-    """Returns the statement that sets columns in all rows that are older than the schema change."""
+    """Returns the statement that sets columns in all rows from before the schema change."""
     pairs = [f"{sql_text.identifier(name)} = {value}" for name, value in values.items()]
     before = f"{ORDER_KEY} < {order_key}L{shards.where(target.shard, after='AND')}"
     return f"UPDATE {sql_text.delta_path(target.path)} SET {', '.join(pairs)} WHERE {before}"
 
 
 def nothing(target: TableTarget) -> str:
-    """Returns the statement of a commit without rows. It only stores a transaction in the log."""
+    """Returns a statement whose commit has no rows and only stores a transaction in the log."""
     return f"INSERT INTO {sql_text.delta_path(target.path)} ({ORDER_KEY}) SELECT CAST(NULL AS bigint) WHERE false"
 
 
 def _reach(segment: ChangesSegment, target: TableTarget) -> str:
-    """Returns a condition on the rows `t` of the table. It is true for each row that is not marked as deleted and whose key may be in the
-    segment.
+    """Returns a condition on the table's rows `t`. It is true for each row whose key may be in the segment and that is not marked as
+    deleted.
     """
     nullable = {column.name for column in segment.columns if column.nullable}
     alive = [f"NOT coalesce(t.{DELETED}, false)"] if target.deletes == "soft" else []
@@ -101,8 +103,8 @@ def _reach(segment: ChangesSegment, target: TableTarget) -> str:
 
 
 def condition(segment: ChangesSegment) -> str:
-    """Returns the join condition of a MERGE: keys are equal, and keys are in the segment's bounds. The bounds are literals, so Delta skips
-    files by their statistics.
+    """Returns the join condition of a MERGE: the keys are equal, and they are within the segment's bounds. The bounds are literals, so
+    Delta can skip files by their statistics.
     """
     nullable = {column.name for column in segment.columns if column.nullable}
     equal = [

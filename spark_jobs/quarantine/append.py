@@ -1,8 +1,10 @@
-"""Appends the values of a batch that could not be decoded to the destination's quarantine table, exactly once. Called by `run_batch`.
+"""Appends the values of a batch that could not be decoded to the destination's quarantine table, each exactly once. `run_batch` calls this
+module.
 
 The staged file is small and its columns are known, so deltalake writes it without Spark. The commit has one transaction per source table:
 its app id identifies the table, and its version is the highest order key of the table's values. Values that the quarantine already has are
-left out for each source table separately, because a resumed table has older values than other tables."""
+left out. This is decided per source table, because a resumed table has older values than other tables.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ NAME = "quarantine"
 
 
 def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[str, str], fence: Fence) -> int:
-    """Appends the batch's values and returns the number of appended rows. Raises StagedBatchError if the staged file differs from its
+    """Appends the batch's values and returns the number of appended rows. Raises StagedBatchError if the staged file differs from the
     manifest, and TableError if Delta refuses the write.
     """
     if batch.quarantine is None:
@@ -55,9 +57,7 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
 
 
 def _require_kept(path: str, transactions: list[deltalake.Transaction], storage_options: Mapping[str, str]) -> None:
-    """Reads the commit back. Raises TableError if another commit has replaced it, which a late commit by Spark to an
-    object store may do.
-    """
+    """Reads the commit back. Raises TableError if another commit has replaced it. A late commit by Spark to an object store can do this."""
     there = _opened(path, storage_options)
     if any(there is None or there.transaction_version(each.app_id) != each.version for each in transactions):
         why = (
@@ -75,14 +75,16 @@ def _keep_on_disk(batch: StagedBatch, path: str, storage_options: Mapping[str, s
 
 
 def app_id(batch: StagedBatch, name: str) -> str:
-    """Returns the app id of the transaction that stores the highest order key of one source table's values. `name`: "database.table"."""
+    """Returns the app id of the Delta transaction that stores the highest order key of the quarantined values of "database.table"
+    (`name`).
+    """
     return f"sluice/{batch.destination}/{batch.ledger_id}/{NAME}/{name}"
 
 
 def _lacking(
     staged: pa.Table, batch: StagedBatch, path: str, storage_options: Mapping[str, str]
 ) -> tuple[pa.Table, list[deltalake.Transaction]]:
-    """Returns the values that the quarantine lacks, and one transaction for each source table that has such values."""
+    """Returns the values that the quarantine does not have yet, and one transaction for each source table that has such values."""
     there = _opened(path, storage_options)
     parts: list[pa.Table] = [staged.slice(0, 0)]
     transactions = []

@@ -1,4 +1,4 @@
-"""Counts a table's values in quarantine. Used by the table's asset check."""
+"""Counts a table's values in quarantine, for the table's asset check."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ COLUMNS = ["database", "table", "column"]
 
 
 def quarantined_by_column(path: str, table: str, storage_options: Mapping[str, str] | None = None) -> dict[str, int]:
-    """Returns column → number of quarantined values of a "database.table"; empty if the quarantine table does not
-    exist. Raises TableError.
+    """Returns the number of quarantined values per column of a "database.table". Returns {} if there is no quarantine table. Raises
+    TableError if it cannot be read.
     """
     try:
         log = deltalake.DeltaTable(path, storage_options=dict(storage_options or {}) or None)

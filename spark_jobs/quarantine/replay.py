@@ -1,11 +1,12 @@
-"""Puts quarantined values that can now be decoded back into their rows. Called by `sluice quarantine replay` while no run merges.
+"""Puts quarantined values that can now be decoded back into their rows. `sluice quarantine replay` calls this while no run merges.
 
-A value is put into a row only if the row still has the order key of the value's transaction. A later change of the row has its own value,
-and a value that is older than a rename of the table belongs to another table. Among the rows of one transaction, the key identifies the
-row; in a table without a key, all columns do. Rows that are equal in all columns get their values only if the values are equal too. A
+A value is put into a row only if the row still has the order key of the value's transaction. If the row changed later, that change has its
+own value. A value that is older than a rename of the table belongs to another table. Among the rows of one transaction, the key identifies
+the row; in a table without a key, all columns do. Rows that are equal in all columns get their values only if the values are equal too. A
 repeated call changes nothing.
 
-When `put_back` returns, the values are on disk in the table and in its history, so the caller may remove them from the quarantine."""
+When `put_back` returns, the values are on disk in the table and in its history, so the caller may remove them from the quarantine.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +41,11 @@ HISTORY_BEHIND = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowValues:
-    """Values of one column, in a Parquet file. The file has the columns `order_key`, `value` and the number of the value. `named_<k>` is
-    the row's value in the column names[k], as text (bytes in hexadecimal digits). NULL in it matches any value. `keyed`: whether `names`
-    are the key. `type_name`: the value's type in Spark SQL.
+    """Values of one column, in a Parquet file, with what is needed to find their rows.
+
+    The file has the columns `number` (of the value), `order_key` and `value`. Its column `named_<k>` has the row's value in the column
+    names[k] as text, where bytes are hexadecimal digits. NULL in it matches any value. `keyed` tells whether `names` are the key.
+    `type_name` is the value's type in Spark SQL.
     """
 
     file: Path
@@ -53,7 +56,9 @@ class RowValues:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplayedTable:
-    """A table whose rows get values back. `target`: has a current-state table and is not a shard. `records`: the records of the runs."""
+    """A table whose rows get quarantined values back. `target` has a current-state table and is not a shard. `records` are those that runs
+    store.
+    """
 
     session: LakeSession
     owner: Owner
@@ -62,8 +67,8 @@ class ReplayedTable:
     storage_options: Mapping[str, str]
 
     def write(self, statement: str, folder: Path) -> None:
-        """Executes a statement that commits to the table once, and updates the table's history from this commit. `folder`: a folder for
-        files that Spark reads. Raises TableError if the table has another owner, its history lacks a batch, or another commit has replaced
+        """Executes a statement that commits to the table once, and updates the table's history from this commit. `folder` is for files
+        that Spark reads. Raises TableError if the table has another owner, if its history lacks a batch, or if another commit has replaced
         this one.
         """
         table = self._opened()
@@ -90,8 +95,7 @@ class ReplayedTable:
         table.refresh()
         table.own_commit(before, record)
         known = self.records.get(table.name)
-        # An earlier replay may have committed and ended before its sync. Runs have synced all commits up to the version
-        # in the record.
+        # An earlier replay may have committed and ended before its sync. Runs have synced all commits up to the version in the record.
         on_disk = min(known.version, before) if known is not None else -1
         try:
             sync_commits(table.path, on_disk, table.snapshot.version)
@@ -103,8 +107,8 @@ class ReplayedTable:
             raise TableError(table.name, why) from error
 
     def _key_of_history(self, table: DeltaTable) -> tuple[str, ...]:
-        """Returns the key by which the history identifies rows. Returns an empty key if there is no history, or if it does not exist yet. A
-        history that is created later begins with the table's rows. Raises TableError if the history lacks changes.
+        """Returns the key by which the history identifies rows. Returns () if there is no history, or if it does not exist yet: a history
+        that is created later begins with the table's rows. Raises TableError if the history lacks changes.
         """
         owner, path = self.owner, self.target.history
         app_id = side_app_id_of(owner.destination, owner.ledger_id, KIND, owner.table)
@@ -131,8 +135,8 @@ class ReplayedTable:
 
 
 def put_back(table: ReplayedTable, column: str, values: RowValues) -> frozenset[int]:
-    """Sets `column` to the values, whose type is the column's. Returns the numbers of the values whose rows were found.
-    Raises TableError.
+    """Sets `column` to the values, whose type is that of the column. Returns the numbers of the values whose rows were found. Raises
+    TableError if the table or its history cannot be written.
     """
     session, target = table.session, sql_text.delta_path(table.target.path)
     _view(session, values)
@@ -159,7 +163,7 @@ def _named(values: RowValues) -> list[str]:
 
 
 def _meets(session: LakeSession, target: str, column: str, values: RowValues) -> str:
-    """Returns the condition under which a value `s` may belong to a row `t` of the table."""
+    """Returns the condition under which a value `s` may belong to the row `t` of the table."""
     (detail,) = session.spark.sql(f"DESCRIBE DETAIL {target}").collect()
     since = int(detail["properties"].get(RENAMED_AT, -1))
     met = [f"t.{sql_text.identifier(ORDER_KEY)} = s.{KEY_COLUMN}", f"s.{KEY_COLUMN} > {since}L"]
@@ -176,9 +180,10 @@ def _meets(session: LakeSession, target: str, column: str, values: RowValues) ->
 
 
 def _chosen(target: str, on: str, values: RowValues) -> str:
-    """Returns the SELECT of the values that can be assigned without ambiguity. Values for rows with the same order key and the same named
-    columns are one group. A group must have as many values as matching rows, and several values must be equal. The first value of a group
-    has OCCURRENCE 1.
+    """Returns the SELECT of the values that belong to certain rows.
+
+    Values with the same order key and the same named columns form a group. A group is selected if it has as many values as there are
+    matching rows, and if all of its values are equal. The first value of a group has OCCURRENCE 1.
     """
     alike = f"PARTITION BY {', '.join([KEY_COLUMN, *_named(values)])}"
     ends = (f"{end}({VALUE_COLUMN}) OVER ({alike})" for end in ("min", "max"))

@@ -1,2 +1,3 @@
-"""Folds changes of chosen keys into one image per key, for backfills and repairs. A backfill chooses the keys that changed in an interval;
-a repair chooses the keys that it has read."""
+"""Folds changes into one image per key, for backfills and repairs. A backfill folds the keys that changed in an interval. A repair folds
+the keys that it has read from the source.
+"""

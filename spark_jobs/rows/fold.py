@@ -1,13 +1,13 @@
-"""Folds changes of chosen keys: returns one image per key, with the row that the key has at the lake's position.
+"""Folds changes of chosen keys: writes one image per key, with the row that the key has at the lake's position in the stream (`up_to`).
 
-The lake has a table as of a position of the stream, `up_to`. A backfill chooses the keys that changed in an interval. A repair chooses keys
-by value, and has read their rows from the source between two positions, low and high, both before `up_to`.
+A backfill chooses the keys that changed in an interval. A repair chooses keys by value. It has read their rows from the source between two
+positions, low and high, which are both before `up_to`.
 
-If a chosen key changed in the part of the stream that was read, its last change up to `up_to` determines the row. The row that was read
-from the source is then older than this change, or it already shows the change. If the key did not change, the row read from the source is
-correct. A key without a row and without changes has no row. So a row that was deleted meanwhile remains deleted, although the lake has no
-record of the deletion. So a repair or a backfill never merges a change that the stream's merges have not merged. It removes a row only if
-neither source nor stream has it.
+If a chosen key changed in the part of the stream that was read, its last change up to `up_to` gives the row: the row that was read from
+the source is older than this change, or already includes it. If the key did not change, the row from the source is correct. A key without
+a row and without changes has no row. So a row that was deleted meanwhile stays deleted, although the lake has no record of the deletion. A
+repair or a backfill never merges a change that the merges of the stream have not merged, and it removes a row only if neither the source
+nor the stream has it.
 
 Only keys are loaded into memory. Rows are copied from file to file in batches.
 """
@@ -39,11 +39,13 @@ OURS = pa.schema(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Read:
-    """The rows of a table that a repair read from the source. `files`: Parquet files that have only the table's columns. `keys`: column →
-    values of the requested keys.
+    """The rows of a table that a repair read from the source.
 
-    `had`, `doubled`: for each requested key, whether the source had a row when the key was found to differ, and whether the lake has
-    several rows. `read_at_us`: in µs since 1970.
+    - `files` are Parquet files that have only the table's columns.
+    - `keys` has the values of the requested keys, by key column.
+    - `had` tells for each requested key whether the source had a row when the key was found to differ.
+    - `doubled` tells for each requested key whether the lake has several rows.
+    - `read_at_us` is the time of reading, in µs since 1970.
     """
 
     key: tuple[str, ...]
@@ -57,12 +59,12 @@ class Read:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decided:
-    """The result of the fold: masks over three lists, which mark the elements that determine the row of their key. `none`: requested keys
-    that have no row. `rows`: rows that were read. `images`: images of the stream.
+    """Masks that mark what gives each key its row: `none` marks requested keys that have no row, `rows` marks rows that were read from the
+    source, and `images` marks images of the stream.
 
-    `lost`: requested keys that had a row, but for which neither a row nor a change was read. There are two causes. They were deleted
-    between the comparison and the low position, and the lake learns this from the stream. Or the source does not find them by the text of
-    their key.
+    `lost` marks requested keys that had a row during the comparison, but for which neither a row nor a change was read. Either the row was
+    deleted between the comparison and the low position, and the lake learns this from the stream; or the source does not find the row by
+    the text of its key.
     """
 
     none: Mask
@@ -74,10 +76,15 @@ class Decided:
 def decide(
     keys: Sequence[Any], had: Sequence[bool], read: Sequence[Any], images: Sequence[Any], *, seen: Mask, chosen: Mask
 ) -> Decided:
-    """Chooses the element that determines each key's row. `keys`, `read`, `images`: the keys of each list, as one array per key column;
-    NULL counts as a value. `seen`: images that the lake's position includes. `chosen`: images among them that choose their key.
+    """Chooses what gives each key its row.
 
-    Chooses exactly one element for each key that was requested, read, or chosen by an image, except for lost keys, and none for other keys.
+    - `keys`, `read` and `images` are the keys of the requested rows, of the rows that were read, and of the images, each as one array per
+      key column. NULL is a value like others.
+    - `seen` marks the images up to the lake's position.
+    - `chosen` marks those of them whose keys are chosen because of the image.
+
+    Chooses exactly one element for each key that was requested, read, or chosen by an image, except for lost keys. Chooses none for other
+    keys.
     """
     sizes = [len(part[0]) for part in (keys, read, images)]
     joined = [pa.chunked_array([*parts]) for parts in zip(keys, read, images, strict=True)]
@@ -102,8 +109,8 @@ def decide(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fold:
-    """The result of a fold. `segment`: one image per key; None if there is nothing to merge. `lost`: a mask of the requested keys that
-    remain unchanged (see `Decided.lost`).
+    """The result of a fold: a segment with one image per key, or None if there is nothing to merge. `lost` marks the requested keys that
+    stay unchanged (see `Decided.lost`).
     """
 
     segment: ChangesSegment | None
@@ -121,11 +128,11 @@ def folded(
 ) -> Fold:
     """Writes one image per chosen key to a file at `path`, and returns the file as a segment.
 
-    `segments`: the stream's changes, in order, at least up to the order key `up_to`. `changed_in`: chooses the keys that changed in these
-    intervals (after, up to) of order keys, which are ascending.
+    `segments` are the stream's changes in order, at least up to the order key `up_to`. Without `read`, the keys are chosen that changed in
+    the ascending intervals `changed_in`, whose order keys are above the first and up to the second, and each image keeps its order key.
+    With `read`, the keys of `read` are chosen, and all images get the order key `up_to`, at which they are valid.
 
-    `read`: chooses its keys, and contains their rows. All images then get the order key `up_to`, at which they are valid; without `read`,
-    each image retains its own. Raises TableError if the columns differ, or if all keys are lost.
+    Raises TableError if the columns differ, or if all keys are lost.
     """
     schema = _schema(name, segments, read)
     images = _keys([each.file for each in segments], (*(read or segments[0]).key, ORDER_KEY), schema)
@@ -156,8 +163,8 @@ def folded(
 
 
 def _schema(name: str, segments: Sequence[ChangesSegment], read: Read | None) -> pa.Schema:
-    """Returns the schema of the file to write. Raises TableError if columns differ among the segments, or between them and the rows that
-    were read.
+    """Returns the schema of the file to write. Raises TableError if the columns of the segments differ from each other, or from those of
+    the rows that were read.
     """
     if read is not None:
         if any(each.partial or _shape(each) != _shape(read) for each in segments):
@@ -176,7 +183,9 @@ def _schema(name: str, segments: Sequence[ChangesSegment], read: Read | None) ->
 
 
 def cleared(read: Read, lost: Mask, path: Path, up_to: int) -> ChangesSegment | None:
-    """Returns a segment that deletes the keys for which the lake has several rows, except lost keys; None if there are no such keys."""
+    """Returns a segment that deletes all rows of those keys for which the lake has several rows, except lost keys. Returns None if there
+    are no such keys.
+    """
     doubled = np.asarray(read.doubled, np.bool_) & ~lost
     if not doubled.any():
         return None
@@ -196,7 +205,7 @@ def _shape(of: Read | ChangesSegment) -> object:
 
 
 def _within(numbers: Numbers, intervals: Sequence[tuple[int, int]]) -> Mask:
-    """Returns a mask of the numbers that are in one of the intervals (after, up to), which are ascending."""
+    """Returns a mask of the numbers that are above the first and up to the second bound of an interval. The intervals are ascending."""
     bounds = np.array(intervals, np.int64).reshape(-1, 2)
     at = np.searchsorted(bounds[:, 0], numbers, "left") - 1
     found = at >= 0
@@ -221,7 +230,7 @@ def _keys(files: Sequence[Path], names: Sequence[str], schema: pa.Schema) -> lis
 
 
 class _Writing:
-    """Writes images to a Parquet file. `order_key`: the order key that all images get; None: each image retains its own."""
+    """Writes images to a Parquet file. All images get the order key `order_key`. If it is None, each image keeps its own."""
 
     def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema, order_key: int | None) -> None:
         self._writer, self._schema, self._order_key, self._row = writer, schema, order_key, 0
@@ -297,7 +306,9 @@ def _segment(of: Read | ChangesSegment, path: Path, *, again: bool) -> ChangesSe
 
 
 def bounds_of(column: Any) -> tuple[Any, Any]:
-    """Returns minimum and maximum of a key column as the manifest stores them; (None, None) for types other than integers and strings."""
+    """Returns the lowest and the highest value of a key column in the form of the manifest. Returns (None, None) for types other than
+    integers and strings.
+    """
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or (pa.types.is_decimal(kind) and kind.scale == 0)):
         return None, None

@@ -1,4 +1,4 @@
-"""Finds the newest repair of a table in its Delta log, for the equality check to show it."""
+"""Finds the newest repair of a table in its Delta log. The equality check shows it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deltalake.exceptions import DeltaError
 from sluice.spark_jobs.staged_batch import REPAIR_KIND
 from sluice.spark_jobs.tables.commit_record import CommittedInterval, read_commit
 
-COMMITS_MAX = 200  # How many commits are searched. An older repair is not shown.
+COMMITS_MAX = 200  # This many commits are searched. An older repair is not shown.
 
 
 def last_repair(path: str, storage_options: Mapping[str, str] | None = None) -> CommittedInterval | None:

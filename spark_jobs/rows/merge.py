@@ -1,8 +1,10 @@
-"""Merges a backfill or a repair, table after table: one commit per table, with one image per chosen key. It uses the same code and guards
-as merges of the stream. Called by a run.
+"""Merges a backfill or a repair, table after table, with one commit per table and one image per chosen key. Uses the same code and guards
+as merges of the stream. A Dagster run calls this module.
 
-The caller holds the run lock, so no table changes meanwhile. Repeating all or a part of it changes no correct row. If one table fails, the
-others are still merged. A MERGE cannot distinguish two rows of one key, so such rows are deleted before, in a separate commit."""
+The caller holds the run lock, so no table changes meanwhile. Repeating the operation, or a part of it, changes no correct row. If one
+table fails, the others are still merged. A MERGE cannot distinguish two rows of one key, so such rows are deleted first, in a separate
+commit.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,16 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedInterval:
-    """The interval of the stream that a backfill or repair has read. `folders`: consecutive staged batches. `backfill`: its id and times,
-    which the commits store.
+    """The interval of the stream that a backfill or repair has read.
 
-    `changed_in`: the intervals (after, up to) of order keys whose changes were requested, ascending.
-
-    `lake_at`: the order key up to which at least every table is merged. `read_to`: the order key up to which the stream was read.
-    `ledger_id`: the destination's present ledger. `start`, `end`: positions, as in a manifest.
+    - `backfill` has its id and times, which the commits store.
+    - `ledger_id` is the destination's present ledger.
+    - `folders` are consecutive staged batches.
+    - `changed_in` are ascending intervals of order keys, above the first and up to the second bound. Changes of these intervals were
+      requested.
+    - `lake_at` is the order key up to which every table is merged. Some tables may be further.
+    - `read_to` is the order key up to which the stream was read.
+    - `start` and `end` are positions in the form of a manifest.
     """
 
     backfill: Backfill
@@ -49,7 +54,7 @@ class StagedInterval:
     end: Mapping[str, object]
 
     def batch(self, table: StagedTable, which: str = "") -> StagedBatch:
-        """Returns a batch that contains only this table. `which`: a suffix that distinguishes several batches of one table."""
+        """Returns a batch with this table only. The suffix `which` distinguishes several batches of one table."""
         return StagedBatch(
             directory=self.folders[0],
             destination=self.destination,
@@ -65,8 +70,8 @@ class StagedInterval:
     def mending(
         self, session: LakeSession, table: StagedTable, target: TableTarget, up_to: int, context: MergeContext
     ) -> HistoryFix:
-        """Returns the update of the table's history that follows the merge. `table`: has one segment. `up_to`: the order key up to which
-        the table is merged.
+        """Returns the object that updates the table's history after the merge. `table` has one segment. The table is merged up to the
+        order key `up_to`.
         """
         (segment,) = table.changes
         batch = self.batch(table)
@@ -84,9 +89,10 @@ class StagedInterval:
         )
 
     def changes(self, staged: Iterable[StagedBatch], name: str, up_to: int) -> list[ChangesSegment]:
-        """Returns a table's segments of changes in order. `up_to`: the order key up to which the table is merged.
+        """Returns a table's segments of changes in order. The table is merged up to the order key `up_to`.
 
-        Raises TableError if the lake is at a later position than was read, or if a DDL statement changed the table in the interval.
+        Raises TableError if the lake is at a later position than the end of what was read, or if a DDL statement changed the table in the
+        interval.
         """
         act = self.backfill.kind
         if up_to > self.read_to:
@@ -101,7 +107,7 @@ class StagedInterval:
 
 
 def staged_table(name: str, segment: ChangesSegment) -> StagedTable:
-    """Returns a staged table with one segment. `name`: "database.table"."""
+    """Returns the staged table "database.table" (`name`) with one segment."""
     database, _, short = name.partition(".")
     return StagedTable(database=database, table=short, segments=(segment,))
 
@@ -115,7 +121,9 @@ def position_of(interval: StagedInterval, name: str, target: TableTarget, storag
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergedRows:
-    """What to merge into one table. `read`: the keys of a repair, with their rows; None: merge the keys that changed in the interval."""
+    """What to merge into one table. `read` has the keys and rows of a repair. If it is None, the keys that changed in the interval are
+    merged.
+    """
 
     target: TableTarget
     read: Read | None = None
@@ -130,13 +138,14 @@ def merge_rows(
     on_table_done: Callable[[TableReport, int], None],
     on_left: Callable[[str, int], None] = lambda _name, _keys: None,
 ) -> list[TableReport]:
-    """Merges the tables one after the other. Returns their reports; a table without changes has none. `context.fence`: the fence of the
-    run, which holds the run lock.
+    """Merges the tables one after the other. Returns the reports of the tables that had something to merge. `context.fence` is the fence
+    of the run, which holds the run lock.
 
-    `on_table_done`: called with a table's report and the order key up to which the table is merged. `on_left`: called before that with the
-    number of the table's keys that remain unchanged, because their rows were found neither in the source nor in the stream.
+    After each table, calls `on_table_done` with its report and the order key up to which the table is merged. If keys of a table stay
+    unchanged because their rows were found neither in the source nor in the stream, first calls `on_left` with their number.
 
-    Raises SparkUnavailableError, or MergeError if a table could not be merged, after the other tables have finished.
+    Raises SparkUnavailableError if the connection to Spark is lost. If a table could not be merged, raises MergeError after the other
+    tables have finished.
     """
     staged = [read_staged_batch(folder) for folder in interval.folders]
     paths = {name: interval.folders[0].parent / f"folded-{number}.parquet" for number, name in enumerate(tables)}
@@ -173,7 +182,7 @@ class _OneTable:
     def merge(
         self, name: str, target: TableTarget, segment: ChangesSegment, away: ChangesSegment | None, up_to: int
     ) -> TableReport:
-        """Deletes the rows in `away`, merges one table's segment, and updates the table's history. Raises TableError, or any exception of
+        """Deletes the rows in `away`, merges one table's segment, and updates the table's history. Raises TableError, or an exception of
         Spark.
         """
         table = staged_table(name, segment)
@@ -196,9 +205,11 @@ class _OneTable:
 
 
 def _each_table(names: Iterable[str], merge: Callable[[str], TableReport | None], act: str) -> list[TableReport]:
-    """Merges each table. Returns the reports of tables that had something to merge. `act`: backfill or repair, for messages.
+    """Merges each table. Returns the reports of the tables that had something to merge. `act` is the word for messages, backfill or
+    repair.
 
-    Raises SparkUnavailableError, or MergeError if a table could not be merged, after the other tables have finished.
+    Raises SparkUnavailableError if the connection to Spark is lost. If a table could not be merged, raises MergeError after the other
+    tables have finished.
     """
     reports: list[TableReport] = []
     errors: list[TableError] = []

@@ -1,1 +1,1 @@
-"""Writes change logs and histories of source tables, from the same staged batches as their current-state tables."""
+"""Writes the change logs and histories of source tables, from the same staged batches as the current-state tables."""

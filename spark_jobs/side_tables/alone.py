@@ -1,7 +1,8 @@
-"""Handles tables without a current-state table. The lake then has only their change log or history, which gets the checks that a
-current-state table would get.
+"""Handles tables that have a change log or history in the lake, but no current-state table. Their change log or history gets the checks
+that the current-state table would get.
 
-`write` calls the checks before it writes such a table, and `run_batch` reports the result."""
+`write` calls the checks before it writes such a table. `run_batch` reports the result.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +23,16 @@ REASON = "conf/ has current_state: false for the table"
 
 
 def kinds_of(target: TableTarget) -> list[tuple[str, str]]:
-    """Returns (kind, path) of the table's history and change log, as far as conf/ has them. The history comes first, because it has more of
-    the table.
+    """Returns the kind and path of the table's history and change log, for those that conf/ has. The history comes first, because it has
+    more information about the table.
     """
     every = ((history.KIND, target.history), (change_log.KIND, target.change_log))
     return [(kind, path) for kind, path in every if path]
 
 
 def refuse_unless_left(writer: LakeWriter, record: TableRecord | None, table: SideTable) -> None:
-    """Raises TableError, with a table state, if the table is missing, or was replaced or changed since the last run. Without a
-    current-state table, lost rows could not be restored.
+    """Raises TableError, with a table state, if the change log or history is missing, or was replaced or changed by another program since
+    the last run. Without a current-state table, lost rows could not be restored.
     """
     refuse_unless_ours(writer, record, _found(writer, record, table))
 
@@ -45,14 +46,16 @@ def _found(writer: LakeWriter, record: TableRecord | None, table: SideTable) -> 
         path=table.path,
         table_id=str(table.log.metadata().id),
         version=table.version,
-        owner=writer.owner.to_text(),  # `SideTable.open` has already refused other owners.
+        owner=writer.owner.to_text(),  # `SideTable.open` has already refused every other owner.
         applied_epoch=epoch_of(table.applied) if table.applied >= 0 else -1,
         commits=table.log.history(later) if later > 0 else (),
     )
 
 
 def refuse_other_name(name: str, segment: SchemaSegment) -> None:
-    """Raises TableError for a renamed table. It would have to take over rows, which only a current-state table has."""
+    """Raises TableError for a renamed table. The table would have to take over the rows of its old name, and only a current-state table
+    has these.
+    """
     why = (
         f"the table was {segment.renamed_from} before, and without a current-state table the rows from before "
         "the rename are unknown; read the rows with `sluice snapshot start`"
@@ -61,8 +64,8 @@ def refuse_other_name(name: str, segment: SchemaSegment) -> None:
 
 
 def report(staged: StagedTable, target: TableTarget, before: int, after: SideTable, began: float) -> TableReport:
-    """Returns the report for a table without a current-state table. `before`: the version of `after` before the batch. `began`: on the
-    monotonic clock.
+    """Returns the report of a table without a current-state table. Its version before the batch was `before`. `began` is a value of
+    `time.monotonic`.
     """
     buffered = report_of_buffered(staged, target.kept, staged.rows, round((time.monotonic() - began) * 1000))
     return dataclasses.replace(

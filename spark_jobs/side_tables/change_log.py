@@ -1,8 +1,9 @@
-"""Appends a table's part of a batch to its change log, exactly once: one row per change, with the row before and after the change. Called
-by `write`.
+"""Appends a table's part of a batch to its change log, exactly once: one row per change, with the row before and after the change. `write`
+calls this module.
 
-deltalake appends the rows without Spark. It writes them while they are read, so only a part is in memory. Each segment is one commit with a
-transaction under the log's own app id. Changes that the log already has are left out."""
+deltalake appends the rows without Spark, and writes them while they are read, so only a part of them is in memory. Each segment is one
+commit with a transaction under the log's own app id. Changes that the log already has are left out.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from sluice.spark_jobs.staged_batch import last_order_key
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
 KIND = "log"
-# Operations of rows that describe changes that are not in the log. Each operation has its own app id.
+# Operations of rows that stand for changes which the log does not have one by one. Each operation has its own app id.
 READ, GAP = "read", "gap"
 PROPERTIES = {"delta.appendOnly": "true"}
 BATCH_ROWS = 1 << 15
@@ -35,7 +36,7 @@ FOREIGN_KEY = "foreign key"
 
 
 def append_segment(table: SideTable, segment: Segment, user_metadata: str) -> bool:
-    """Appends a segment. Returns whether it appended anything; False if the log already has the segment. Raises TableError."""
+    """Appends a segment. Returns False if the log already has the segment. Raises TableError if deltalake cannot write."""
     order_key = last_order_key(segment)
     if table.applied >= order_key:
         return False
@@ -52,8 +53,8 @@ def append_segment(table: SideTable, segment: Segment, user_metadata: str) -> bo
 def append_event(
     table: SideTable, operation: str, position: tuple[int, int], record: Mapping[str, Any], user_metadata: str
 ) -> bool:
-    """Appends a row for an event that is in no segment. Appends it only once per position (order key, commit time in µs). `table`: opened
-    with a separate app id.
+    """Appends a row about an event that is in no segment, once per `position` (order key, and commit time in µs). `table` is opened with a
+    separate app id.
     """
     rows = event_row(_without_images(), operation, *position, json.dumps(record))
     return _append(table, rows.schema, rows.to_batches, position[0], user_metadata)
@@ -69,10 +70,11 @@ def append_read(
     details: Mapping[str, Any],
     user_metadata: str,
 ) -> bool:
-    """Appends the rows that a snapshot read, and one row about the snapshot, in one commit, for a table without a current-state table.
-    Returns False and changes nothing if the app id of `table` already has a commit.
+    """Appends the rows that a snapshot read, and one row about the snapshot, in one commit. It is for a table without a current-state
+    table. Returns False and changes nothing if the app id of `table` already has a commit.
 
-    `since`: the order key up to which the rows contain all changes. `position`: as in `append_event`.
+    The rows include all changes up to the order key `since`. `position` is the order key and the commit time (µs) of the row about the
+    snapshot.
     """
     if table.applied >= 0:
         return False
@@ -95,7 +97,7 @@ def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: st
     own = LogRows(names=columns.names, types=types)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        # Read before deltalake consumes the batches, because `applied` cannot be read meanwhile.
+        # `applied` is read here, because it cannot be read while deltalake consumes the batches.
         fresh = dataclasses.replace(own, after=table.applied)
         logged = fresh.rows(_batches(segment.file.parent / segment.log)) if segment.log else ()
         carried = dataclasses.replace(fresh, origin=FOREIGN_KEY)
@@ -106,7 +108,7 @@ def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: st
 
 
 def _append(table: SideTable, schema: pa.Schema, batches: Any, order_key: int, user_metadata: str) -> bool:
-    """Appends the batches. `batches`: returns them; called again if the commit must be repeated."""
+    """Appends the batches that `batches` returns. Calls `batches` again if the commit must be repeated."""
     if table.log is None:
         comment = (
             f"Every change of {table.name}: one row per change, with the row before and after the change. Sluice "
@@ -129,7 +131,7 @@ def _append(table: SideTable, schema: pa.Schema, batches: Any, order_key: int, u
 
 
 def _some(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields the batches. If there are none, yields one without rows, because the commit also stores the log's position."""
+    """Yields the batches. If there are none, yields one without rows, because even an empty commit stores the log's position."""
     count = 0
     for batch in batches:
         count += 1
@@ -139,12 +141,12 @@ def _some(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.R
 
 
 def _without_images() -> pa.Schema:
-    """Returns the schema of rows about the whole table. The image columns are added with the first change."""
+    """Returns the schema of rows about the whole table. They have no row images: these columns are added with the first change."""
     return pa.schema([field for field in log_schema([]) if field.name not in {"before", "after"}])
 
 
 def _images_of(table: SideTable) -> Mapping[str, str]:
-    """Returns field of the log's row images → Spark's name of its type."""
+    """Returns the Spark type of each field in the log's row images."""
     fields = [] if table.log is None else table.log.schema().fields
     return {
         name: kind for field in fields if field.name == "after" for name, kind in types_of(field.type.fields).items()
@@ -157,13 +159,13 @@ def _batches(path: Any) -> Iterator[pa.RecordBatch]:
 
 
 def _derived(path: Path) -> Iterator[pa.RecordBatch]:
-    """Yields the images in a file that foreign keys caused."""
+    """Yields those images of a file that foreign keys caused."""
     for batch in _batches(path):
         yield batch.filter(batch[DERIVED])
 
 
 def _described(segment: SchemaSegment) -> str:
-    """Returns the table's columns after a schema change, with the alterations, as JSON."""
+    """Returns the table's columns after a schema change, and the alterations, as JSON."""
     record: dict[str, Any] = {
         "key": segment.key,
         "columns": [dataclasses.asdict(column) for column in segment.columns],

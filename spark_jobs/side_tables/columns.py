@@ -1,8 +1,8 @@
-"""Maps the source's columns to columns of a change log or history. Pure functions; used by `change_log` and `history`.
+"""Maps the source's columns to columns of a change log or history. Pure functions. `change_log` and `history` use them.
 
-Existing columns never change. A column that the source dropped remains and is NULL in later rows. A column whose type changed continues in
-a new column `<name>__<type>`. So neither table is rewritten for a schema change. The open rows of a history copy their values into the new
-column. The key of an open row must be found there, and queries of current rows use the new column.
+Existing columns never change, so neither table is rewritten for a schema change. A column that the source dropped stays, and is NULL in
+later rows. A column whose type changed continues in a new column `<name>__<type>`. In a history, the open rows copy their values into the
+new column, because merges look for the key of an open row there, and queries of current rows use it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ UNPLAIN = re.compile(r"[ ,;{}()\n\t=\"`]")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MappedColumns:
-    """How the source's columns map to a table's. `names`: column of the source → column of the table, in the source's order. `added`:
-    columns that must be added to the table.
+    """How the source's columns map to a table's columns. `names` has the table's column for each column of the source, in the source's
+    order. `added` are the columns that must be added to the table.
     """
 
     names: Mapping[str, str]
@@ -34,8 +34,8 @@ class MappedColumns:
 def placed(
     name: str, columns: Sequence[LakeColumn], there: Mapping[str, str], taken: Sequence[str] = ()
 ) -> MappedColumns:
-    """Maps the source's columns to columns of the table. `name`: "database.table". `there`: columns of the table → Spark's names of their
-    types. `taken`: names of Sluice's own columns.
+    """Maps the columns of the source table `name` ("database.table") to columns of the change log or history. `there` has the existing
+    columns with Spark's names of their types. `taken` are the names of Sluice's own columns.
 
     Raises TableError if a column of the source has the name of one of Sluice's columns, or a name that Delta refuses.
     """
@@ -65,11 +65,10 @@ def placed(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TakenOver:
-    """A column of a history whose values in open rows come from other columns: `origins`, (name, type). `renamed`: these values replace the
-    column's own values; otherwise they replace only NULL.
+    """A column of a history whose values in open rows come from other columns: `origins`, pairs of name and type.
 
-    `required`: the values must be copied, because a DDL statement requires it or the column is new. Otherwise it is only checked whether
-    values are missing.
+    If `renamed`, these values replace the column's own values. Otherwise they replace only NULL. If `required`, the values must be copied,
+    because a DDL statement requires it or the column is new. Otherwise the caller first checks whether values are missing.
     """
 
     column: str
@@ -79,7 +78,7 @@ class TakenOver:
     required: bool
 
     def value(self, quote: Callable[[str], str]) -> str:
-        """Returns the expression of the column's new value, for Spark and deltalake; empty if no value of the other columns can be
+        """Returns the expression of the column's new value, for Spark and deltalake. Returns "" if the values of no origin can be
         converted.
         """
         sources = [_as_type(quote(name), kind, self.type) for name, kind in self.origins if _casts(kind, self.type)]
@@ -94,8 +93,8 @@ def taken_over(
     there: Mapping[str, str],
     alterations: Sequence[Alteration] = (),
 ) -> tuple[TakenOver, ...]:
-    """Returns the columns of a history that take values from other columns. `there`: the history's columns before `mapped.added` were
-    added, as in `placed`.
+    """Returns the columns of a history that take values from other columns. `there` has the history's columns and types before
+    `mapped.added` were added.
     """
     renames = {each.new_name.lower(): each.column for each in alterations if each.kind is AlterationKind.RENAME}
     begin = {each.column.lower() for each in alterations if each.kind is AlterationKind.ADD}
@@ -119,8 +118,8 @@ def taken_over(
 
 
 def _variants(name: str, there: Mapping[str, str], wanted: str) -> tuple[tuple[str, str], ...]:
-    """Returns the columns of the history that have contained a column of the source at any time. If one of them has the type `wanted`,
-    returns only this one.
+    """Returns all columns of the history that have ever stored this column of the source. If one of them has the type `wanted`, returns
+    only that one.
     """
     known = [
         (ours, kind) for ours, kind in there.items() if ours.lower() in {name.lower(), typed_name(name, kind).lower()}
@@ -129,17 +128,17 @@ def _variants(name: str, there: Mapping[str, str], wanted: str) -> tuple[tuple[s
 
 
 def typed_name(name: str, kind: str) -> str:
-    """Returns the name of the new column for a column whose type has changed."""
+    """Returns the name of the column in which a column of the source continues after its type has changed."""
     return f"{name}__{re.sub(r'[^a-z0-9]+', '_', kind).strip('_')}"
 
 
 def _casts(kind: str, wanted: str) -> bool:
-    """Returns whether each value of one type either is the same value in the other type or cannot be represented in it."""
+    """Returns whether conversion to the type `wanted` is exact: each value either stays the same, or cannot be represented in that type."""
     return kind == wanted or (kind, wanted) == ("float", "double") or 0 <= _scale(kind) <= _scale(wanted)
 
 
 def _scale(kind: str) -> int:
-    """Returns the number of decimal places of an exact numeric type; -1 for other types."""
+    """Returns the number of decimal places of an exact numeric type, or -1 for other types."""
     found = DECIMAL.fullmatch(kind)
     return 0 if kind in WHOLE else int(found[1]) if found else -1
 

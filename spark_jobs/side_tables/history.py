@@ -1,7 +1,8 @@
-"""Applies changes to a history table: each commit opens new versions of rows and closes earlier ones. Called by `write` and `publish`.
+"""Applies changes to a history: each commit opens new versions of rows and closes earlier ones. `write` and `publish` call this module.
 
 deltalake makes small merges in this process. Spark makes larger ones with a MERGE, from a file or a view with the same rows. Both use the
-same SQL for conditions and values."""
+same SQL for conditions and values.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +47,10 @@ from sluice.spark_jobs.tables.exact_bounds import writer_properties
 from sluice.spark_jobs.targets.ways import BYTES_MAX, FEATURES, ROWS_MAX
 
 KIND = "history"
-# The other kinds of commits in a history. Each kind has its own app id.
+# Kinds of commits in a history that do not come from a segment. Each kind has its own app id.
 READ, COLUMNS, RENAMED = "read", "columns", "renamed"
 VIEW = "sluice_history"
-KEY_PROPERTY = "sluice.key"  # A table property: the source's key columns, by which versions are closed.
+KEY_PROPERTY = "sluice.key"  # A table property that stores the source's key columns. Merges close versions by this key.
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
 OUT = "or remove `history` of the table from conf/"
 KEYLESS = (
@@ -64,7 +65,9 @@ PARTIAL = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Commit:
-    """The parameters of a commit to a history. `table`: has the app id of the commit. `reads`: see `history_sql.condition`."""
+    """What a commit to a history needs. `table` has the app id of the commit. If `reads`, the rows come from a comparison with the
+    current-state table (see `history_sql.condition`).
+    """
 
     table: SideTable
     order_key: int
@@ -74,8 +77,8 @@ class Commit:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class History:
-    """The history of one table. `session`: the Spark session for large merges; None: deltalake merges everything. `by_spark`: Spark merges
-    everything. `folder`: a folder for files that Spark reads.
+    """The history of one table. Spark makes large merges in `session`, or all merges if `by_spark`. If `session` is None, deltalake makes
+    all merges. `folder` is for files that Spark reads.
     """
 
     table: SideTable
@@ -84,7 +87,9 @@ class History:
     by_spark: bool = False
 
     def apply(self, segment: Segment, user_metadata: str) -> bool:
-        """Applies a segment. Returns whether anything was applied; False if the history already has the segment. Raises TableError."""
+        """Applies a segment. Returns whether anything changed. Returns False if the history already has the segment. Raises TableError if
+        the segment cannot be applied.
+        """
         order_key = last_order_key(segment)
         if self.table.applied >= order_key:
             return False
@@ -106,11 +111,12 @@ class History:
         *,
         at_position: bool = False,
     ) -> bool:
-        """Makes the open versions equal to a version of the current-state table. The rows count as read, not as changed. Returns whether
-        anything differed.
+        """Makes the open versions equal to the rows of a version of the current-state table. The new versions are marked as read, not as
+        changed. Returns whether anything differed.
 
-        `position`: order key and commit time (µs) up to which this version of the current-state table has its changes. `at_position`: see
-        `HistoryDifference`. Raises TableError, also if only Spark can read the current-state table and there is no session.
+        `position` is the order key and the commit time (µs) up to which this version of the current-state table has its changes.
+        `HistoryDifference` describes `at_position`. Raises TableError if the history cannot be written, or if only Spark can read the
+        current-state table and there is no session.
         """
         at = current_state.at(version)
         differed = self._take(at, key, position, user_metadata, at_position=at_position)
@@ -167,8 +173,8 @@ class History:
         position: tuple[int, int],
         user_metadata: str,
     ) -> bool:
-        """Makes the open versions equal to the rows of a snapshot, for a table without a current-state table. `selection`: Spark's SELECT
-        of the rows with Sluice's columns. `read`: the other columns, and the schema of their files.
+        """Makes the open versions equal to the rows of a snapshot, for a table without a current-state table. `selection` is Spark's SELECT
+        of the rows with Sluice's columns. `read` has the source's columns, and the schema of the snapshot's files.
         """
         names = self._give(read[0], key, read[1], (position[0], user_metadata))
         left = self._left(names)
@@ -187,8 +193,8 @@ class History:
         return Commit(table=self.table, order_key=order_key, user_metadata=user_metadata)
 
     def _aside(self, order_key: int, user_metadata: str) -> Commit:
-        """Returns the parameters of a commit that has no changes of the stream. If the table already has the order key, the commit gets
-        another app id, and the next order key that is free for that id.
+        """Returns what a commit without changes of the stream needs. If the table already has the order key, the commit gets another app
+        id, and the next free order key of that app id.
         """
         if order_key > self.table.applied:
             return self._commit(order_key, user_metadata)
@@ -220,8 +226,8 @@ class History:
         return self._close(segment.commit_time_us, IS_CURRENT, self._commit(segment.order_key, user_metadata))
 
     def leave(self, order_key: int, commit_time_us: int, user_metadata: str) -> bool:
-        """Closes the open versions, because the table was renamed at this position. Versions that a new table of the same name opened since
-        then remain open.
+        """Closes the open versions, because the table was renamed at this position. Leaves versions open that a new table of the same name
+        has opened since.
         """
         if self.table.log is None:
             return False
@@ -234,7 +240,7 @@ class History:
         return self._update(closing, predicate, commit)
 
     def _update(self, values: Mapping[str, str], predicate: str, commit: Commit) -> bool:
-        """Sets columns in the rows that match the predicate. `values`: column → new value, with names quoted for deltalake."""
+        """Sets columns in the rows that match the predicate. `values` has the new value of each column, with names quoted for deltalake."""
         if not self._is_small(row_count(self.table)):
             pairs = ", ".join(f"{_quoted(name)} = {value}" for name, value in values.items()).replace('"', "`")
             statement = f"UPDATE {sql_text.delta_path(self.table.path)} SET {pairs} WHERE {predicate}"
@@ -255,7 +261,7 @@ class History:
         return done
 
     def _evolve(self, segment: SchemaSegment, user_metadata: str) -> bool:
-        """Adds new columns. Rows that get a value from the DDL statement are closed, and opened again with that value."""
+        """Adds new columns. If the DDL statement gives rows a value, closes these rows and opens them again with the value."""
         if self.table.log is None:
             return False
         columns = self._widen(segment.columns, segment.key, (segment.order_key, user_metadata), segment.alterations)
@@ -291,8 +297,8 @@ class History:
     def _give(
         self, columns: Sequence[LakeColumn], key: Sequence[str], types: pa.Schema, at: tuple[int, str]
     ) -> Mapping[str, str]:
-        """Creates the history, or adds columns that it lacks. Returns column of the source → column of the history. `at`: order key and
-        record of the next commit.
+        """Creates the history, or adds columns that it lacks. Returns the history's column for each column of the source. `at` is the
+        order key and the record of the next commit.
         """
         if self.table.log is None:
             mapped = placed(self.table.name, columns, {}, [column.name for column in PERIOD])
@@ -318,10 +324,10 @@ class History:
         at: tuple[int, str],
         alterations: Sequence[Alteration] = (),
     ) -> MappedColumns:
-        """Adds missing columns, and copies values into them in the open rows, before anything is merged by these columns.
+        """Adds missing columns, and copies values into them in the open rows. This is done before any merge by these columns.
 
         If a run crashes after it has added a key column and before it has copied values, open rows have NULL in their key. If it is
-        uncertain whether a run has copied the values, `_lack` searches for such rows.
+        uncertain whether values were copied, `_lack` looks for such rows.
         """
         there = self._given
         mapped = placed(self.table.name, columns, there, [column.name for column in PERIOD])
@@ -344,7 +350,9 @@ class History:
         return mapped
 
     def _take_over(self, values: Mapping[str, str], at: tuple[int, str], *, renames: bool) -> None:
-        """Sets columns in the open rows. A rename is applied only once: if two columns swap names, a repetition would swap them back."""
+        """Sets columns in the open rows. A rename is applied only once, because repeating it would swap two columns back that have swapped
+        names.
+        """
         aside, (order_key, user_metadata) = self.table.aside(COLUMNS), at
         order_key = order_key if renames else max(order_key, aside.applied + 1)
         self._update(values, IS_CURRENT, Commit(table=aside, order_key=order_key, user_metadata=user_metadata))
@@ -359,13 +367,13 @@ class History:
 
     @property
     def _given(self) -> dict[str, str]:
-        """Returns the history's columns that store columns of the source, with their types."""
+        """The history's columns that store columns of the source, with their types."""
         ours = {column.name for column in PERIOD}
         return {name: kind for name, kind in self.table.columns.items() if name not in ours}
 
     def _left(self, names: Mapping[str, str]) -> tuple[str, ...]:
-        """Returns the history's columns that store a column of the source, but none of those in `names` (column of the source → column of
-        the history).
+        """Returns the history's columns that store a column which the source no longer has. `names` has the history's column for each
+        column of the source.
         """
         return tuple(name for name in self._given if name not in names.values())
 
@@ -373,7 +381,7 @@ class History:
         return pa.schema(self.table.log.schema().to_arrow())
 
     def _is_small(self, rows: int, size_bytes: int = 0) -> bool:
-        """Returns whether deltalake merges this many rows in this process. Spark merges larger amounts."""
+        """Returns whether deltalake merges this many rows in this process. If not, Spark merges them."""
         return self.session is None or (rows <= ROWS_MAX and size_bytes <= BYTES_MAX and not self.by_spark)
 
     def _cast(self, rows: pa.Table) -> pa.Table:
@@ -381,7 +389,7 @@ class History:
         return pa.table([rows[field.name].cast(field.type) for field in fields], schema=pa.schema(fields))
 
     def _merge(self, source: pa.Table, keys: Sequence[str], commit: Commit) -> bool:
-        """Merges the rows with deltalake or Spark. `keys`: columns of the history."""
+        """Merges the rows with deltalake or Spark. `keys` are the history's key columns."""
         table, rows = commit.table, source.num_rows + row_count(self.table)
         if not self._is_small(rows):
             self.folder.mkdir(exist_ok=True)
@@ -445,7 +453,7 @@ class History:
 
 
 def row_count(table: SideTable) -> int:
-    """Returns the number of rows of a history. If its files are larger than BYTES_MAX, returns ROWS_MAX + 1, so that Spark reads it."""
+    """Returns the number of rows of a history. Returns ROWS_MAX + 1 if its files are larger than BYTES_MAX, so that Spark merges it."""
     if table.log is None:
         return 0
     files: Any = pa.table(table.log.get_add_actions(flatten=True))
@@ -454,14 +462,14 @@ def row_count(table: SideTable) -> int:
 
 
 def is_large(table: SideTable, rows: int, size_bytes: int) -> bool:
-    """Returns whether a history with its changes is too large for this process, so that Spark must merge it. `rows`, `size_bytes`: the
-    number and the size of the changes.
+    """Returns whether Spark must merge the history, because it and its changes are too large for this process. `rows` and `size_bytes` are
+    those of the changes.
     """
     return rows + row_count(table) > ROWS_MAX or size_bytes > BYTES_MAX
 
 
 def kept_key(table: SideTable) -> tuple[str, ...]:
-    """Returns the key columns of the last merge, from the table property. A batch that has only a TRUNCATE needs them, because it contains
+    """Returns the key columns of the last merge, from a table property. They are needed for a batch that has only a TRUNCATE, which names
     no key.
     """
     known = {} if table.log is None else table.log.metadata().configuration
@@ -469,7 +477,7 @@ def kept_key(table: SideTable) -> tuple[str, ...]:
 
 
 def _with(rows: pa.Table, values: Mapping[str, Any]) -> pa.Table:
-    """Returns the rows with these columns replaced, each by one value."""
+    """Returns the rows with these columns replaced. Each column gets the same value in all rows."""
     for name, value in values.items():
         index = rows.schema.get_field_index(name)
         column: Any = pa.array([value.as_py()], value.type).take(pa.array([0] * rows.num_rows, pa.int64()))
@@ -478,12 +486,12 @@ def _with(rows: pa.Table, values: Mapping[str, Any]) -> pa.Table:
 
 
 def _filled(value: str, kind: str, type_: Any) -> Any:
-    """Converts a value from the manifest, in which binary values are hexadecimal."""
+    """Converts a value of the manifest, where binary values are hexadecimal, to Arrow."""
     return pa.scalar(bytes.fromhex(value), type_) if kind == "binary" else pa.scalar(value).cast(type_)
 
 
 def _spelled(names: Mapping[str, str], key: Sequence[str]) -> list[str]:
-    """Returns the history's names of the key columns. Case is ignored."""
+    """Returns the history's names of the key columns. Ignores case."""
     there = {name.lower(): theirs for name, theirs in names.items()}
     return [there[name.lower()] for name in key]
 

@@ -1,8 +1,9 @@
 """Updates a history when a repair, a backfill or a replay of the quarantine writes the current-state table outside the stream.
 
-Delta cannot commit to two tables at once, so this takes three steps. A commit in the history announces the write; the current-state table
-is written; the history is updated from it, and another commit confirms this. If a crash prevents the last step, the next batch or repair
-first compares the two tables: `write` calls `is_due` for this."""
+Delta cannot commit to two tables at once, so there are three steps. A commit in the history announces the write. Then the current-state
+table is written. Then the history is updated from the current-state table, and another commit confirms this. If a crash prevents the last
+step, the next batch or repair compares the two tables first: `write` calls `is_due` for this.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +22,18 @@ from sluice.spark_jobs.table_owner import Owner, TableRecords
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.targets.report import TableTarget
 
-# Two kinds of commits without rows: an announced write, and a confirmed one. Each kind has its own app id.
+# Kinds of commits without rows: for an announced write, and for a confirmed one. Each kind has its own app id.
 WRITES, BUFFERED = "current-state-writes", "current-state-held"
 Written = TypeVar("Written")
 
 
 def is_due(table: SideTable) -> bool:
-    """Returns whether a write of the current-state table was announced and not yet confirmed."""
+    """Returns whether a write of the current-state table was announced and has not been confirmed yet."""
     return table.log is not None and table.aside(WRITES).applied > table.aside(BUFFERED).applied
 
 
 def announce(table: SideTable, user_metadata: str) -> None:
-    """Announces a write in a commit of the history, and syncs the commit to disk before the current-state table is written."""
+    """Announces a write of the current-state table by a commit in the history, and syncs this commit to disk first."""
     if table.log is not None and not is_due(table):
         began = time.time()
         table.aside(WRITES).mark(table.aside(BUFFERED).applied + 1, user_metadata)
@@ -48,9 +49,10 @@ def settle(table: SideTable, user_metadata: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryFix:
-    """Updates a history together with a write of its current-state table that is not part of the stream. `folder`: a folder for files that
-    Spark reads. `position`: order key and commit time (µs) of the current-state table. `record`: stored in the commits. `fence`: the fence
-    of the run.
+    """Updates a history together with a write of its current-state table that is not part of the stream.
+
+    `folder` is for files that Spark reads. `position` is the order key and the commit time (µs) of the current-state table. `record` is
+    stored in the commits. `fence` is that of the run.
     """
 
     session: LakeSession | None
@@ -65,8 +67,8 @@ class HistoryFix:
     fence: Fence = READ_ONLY
 
     def do(self, write: Callable[[], Written]) -> Written:
-        """Writes the current-state table by calling `write`, and updates the history from it. Raises TableError, or the exceptions of
-        `write`.
+        """Calls `write`, which writes the current-state table, and updates the history from that table. Raises TableError, or the
+        exceptions of `write`.
         """
         if not self.target.history or not self.key:
             return write()
@@ -75,7 +77,8 @@ class HistoryFix:
         table = SideTable(owner.table, self.target.history, app_id, self.storage_options, fence=self.fence).open()
         announce(table, self.record)
         report = write()
-        if table.log is not None:  # A history that is created later begins with the rows of the current-state table.
+        # If there is no history yet, it later begins with the rows of the current-state table.
+        if table.log is not None:
             self._hold(table)
         return report
 

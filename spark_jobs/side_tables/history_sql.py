@@ -1,5 +1,6 @@
-"""Generates SQL for merges into a history. Spark and deltalake use the MERGE condition and the comparison with a current-state table; only
-Spark uses the fold and schema changes. Pure functions."""
+"""Generates SQL for merges into a history. Spark and deltalake use the MERGE condition and the comparison with a current-state table. Only
+Spark uses the fold and schema changes. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ TURN, NEXT_KEY, NEXT_TIME = "_sluice_turn", "_sluice_next_key", "_sluice_next_ti
 
 
 def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
-    """Returns the condition under which a row of the source (`s`) closes a row of the history (`t`): the row is open, has the same key, and
-    is older.
+    """Returns the condition under which a row of the source (`s`) closes a row of the history (`t`): the row is open, has the same key,
+    and is older.
 
-    `reads`: the source is a comparison with the current-state table. The condition then also closes a row that was opened at the same
-    position. Such a version is valid at no time.
+    If `reads`, the source is a comparison with the current-state table. The condition then also closes a row that was opened at the same
+    position. Such a version is never valid.
     """
     older = "<=" if reads else "<"
     met = [f"t.{quote(name)} = s.{quote(name)}" for name in key]
@@ -36,7 +37,7 @@ def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
 
 
 def closing(prefix: str = "") -> dict[str, str]:
-    """Returns column → its new value in a row that is closed."""
+    """Returns the new value of each column that changes when a row is closed."""
     return {
         f"{prefix}{VALID_TO}": f"s.{VALID_TO}",
         f"{prefix}{TO_KEY}": f"s.{TO_KEY}",
@@ -48,11 +49,13 @@ def closing(prefix: str = "") -> dict[str, str]:
 class HistoryDifference:
     """Compares a current-state table with the open versions of a history.
 
-    `names`: column of the current-state table → column of the history. `key`: columns of the current-state table. `order_key`, `time_us`:
-    the position of the current-state table. `deleted`: the condition of rows that are marked as deleted; empty if there are none.
-
-    `at_position`: all differences begin at this position, for example because another table got the name. `left`: columns of the history
-    that the current-state table lacks, because the source dropped them or changed their type; they get NULL.
+    - `names` has the history's column for each column of the current-state table.
+    - `key` has columns of the current-state table.
+    - `order_key` and `time_us` are the position of the current-state table.
+    - `deleted` is the condition of rows that are marked as deleted. It is empty if there are none.
+    - `at_position` says that all differences begin at this position, for example because another table got the name.
+    - `left` are columns of the history that the current-state table does not have, because the source dropped them or changed their type.
+      They get NULL.
     """
 
     names: Mapping[str, str]
@@ -64,9 +67,10 @@ class HistoryDifference:
     left: tuple[str, ...] = ()
 
     def query(self, current_state: str, history: str, quote: Quote, micros: str) -> str:
-        """Returns the source of a MERGE. It closes open versions that differ from the current-state table, and opens versions for rows that
-        have none, at the position of their last change. `current_state`, `history`: relations. `micros`: the SQL function that converts
-        microseconds to a timestamp.
+        """Returns the source of a MERGE. It closes open versions that differ from the current-state table. It opens versions for rows that
+        have none, at the position of their last change.
+
+        `current_state` and `history` are relations. `micros` is the SQL function that converts microseconds to a timestamp.
         """
         names, time = self.names, f"{micros}({self.time_us})"
         indices = {name.lower(): at for at, name in enumerate(names)}
@@ -76,8 +80,8 @@ class HistoryDifference:
         # c)`.
         differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
         both = f"SELECT * FROM ({self._there(current_state, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
-        # A row that disappeared, or that differs without a newer order key, gets the position of the current-state table, because its
-        # change is not later than this position.
+        # If a row disappeared, or differs without a newer order key, its change is not later than the position of the current-state table.
+        # So it gets this position.
         is_newer = "false" if self.at_position else "m_is AND (c_from IS NULL OR m_key > c_from)"
         since = f"CASE WHEN {is_newer} THEN m_key ELSE {self.order_key} END"
         at_time = f"CASE WHEN {is_newer} THEN m_time ELSE {time} END"
@@ -108,9 +112,11 @@ class HistoryDifference:
 
 
 def versions(images: str, names: Mapping[str, str], key: Sequence[str], left: Sequence[str]) -> str:
-    """Returns a SELECT for Spark that folds row images to the rows that a merge closes and opens, as `versions.folded` and `as_source` do
-    in Arrow. `images`: a relation with the images that the history lacks. `names`, `key`, `left`: as in `HistoryDifference`, with the
-    source instead of the current-state table.
+    """Returns a SELECT for Spark that folds row images to the rows that a merge closes and opens. In Arrow, `versions.folded` and
+    `as_source` do the same.
+
+    `images` is a relation with the images that the history does not have yet. `names`, `key` and `left` are those of `HistoryDifference`,
+    with the source instead of the current-state table.
     """
     quote = sql_text.identifier
     of_key = ", ".join(quote(name) for name in key)
@@ -133,8 +139,8 @@ def versions(images: str, names: Mapping[str, str], key: Sequence[str], left: Se
 
 
 def reopened(history: str, columns: Sequence[str], fills: Mapping[str, str], order_key: int, time_us: int) -> str:
-    """Returns a SELECT for Spark that closes each open version of a history and opens it again with new values. `columns`: the history's
-    columns that store columns of the source. `fills`: column → expression of its new value.
+    """Returns a SELECT for Spark that closes each open version of a history and opens it again with new values. `columns` are the
+    history's columns that store columns of the source. `fills` has the expression of the new value per column.
     """
     at, values = sql_text.timestamp_us(time_us), {name: sql_text.identifier(name) for name in columns}
     closes = {VALID_TO: at, TO_KEY: f"{order_key}L", CLOSES: "true"}
@@ -144,8 +150,8 @@ def reopened(history: str, columns: Sequence[str], fills: Mapping[str, str], ord
 
 
 def _all(values: Mapping[str, str], ours: Mapping[str, str]) -> str:
-    """Returns the SELECT list of a row that is merged into a history. `values`: column → expression. `ours`: the same for Sluice's own
-    columns; columns that it lacks are NULL.
+    """Returns the SELECT list of a row that is merged into a history. `values` has an expression per column. `ours` has the expressions of
+    Sluice's own columns; a missing one is NULL.
     """
     own = [f"{value} AS {sql_text.identifier(name)}" for name, value in values.items()]
     return ", ".join([*own, *(f"{ours.get(name, 'NULL')} AS {name}" for name in OURS)])

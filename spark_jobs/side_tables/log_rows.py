@@ -1,5 +1,6 @@
-"""Converts staged row images to rows of a change log: one row per change, with the row before and after the change. Pure functions;
-`change_log` writes the rows."""
+"""Converts staged row images to rows of a change log: one row per change, with the row before and after the change. Pure functions.
+`change_log` writes the rows.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +40,10 @@ def log_schema(fields: Sequence[pa.Field[Any]]) -> pa.Schema:
 
 @dataclasses.dataclass
 class LogRows:
-    """Converts row images in stream order to rows of a change log. `names`: column of the source → field of the log's images.
+    """Converts row images in stream order to rows of a change log.
 
-    `after`: the order key up to which the log already has the images. `origin`: what caused images that have no row event; otherwise empty.
+    `names` has the field of the log's images for each column of the source. The log already has the images up to the order key `after`.
+    `origin` says what caused images that have no row event. It is empty for images from row events.
     """
 
     names: Mapping[str, str]
@@ -54,9 +56,7 @@ class LogRows:
         return log_schema([pa.field(self.names[name], self.types[name]) for name in self.names])
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the images. A before image immediately precedes its after image, but may be at the end of
-        the previous batch.
-        """
+        """Yields one row per change. A before image immediately precedes its after image, but may be at the end of the previous batch."""
         waits: pa.Table | None = None
         last_key, last_row = -1, 0
         for batch in batches:
@@ -77,8 +77,8 @@ class LogRows:
                 yield self._batch(images, changes[fresh], numbers[fresh])
 
     def read(self, batch: pa.RecordBatch, operation: str, order_key: int, commit_time_us: int) -> pa.RecordBatch:
-        """Returns rows that a snapshot read; they are not changes. Each has an `after` image and no row number. `order_key`: the rows
-        include all changes up to it.
+        """Returns log rows for rows that a snapshot read. They are not changes, so they have only an `after` image and no row number. The
+        rows include all changes up to `order_key`.
         """
         rows = pa.Table.from_batches([batch])
         count = rows.num_rows
@@ -99,8 +99,8 @@ class LogRows:
         operations = np.asarray(images[OPERATION]).astype(np.int64)
         kinds = operations[changes]
         has_preimage = (changes > 0) & (operations[np.maximum(changes - 1, 0)] == UPDATE_BEFORE)
-        # Without a before image, an update changed no captured column, so the row before is equal. Changes by foreign
-        # keys have no before image at all.
+        # An update without a before image changed no captured column, so the row before it is equal. Changes by foreign keys never have a
+        # before image.
         without = np.full(len(changes), -1) if self.origin else changes
         of_update = np.where(has_preimage, changes - 1, without)
         before = np.where(kinds == INSERT, -1, np.where(kinds == UPDATE_AFTER, of_update, changes))
@@ -130,7 +130,7 @@ class LogRows:
         return pa.StructArray.from_arrays(values, fields=fields, mask=pa.array(indices < 0))
 
     def _present(self, images: pa.Table, indices: Numbers) -> Any:
-        """Returns the names of the columns that each image contains; NULL if it contains all columns."""
+        """Returns the names of the columns that each image has, or NULL for an image that has all columns."""
         groups = [name for name in images.column_names if name.startswith(PRESENT)]
         if not groups:
             return pa.nulls(len(indices), pa.list_(pa.string()))
@@ -160,7 +160,9 @@ def event_row(schema: pa.Schema, operation: str, order_key: int, commit_time_us:
 
 
 def numbered(keys: Numbers, last_key: int, last_row: int) -> Numbers:
-    """Numbers the changes within each transaction, from 1 on. `last_key`, `last_row`: order key and number of the previous change."""
+    """Numbers the changes of each transaction, beginning with 1. `last_key` and `last_row` are the order key and the number of the change
+    before these.
+    """
     begins = np.r_[True, keys[1:] != keys[:-1]]
     first = np.maximum.accumulate(np.where(begins, np.arange(len(keys)), 0))
     numbers = np.arange(len(keys)) - first + 1

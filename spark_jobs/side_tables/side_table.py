@@ -1,8 +1,9 @@
-"""Opens the Delta table of a change log or a history with deltalake, checks its owner, and commits to it under its own app id.
+"""Opens a change log or a history with deltalake, checks its owner, and commits to it under its own app id.
 
-The app id is also the Delta name of the table, so that two source tables, or two ledgers, never write the same table. Commits without
-changes of the stream, such as rows of a snapshot, have a separate app id, `<app id>#<word>`. Each commit is attempted only at the next
-version. If another program committed that version, the table is read again, because the other commit may contain the same changes."""
+The app id is also the Delta name of the table, so that two source tables, or two ledgers, never write the same table. A commit without
+changes of the stream, such as the rows of a snapshot, has a separate app id, `<app id>#<word>`. Each commit is attempted only at the next
+version. If another program has committed that version, the table is read again, because the other commit may have the same changes.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ FEATURES = re.compile(r"(?:unsupported|unknown)[^\n]{0,80}features?[^\n]{0,200}"
 
 
 def side_app_id(batch: StagedBatch, staged: StagedTable, kind: str) -> str:
-    """Returns the app id under which the table stores its last order key. `kind`: log or history."""
+    """Returns the app id under which a change log or history (`kind`) stores its last order key."""
     return side_app_id_of(batch.destination, batch.ledger_id, kind, staged.name)
 
 
@@ -53,9 +54,12 @@ def is_side_table(name: str, kind: str) -> bool:
 
 @dataclasses.dataclass
 class SideTable:
-    """A change log or history. `name`: "database.table" of the source. `log`: the table, opened with deltalake; None if it does not exist.
-    `app_id`: identifies the owner. `txn_id`: the app id of commits, if it differs from `app_id`. `fence`: the fence of the run that writes;
-    without one, the table is read-only.
+    """A change log or history.
+
+    - `name` is the "database.table" of the source.
+    - `log` is the table, opened with deltalake. It is None if the table does not exist.
+    - `app_id` identifies the owner. `txn_id` is the app id of the next commits, if it is another one.
+    - `fence` is that of the run that writes. Without a fence, the table is read-only.
     """
 
     name: str
@@ -68,7 +72,7 @@ class SideTable:
     conflicts: CommitConflicts = dataclasses.field(default_factory=CommitConflicts)
 
     def aside(self, word: str) -> SideTable:
-        """Returns the same table with the app id for another kind of commits, whose order keys are stored separately."""
+        """Returns the same table for another kind of commits. They have their own app id, so their order keys are stored separately."""
         return dataclasses.replace(self, txn_id=f"{self.app_id}#{word}")
 
     def open(self) -> SideTable:
@@ -91,7 +95,7 @@ class SideTable:
 
     @property
     def applied(self) -> int:
-        """The order key of the last applied change; -1 if there is none."""
+        """The order key of the last applied change, or -1 if there is none."""
         found = None if self.log is None else self.log.transaction_version(self.txn_id or self.app_id)
         return -1 if found is None else int(found)
 
@@ -101,19 +105,20 @@ class SideTable:
 
     @property
     def record(self) -> TableRecord:
-        """Returns id and version of the table, which a run records."""
+        """The id and version of the table, which a run stores as its record."""
         return TableRecord(table_id=str(self.log.metadata().id), version=self.version)
 
     @property
     def columns(self) -> dict[str, str]:
-        """Returns column → Spark's name of its type."""
+        """The columns with Spark's names of their types."""
         return {} if self.log is None else types_of(self.log.schema().fields)
 
     def make(self, schema: pa.Schema, properties: Mapping[str, str], comment: str) -> None:
-        """Creates the table without rows, unless another run created it meanwhile. `comment`: a description for users."""
+        """Creates the table without rows. If another run has created it meanwhile, opens that one. `comment` describes the table for
+        users.
+        """
         self.fence.check(self.name)
-        # If the table already exists, `open` checks its owner. Any other failure leaves no table, which is checked
-        # below.
+        # If the table already exists, `open` checks its owner. After any other failure the table does not exist, which is checked below.
         with contextlib.suppress(DeltaError):
             deltalake.DeltaTable.create(
                 self.path,
@@ -131,7 +136,7 @@ class SideTable:
             )
 
     def add(self, columns: tuple[LakeColumn, ...]) -> None:
-        """Adds columns that the table lacks. Raises LostCommitError if it lacks some of them afterwards."""
+        """Adds columns. Raises LostCommitError if another commit has replaced the change."""
         if columns:
             before = self.version
             fields = [deltalake.Field(each.name, PrimitiveType(sql_text.delta_type(each.type))) for each in columns]
@@ -142,7 +147,7 @@ class SideTable:
                 raise LostCommitError(self.name, self.path, before)
 
     def keep(self, properties: Mapping[str, str]) -> None:
-        """Sets table properties, in a commit without a transaction. Raises LostCommitError if the table does not have them afterwards."""
+        """Sets table properties, in a commit without a transaction. Raises LostCommitError if another commit has replaced the change."""
         before = self.version
         self.fence.check(self.name)
         self.log.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
@@ -151,7 +156,7 @@ class SideTable:
             raise LostCommitError(self.name, self.path, before)
 
     def properties(self, order_key: int, user_metadata: str) -> CommitProperties:
-        """Returns the properties of a commit with the transaction of this order key."""
+        """Returns the properties of a commit whose transaction stores this order key."""
         return CommitProperties(
             custom_metadata={"userMetadata": user_metadata},
             max_commit_retries=0,
@@ -159,7 +164,7 @@ class SideTable:
         )
 
     def commit(self, order_key: int, write: Callable[[], object]) -> bool:
-        """Calls `write` to commit, and repeats this if another program committed first. If the table already has the order key, returns
+        """Commits by calling `write`, and repeats this if another program committed first. If the table already has the order key, returns
         False without calling `write`.
         """
         for tried in range(1, TRIES_MAX + 1):
@@ -188,15 +193,15 @@ class SideTable:
         return True
 
     def require_own(self, before: int, order_key: int) -> None:
-        """Raises TableError if there are commits after the version `before`, but the transaction of this order key is missing."""
+        """Raises LostCommitError if commits followed the version `before`, but none of them has the transaction of this order key."""
         if self.version > before and self.applied < order_key:
             raise LostCommitError(self.name, self.path, before)
 
     def mark(self, order_key: int, user_metadata: str) -> None:
-        """Makes a commit without rows that stores the order key up to which the table has all changes.
+        """Makes a commit without rows, which stores that the table has all changes up to the order key.
 
         The commit sets the table's description to its present value. Setting a property instead would add the feature `variantType` to a
-        table that has timestamps without a time zone, and Delta before 4.0 could no longer read it.
+        table that has timestamps without a time zone, and Delta before 4.0 could no longer read the table.
         """
         self.commit(
             order_key,
@@ -208,8 +213,8 @@ class SideTable:
         )
 
     def too_new(self, error: object) -> TableError | None:
-        """Returns an error if deltalake reported a Delta feature that it does not support, so that another attempt would not help;
-        otherwise None.
+        """Returns a TableError if deltalake reported a Delta feature that it does not support, because another attempt would fail too.
+        Otherwise returns None.
         """
         found = FEATURES.search(str(error))
         if found is None:
@@ -220,8 +225,8 @@ class SideTable:
         )
 
     def keep_on_disk(self, since_seconds: float) -> None:
-        """Syncs to disk everything that was committed since a time of the file system's clock, including commits of earlier attempts,
-        because the batch is acked next. Raises TableError.
+        """Syncs to disk everything that was committed since `since_seconds` by the file system's clock, also by earlier attempts, because
+        the batch is acked next. Raises TableError if the sync fails.
         """
         try:
             sync_commits(self.path, self.version, self.version, since_seconds=since_seconds)
@@ -238,5 +243,5 @@ class SideTable:
 
 
 def types_of(fields: Any) -> dict[str, str]:
-    """Returns name → Spark's type name, for fields of deltalake."""
+    """Returns Spark's type name for each of these fields of deltalake."""
     return {field.name: sql_text.spark_type(field.type) for field in fields}

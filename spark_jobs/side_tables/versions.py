@@ -1,10 +1,10 @@
-"""Folds row images for a history: returns the versions that they open, and the keys whose open version they close. Pure functions;
+"""Folds row images for a history: returns the versions that they open, and the keys whose open version they close. Pure functions.
 `history` applies the result.
 
-An image after which the row exists (`insert`, `update_postimage`) opens a version at the position of its transaction. The next image of the
-same key closes this version. The first image of a key closes the version that is open in the table. This has three consequences: a delete
-closes a version, a changed key closes the old key's version and opens one for the new key, and a key that is deleted and inserted again has
-a gap. If a transaction has several images of a key, only the last one counts, because no other transaction could see the earlier ones.
+An image after which the row exists (`insert`, `update_postimage`) opens a version at the position of its transaction. The next image of
+the same key closes this version. The first image of a key closes the version that is open in the table. So a delete closes a version. A
+changed key closes the old key's version and opens one for the new key. A key that is deleted and inserted again has a gap. If a
+transaction has several images of a key, only the last one is used, because no other transaction could see the earlier ones.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ CLOSES = "_sluice_closes"  # True: the row closes an open version. False: the ro
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Versions:
-    """The result of the fold. `opened`: new versions, with the source's columns and then those of `PERIOD`. `closed`: keys, with VALID_TO
-    and TO_KEY for the version that is open under each key.
+    """The result of the fold. `opened` has the new versions, with the source's columns and then those of `PERIOD`. `closed` has keys, with
+    VALID_TO and TO_KEY for the version that is open under each key.
     """
 
     opened: pa.Table
@@ -54,8 +54,8 @@ class Versions:
 
 
 def folded(images: pa.Table, key: Sequence[str], columns: Sequence[str]) -> Versions:
-    """Folds images. `images`: the images that the table lacks, in stream order, with all `columns` and with the before images of changed
-    keys.
+    """Folds images in stream order that the history does not have yet. They have all `columns`, and they include the before image of each
+    changed key.
     """
     codes = key_codes([images[name] for name in key])
     order = np.lexsort((np.asarray(images[ROW]), codes))
@@ -86,8 +86,8 @@ def _last_of_transactions(codes: Any, order_keys: Any) -> Any:
 
 
 def as_source(versions: Versions, names: dict[str, str], schema: pa.Schema) -> pa.Table:
-    """Returns closing and opening rows as one table, with the columns of `schema` (the history's) and CLOSES. `names`: column of the source
-    → column of the history.
+    """Returns the closing and the opening rows as one table, with the history's columns (`schema`) and CLOSES. `names` has the history's
+    column for each column of the source.
     """
     opened = _in_columns(versions.opened, names, schema)
     closed = _in_columns(versions.closed, names, schema)

@@ -1,8 +1,8 @@
-"""Writes a batch's changes of a table to its change log and history, after its current-state table has been merged. Also handles tables
-without a current-state table. Called by `run_batch`.
+"""Writes a batch's changes of a table to its change log and history, after its current-state table has been merged. Also writes tables
+without a current-state table. `run_batch` calls this module.
 
-Each of these tables stores, under its own application id, which changes it has. A run may end between the commit of the current-state table
-and the commits of the change log and history. The batch is then merged again: the current-state table is skipped, and the other tables are
+Each of these tables stores, under its own app id, which changes it has. A run may end between the commit of the current-state table and
+the commits of the change log and history. When the batch is merged again, the current-state table is skipped and the other tables are
 completed.
 """
 
@@ -30,15 +30,15 @@ from sluice.spark_jobs.tables.commit_record import commit_record
 from sluice.spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable
 from sluice.spark_jobs.targets.report import TableTarget
 
-FOLDER = "history"  # The folder in a batch's directory for files that Spark merges into histories.
+FOLDER = "history"  # The folder, in a batch's directory, for files that Spark merges into histories.
 # Matches deltalake's errors if an object store does not answer.
 STORE_TROUBLE = re.compile(r"generic \w+ error|sending request|connection", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Share:
-    """The part of a batch that belongs to one table, for its change log and history. `renamed`: the new names of tables that are renamed in
-    the batch, with the order keys of the renames.
+    """One table's part of a batch, for its change log and history. `renamed` has the new name and the order key of each rename in the
+    batch.
     """
 
     batch: StagedBatch
@@ -52,8 +52,8 @@ class Share:
         return (name, order_key) in self.renamed
 
     def table(self, path: str, kind: str) -> SideTable:
-        """Opens the change log or history. Raises TableError if it has another owner. For a table without a current-state table, also
-        raises it if the change log or history was changed since the last run.
+        """Opens the change log or history. Raises TableError if it has another owner. If the table has no current-state table, also raises
+        TableError if another program changed the change log or history since the last run.
         """
         name = self.staged.name
         app_id = side_app_id(self.batch, self.staged, kind)
@@ -71,13 +71,13 @@ class Share:
 
     @property
     def has_rows(self) -> bool:
-        """Whether a current-state table exists and has been merged. Remains true for one more batch after the current-state table was
-        removed from conf/.
+        """Whether a current-state table exists and has been merged. After the current-state table was removed from conf/, this stays true
+        for one more batch.
         """
         return self.target.current_state or self.context.records.get(self.staged.name) is not None
 
     def record(self, segment: Segment) -> str:
-        """Returns the metadata that the commit of a segment stores."""
+        """Returns the metadata for the commit of a segment."""
         return commit_record(self.batch, self.staged, segment, self.context.run)
 
 
@@ -92,7 +92,7 @@ def names_given(batch: StagedBatch) -> frozenset[tuple[str, int]]:
 
 
 def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> None:
-    """Raises StagedBatchError, before anything is merged, if the batch lacks before images that a change log needs. The batch must then be
+    """Raises StagedBatchError, before anything is merged, if before images are missing that a change log needs. The batch must then be
     staged again.
     """
     for table in batch.tables:
@@ -104,8 +104,8 @@ def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> N
 
 
 def write_side_tables(session: LakeSession | None, share: Share) -> None:
-    """Writes the batch to the change log and the history, as far as conf/ configures them. Raises TableError, StagedBatchError, or any
-    exception of Spark.
+    """Writes the batch to the change log and the history that conf/ configures. Raises TableError, StagedBatchError, or an exception of
+    Spark.
     """
     name, target = share.staged.name, share.target
     if not share.staged.segments:
@@ -131,8 +131,8 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
 
 
 def is_large(share: Share) -> bool:
-    """Returns whether Spark must write the history, because the history, its changes, or the rows of the current-state table that it lacks
-    are too many. Reads only the Delta logs.
+    """Returns whether Spark must write the history, because it has too many rows, too many changes, or lacks too many rows of the
+    current-state table. Reads only the Delta logs.
     """
     staged, target = share.staged, share.target
     if not target.history or not staged.segments:
@@ -140,13 +140,13 @@ def is_large(share: Share) -> bool:
     try:
         table = share.table(target.history, history.KIND)
         lacked = _lacked_rows(table, share) if share.has_rows else 0
-    except TableError:  # The write raises the error again, and reports it for this table.
+    except TableError:  # The write raises this error again, and reports it for this table.
         return False
     return history.is_large(table, staged.rows + lacked, staged.bytes)
 
 
 def _lacked_rows(table: SideTable, share: Share) -> int:
-    """Returns the number of rows of the current-state table if the history must be compared with it before the batch; otherwise 0."""
+    """Returns the number of rows of the current-state table if the history must first be compared with it. Otherwise returns 0."""
     current_state = _current_state(share)
     lacks = table.applied < current_state.refresh().applied_order_key or is_due(table)
     return current_state.row_count if lacks else 0
@@ -212,8 +212,8 @@ def _write_history(session: LakeSession | None, share: Share) -> None:
 
 
 def _begin(given: history.History, current_state: DeltaTable, share: Share) -> None:
-    """Adds rows that the current-state table had before the batch to a history that lacks them. Such a history is new, or was disabled for
-    some time.
+    """Adds the rows that the current-state table had before the batch to the history, if the history lacks them: it is new, or was
+    disabled for some time.
     """
     table, segments = given.table, share.staged.segments
     first, before = _before(current_state, segments)
@@ -233,21 +233,21 @@ def _begin(given: history.History, current_state: DeltaTable, share: Share) -> N
         and (keys := _keys(segments))
         and all(name.lower() in current_state.snapshot.columns for name in keys[-1])
     ):
-        # The present key cannot identify the rows from before the batch. So the history gets the rows as they are after
-        # the batch, without the versions in between.
+        # The present key cannot identify rows from before the batch. So the history gets the rows as they are after the batch, and not the
+        # versions in between.
         given.take(current_state, current_state.snapshot.version, keys[-1], _ends(segments[-1]), record)
         settle(table, record)
 
 
 def _tell_gap(table: SideTable, share: Share) -> None:
-    """Appends a gap row to a change log that lacks changes which the current-state table had before the batch. It means that the changes
-    since the previous row are unknown.
+    """Appends a gap row to the change log if the log lacks changes that the current-state table had before the batch. The gap row means
+    that the changes since the previous row are unknown.
     """
     if table.version <= 0:  # A new change log has no previous row.
         return
     current_state, segments = _current_state(share), share.staged.segments
     first, before = _before(current_state, segments)
-    # A publication appends its own row, so no gap precedes it.
+    # A publication appends its own row, so no gap row is needed before it.
     seen = max(table.applied, table.aside(change_log.READ).applied)
     if before.exists and (seen < 0 or seen < before.applied_order_key):
         details = {"after": table.applied if table.applied >= 0 else None, "up_to": before.applied_order_key}
@@ -259,7 +259,7 @@ def _tell_gap(table: SideTable, share: Share) -> None:
 
 
 def _before(current_state: DeltaTable, segments: tuple[Segment, ...]) -> tuple[int, DeltaSnapshot]:
-    """Returns the batch's first order key, and the current-state table as it was before the batch."""
+    """Returns the first order key of the batch, and the current-state table as it was before the batch."""
     first = _first_order_key(segments)
     current_state.refresh()
     return first, current_state.before(first)
@@ -270,7 +270,7 @@ def _began_us(share: Share) -> int:
 
 
 def _key_before(segments: tuple[Segment, ...], before: DeltaSnapshot) -> tuple[str, ...]:
-    """Returns the key columns by the names that they had before the batch. Returns an empty tuple if the current-state table lacked one of
+    """Returns the key columns with the names that they had before the batch. Returns () if the current-state table did not have all of
     them.
     """
     renames = {
@@ -286,12 +286,14 @@ def _key_before(segments: tuple[Segment, ...], before: DeltaSnapshot) -> tuple[s
 
 
 def _there(key: tuple[str, ...], before: DeltaSnapshot) -> tuple[str, ...]:
-    """Returns the key if the current-state table had all of its columns, or else an empty tuple."""
+    """Returns the key if the current-state table had all of its columns, otherwise ()."""
     return key if all(name.lower() in before.columns for name in key) else ()
 
 
 def _leave_old_name(given: history.History, share: Share, segment: SchemaSegment) -> None:
-    """Closes the open versions in the history of the table's former name, unless another table gets this name at the same position."""
+    """Closes the open versions in the history of the table's former name. Does nothing if another table gets that name at the same
+    position.
+    """
     origin = share.context.target_of(segment.renamed_from)
     if origin is None or not origin.history or share.is_named_at(segment.renamed_from, segment.order_key):
         return
@@ -309,12 +311,12 @@ def _keys(segments: tuple[Segment, ...]) -> list[tuple[str, ...]]:
 
 
 def _renames(segments: tuple[Segment, ...]) -> bool:
-    """Returns whether the table was renamed in the batch. The table then takes over rows at the position of the rename."""
+    """Returns whether the table was renamed in the batch. If so, it takes over rows at the position of the rename."""
     return any(isinstance(each, SchemaSegment) and each.renamed_from for each in segments)
 
 
 def _ends(segment: Segment) -> tuple[int, int]:
-    """Returns order key and commit time (µs) of the last change."""
+    """Returns the order key and the commit time (µs) of the segment's last change."""
     at = segment.last_commit_time_us if isinstance(segment, ChangesSegment) else segment.commit_time_us
     return last_order_key(segment), at
 
@@ -325,7 +327,7 @@ def _first_order_key(segments: tuple[Segment, ...]) -> int:
 
 
 def _keep(table: SideTable, share: Share, kind: str) -> None:
-    """Syncs the table to disk, then stores its record. `table`: may be the history of the former name."""
+    """Syncs the table to disk, then stores its record. `table` may also be the history of the table's former name."""
     if table.log is not None:
         table.keep_on_disk(staged_at(share.batch))
         share.context.records.keep_side_table(table.name, kind, table.record)
