@@ -177,8 +177,8 @@ class Play:
     - `buffered` has the tables with a running snapshot, whose current rows are unknown, and the order key up to which they are buffered.
 
     `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes
-    of each table, in order. `errors` are the tables whose changes cannot be derived. `passed` has the changes that the publication of a buffered
-    table applies. `lost` says why rows of a buffered table must be read from the source again.
+    of each table, in order. `errors` are the tables whose changes cannot be derived. `passed` has the changes that the publication of a
+    buffered table applies. `lost` says why rows of a buffered table must be read from the source again.
     """
 
     def __init__(
