@@ -1,7 +1,9 @@
-"""Runs queries and binlog dumps over a connection to the source. PyMySQL handles the protocol up to a dump.
+"""Runs queries and binlog dumps on a connection to the source. PyMySQL logs in, runs the queries and sends the command that starts a dump.
 
-`receive_into` reads a dump's bytes from the socket into the caller's buffer, and does not parse them. Commands:
-https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html, https://mariadb.com/kb/en/replication-protocol/.
+After that command, `receive_into` copies the dump's bytes from the socket into the caller's buffer, unparsed. The commands are described
+at
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html
+https://mariadb.com/kb/en/replication-protocol/
 """
 
 from __future__ import annotations
@@ -35,16 +37,17 @@ THROUGH_GTID = 0x04  # Flag of COM_BINLOG_DUMP_GTID: the command contains a GTID
 NON_BLOCKING = 0x01
 # Flag of a dump (BINLOG_SEND_ANNOTATE_ROWS_EVENT): MariaDB also sends the SQL text of statements. MySQL always sends it.
 ANNOTATED = 0x02
-DUMP_OFFSET_MAX = 0xFFFFFFFF  # The highest offset in a COM_BINLOG_DUMP, which has four bytes for it.
-FIRST_OFFSET = 4  # The offset of the first event, after the magic bytes.
-GATHER_SECONDS = 0.002  # How long a read waits for more bytes before it returns.
+# The highest offset that a COM_BINLOG_DUMP can request: its field for the offset has four bytes.
+DUMP_OFFSET_MAX = 0xFFFFFFFF
+FIRST_OFFSET = 4  # The offset of the first event of a binlog file. The magic bytes precede it.
+GATHER_SECONDS = 0.002  # How long `receive_into` waits for more bytes after the first ones.
 CLOSED = -1
-GATHER_BYTES = 2 << 20  # A read that has received this many bytes does not wait for more.
-# The server's errors for SQL that this version does not support, for example an unknown table, variable or procedure.
+GATHER_BYTES = 2 << 20  # `receive_into` returns at once when it has received this many bytes.
+# Numbers of the server's errors for SQL that its version does not support, for example an unknown table, variable or procedure.
 NOT_UNDERSTOOD = frozenset({1064, 1146, 1193, 1289, 1305})
 NOT_PERMITTED = frozenset({1044, 1142, 1143, 1227, 1370, 1381, 3530})
-# ER_MASTER_FATAL_ERROR_READING_BINLOG: the binlog is purged, belongs to another server, or is unreadable, or another replica uses the same
-# id.
+# ER_MASTER_FATAL_ERROR_READING_BINLOG. Its causes: the requested binlog is purged, belongs to another server or is unreadable, or another
+# replica has our server id.
 DUMP_REFUSED = 1236
 DISPLACED_SENTENCES = ("same server_uuid/server_id", "same server_id")
 POSITION_SENTENCES = (
@@ -55,15 +58,15 @@ POSITION_SENTENCES = (
     "position > file size",
     "not in the master",
 )
-SERVER_ERROR = b"\xff"  # The first byte of an error packet. The packet at the end of a dump begins with another byte.
+SERVER_ERROR = b"\xff"  # The first byte of an error packet. The packet that ends a dump has another first byte.
 ERROR_TEXT_AT = 9
 
 
 class SourceConnection:
-    """One connection to the source. It runs queries first; after `dump_*` only `receive_into` is allowed.
+    """One connection to the source. It runs queries. After one of the methods `dump_*`, it can only receive bytes (`receive_into`).
 
-    Raises SourceConnectionError for errors that a retry may resolve, ConfigurationError for wrong credentials or TLS settings, and
-    PositionLostError if the server no longer has the requested position.
+    Methods raise SourceConnectionError for errors that may disappear when the caller connects again, ConfigurationError for wrong
+    credentials or TLS settings, and PositionLostError if the server no longer has the requested position.
     """
 
     def __init__(self, source: Source) -> None:
@@ -88,20 +91,22 @@ class SourceConnection:
     def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Returns the rows of one query, one dict per row. Raises SourceConnectionError if the server returns an error."""
         with _translated(self.source), self._connection.cursor() as cursor:
-            # None: PyMySQL then does not interpret `%` in a name as a placeholder.
+            # With None instead of an empty tuple, PyMySQL does not treat `%` in a name as a placeholder.
             cursor.execute(sql, tuple(arguments) or None)
             rows: Any = cursor.fetchall()
             return list(rows)
 
     def ask(self, question: Callable[[Any], Any]) -> Any:
-        """Calls a function of another package (the schema snapshot) with the SQL session. Translates its errors to those of this
-        connection.
+        """Calls `question` with the PyMySQL connection and returns its result. Errors of PyMySQL become errors of Sluice, as in all other
+        methods.
         """
         with _translated(self.source):
             return question(self._connection)
 
     def first_of(self, *statements: str) -> list[dict[str, Any]]:
-        """Returns the rows of the first statement that this server supports and permits; no rows if there is none."""
+        """Returns the rows of the first statement that this server supports and allows this account to run. Returns no rows if it refuses
+        all of them.
+        """
         for sql in statements:
             try:
                 with self._connection.cursor() as cursor:
@@ -114,7 +119,9 @@ class SourceConnection:
         return []
 
     def prepare_dump(self) -> bool:
-        """Sets the session settings of a replica and registers as one. Returns whether events will end with a checksum."""
+        """Sets the session variables that a replica sets, and registers as a replica. Returns whether the events of a dump will end with a
+        checksum.
+        """
         source = self.source
         settings: list[tuple[str, tuple[Any, ...]]] = [
             ("SET @master_heartbeat_period = %s", (limits.HEARTBEAT_SECONDS * 1_000_000_000,)),
@@ -137,17 +144,17 @@ class SourceConnection:
         return str(checksum).upper() not in ("NONE", "")
 
     def dump_flags(self, *, to_end: bool = False, rows_queries: bool = False) -> int:
-        """Returns the flags of a dump. `to_end`: the dump ends at the current end of the binlog. `rows_queries`: the dump includes the SQL
-        text of statements.
+        """Returns the flags for a dump. With `to_end`, the dump ends at the current end of the binlog. With `rows_queries`, it includes
+        the SQL text of statements that change rows.
         """
         return (NON_BLOCKING if to_end else 0) | (ANNOTATED if rows_queries and self.mariadb else 0)
 
     def dump_from_file(self, file: str, offset: int, flags: int = 0) -> bool:
-        """Requests the binlog from an offset of a file on. Returns False if the server will send the whole file, because the command has no
-        room for a large offset.
+        """Requests the binlog of `file` from `offset` on. Returns False if the server will send the whole file instead, because the offset
+        is too large for the command (DUMP_OFFSET_MAX).
 
-        The dump does not end. With NON_BLOCKING among the flags, it ends at the current end of the binlog, with a packet that is not an
-        event.
+        The server sends new events as they are written. If `flags` contains NON_BLOCKING, the dump ends at the current end of the binlog,
+        with a packet that is not an event.
         """
         within = offset <= DUMP_OFFSET_MAX
         begin = offset if within else FIRST_OFFSET
@@ -155,13 +162,13 @@ class SourceConnection:
         return within
 
     def dump_beginning(self, file: str) -> None:
-        """Requests the binlog from the first event of a file on, with `dump_independently`."""
+        """Requests a binlog file from its first event on, up to the current end of the binlog. Other dumps of this replica continue."""
         self.prepare_independent_dump()
         self.dump_independently(file, FIRST_OFFSET)
 
     def prepare_independent_dump(self) -> bool:
-        """Sets the session settings of a client that reads the binlog without being a replica. Returns whether events will end with a
-        checksum.
+        """Sets the session variables of a client that reads the binlog without registering as a replica. Returns whether the events of a
+        dump will end with a checksum.
         """
         for name in ("master", "source"):
             self.rows(f"SET @{name}_binlog_checksum = @@global.binlog_checksum")
@@ -171,8 +178,10 @@ class SourceConnection:
         return str(checksum).upper() not in ("NONE", "")
 
     def dump_independently(self, file: str, offset: int) -> bool:
-        """Requests the binlog from an offset of a file to its current end, without a server id, as `mysqlbinlog` does, so that it ends no
-        other dump. Returns the same as `dump_from_file`.
+        """Requests the binlog of `file` from `offset` to its current end, without a server id, as `mysqlbinlog` does. The server then does
+        not end the dump of another connection.
+
+        Returns False if the server will send the whole file, as `dump_from_file` does.
         """
         within = offset <= DUMP_OFFSET_MAX
         begin = offset if within else FIRST_OFFSET
@@ -180,8 +189,8 @@ class SourceConnection:
         return within
 
     def dump_after_gtids(self, executed: str, flags: int = 0) -> None:
-        """Requests all transactions that are not in a GTID set (MySQL) or that follow a GTID position (MariaDB). The dump ends as in
-        `dump_from_file`.
+        """Requests all transactions that are not in a GTID set (MySQL), or that follow a GTID position (MariaDB). `flags` decides whether
+        the dump ends, as in `dump_from_file`.
         """
         if self.mariadb:
             for name, value in (("state", executed), ("strict", 1), ("duplicates", 0)):
@@ -193,11 +202,13 @@ class SourceConnection:
         self._dump(COM_BINLOG_DUMP_GTID, head + encoded)
 
     def begin_query(self, sql: str) -> None:
-        """Sends one query, whose raw answer `receive_into` then reads. Call `end_query` after the answer's last byte."""
+        """Sends a query without reading its result. The caller reads the bytes of the result with `receive_into`, and calls `end_query`
+        after the last one.
+        """
         self._dump(COMMAND.COM_QUERY, sql.encode())
 
     def end_query(self) -> None:
-        """Makes the connection usable for other queries."""
+        """Makes the connection usable for other queries after the result of `begin_query` was read."""
         self._socket.setblocking(True)
         self._socket.settimeout(limits.READ_TIMEOUT_SECONDS)
 
@@ -211,11 +222,11 @@ class SourceConnection:
         self._socket.setblocking(False)
 
     def receive_into(self, space: memoryview, seconds: float) -> int:
-        """Receives bytes of the dump into `space`. Returns their number, 0 if none arrived within `seconds`. Waits a moment for more bytes,
-        so that a fast stream arrives in large pieces.
+        """Receives bytes of the dump into `space` and returns their number, or 0 if none arrived within `seconds`. After the first bytes,
+        waits a moment for more, so that a fast stream arrives in large pieces.
 
-        Raises SourceConnectionError if the server closed the connection, after returning everything that the server sent, for example its
-        reason.
+        Raises SourceConnectionError if the server closed the connection. Bytes that the server sent before it closed, for example an error
+        packet, are returned first.
         """
         with _translated(self.source):
             count = self._receive(space, seconds)
@@ -229,8 +240,8 @@ class SourceConnection:
         return count
 
     def _receive(self, space: memoryview, seconds: float) -> int:
-        """Receives bytes. Returns their number, 0 if none arrived in time, or CLOSED. Reads before it polls, because an SSL socket may
-        buffer bytes that poll does not report.
+        """Receives bytes and returns their number, 0 if none arrived in time, or CLOSED. Reads before it polls, because an SSL socket may
+        have buffered bytes that poll does not report.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -252,7 +263,9 @@ class SourceConnection:
             self._connection.drop()
 
     def end_dump(self) -> None:
-        """Closes the connection and kills it on the server, which otherwise ends the dump only at its next write. Ignores errors."""
+        """Closes the connection and kills its session on the server. Without the kill, the server would end the dump only when it next
+        writes to the connection. Ignores errors.
+        """
         self.close()
         with contextlib.suppress(SluiceError):
             killer = SourceConnection(self.source)
@@ -281,8 +294,8 @@ def _translated(source: Source) -> Iterator[None]:
 
 
 def answer_error(source: Source, answer: bytes) -> SluiceError:
-    """Returns the error for a packet that is not an event. Such a packet is an error (0xFF, code in 2 bytes, '#' and state in 6 bytes,
-    text) or the end of the dump (0xFE).
+    """Returns the error for a packet of a dump that is not an event: the server's error (byte 0xFF, code in 2 bytes, '#', SQL state in 5
+    bytes, text), or the end of the dump (byte 0xFE).
     """
     if answer[:1] != SERVER_ERROR or len(answer) < ERROR_TEXT_AT:
         return SourceConnectionError(f"{source.address} ended the dump")
@@ -291,8 +304,8 @@ def answer_error(source: Source, answer: bytes) -> SluiceError:
 
 
 def translated_error(source: Source, code: int, text: str) -> SluiceError:
-    """Returns Sluice's error for a server's error, by its number. For a number with several meanings, the text decides."""
-    # Compare texts, because MySQL and MariaDB use different numbers for this error.
+    """Returns Sluice's error for an error of the server, by its number `code`. If the number has several meanings, its text decides."""
+    # The text is compared, because MySQL and MariaDB use different numbers for this error.
     if any(sentence in text.lower() for sentence in DISPLACED_SENTENCES):
         return ReplicaClashError(
             f"{source.address} ended the dump, because another replica with the same server id "

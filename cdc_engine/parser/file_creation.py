@@ -1,8 +1,7 @@
-"""Reads the creation time of a binlog file of the source, which distinguishes it from another file of that name. Used by `server_facts`,
-`binlog_files` and `by_time`.
+"""Reads when the server created a binlog file. Two binlog files with the same name are told apart by this time.
 
-No query returns the creation time, but the first event of the file contains it. The file is requested without a server id, as `mysqlbinlog`
-does: a dump with the replica's id would end the running dump of that id.
+No query returns the creation time, but the first event of a file contains it. The file is requested without a server id, as `mysqlbinlog`
+does. With the replica's id, the server would end the running dump of that id.
 """
 
 from __future__ import annotations
@@ -23,13 +22,16 @@ from sluice.cdc_engine.limits import READ_TIMEOUT_SECONDS
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.source.server import Source
 
-# How many bytes of a file are received at most. Its first events need fewer: the format description has about 120 to 300 bytes.
+# The most bytes of a file that are received to find its creation time. The format description, which contains it, has about 120 to 300
+# bytes.
 BYTES_MAX = 1 << 16
 
 
 def creation_of(source: Source, file: str) -> int:
-    """Returns seconds since 1970, or 0 if the server does not have the file or does not permit this account to read it. Raises
-    SourceConnectionError.
+    """Returns the creation time of a binlog file in seconds since 1970, or 0 if the server does not have the file or does not let this
+    account read it.
+
+    Raises SourceConnectionError if the connection fails.
     """
     with contextlib.closing(SourceConnection(source)) as connection:
         try:
@@ -40,7 +42,7 @@ def creation_of(source: Source, file: str) -> int:
 
 
 def _created(connection: SourceConnection) -> int:
-    """Reads the creation time from the first events: a ROTATE that the server generates, then the file's own format description."""
+    """Returns the creation time from the file's format description. The server sends a ROTATE of its own before that event."""
     received = memoryview(bytearray(BYTES_MAX))
     count = at = 0
     while True:

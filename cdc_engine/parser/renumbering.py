@@ -1,9 +1,8 @@
-"""Checks whether a cursor belongs to a server's current binlog files, by the server's identity and the file names. Pure; used by
-`start_position`.
+"""Checks whether a cursor belongs to the binlog files that a server has now, by the server's identity, the file names and GTIDs. Pure.
 
-File names and offsets start again after RESET with gtid_purged set again, on a server that was rebuilt with its old uuid, or after a
-restored backup. GTIDs may still prove that no transaction is missing. They prove nothing if the server itself used GTIDs again that were
-read before: these are other transactions with the same names.
+File names and offsets start again after RESET MASTER, if a server was rebuilt with its old uuid, or if a backup was restored. Executed
+GTIDs may still prove that no transaction is missing. They prove nothing if the server has used a GTID again for another transaction than
+the one that was read.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ from sluice.cdc_engine.position import Position, file_number
 
 
 def renumbered(cursor: Position, facts: ServerFacts) -> str:
-    """Returns a sentence that explains why the server's file of that name is not the cursor's file; empty if nothing shows a difference."""
+    """Returns a sentence that explains why the server's file with the name of the cursor's file is a different file, or "" if nothing
+    indicates that.
+    """
     if names_restarted(cursor.file, facts):
         return f"{cursor.file} comes after the server's last binlog file {facts.file}: the server's binlog was reset"
     created = facts.created.get(cursor.file, 0)
@@ -31,7 +32,7 @@ def renumbered(cursor: Position, facts: ServerFacts) -> str:
 
 
 def cut_off(cursor: Position, facts: ServerFacts) -> str:
-    """Returns why the server no longer has all of the cursor's file that was read; empty if it has."""
+    """Returns a sentence if the server's copy of the cursor's file now ends before the cursor, otherwise ""."""
     size = next((log.size_bytes for log in facts.logs if log.file == cursor.file), cursor.offset)
     if cursor.offset <= size:
         return ""
@@ -45,10 +46,10 @@ def cut_off(cursor: Position, facts: ServerFacts) -> str:
 def refilled(
     cursor: Position, taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, facts: ServerFacts
 ) -> str:
-    """Returns why the server's files do not continue the cursor's purged file; empty if they do. All transactions that were read must
-    precede the server's first file.
+    """Returns a sentence if the server's files do not continue the binlog of the cursor, whose file is purged. Otherwise returns "". They
+    continue it if all transactions that were read are in `purged`.
 
-    Not detected: other transactions of the same names fill the purged files exactly up to the position that was read.
+    One case is not detected: the server used the same GTIDs again for other transactions, and exactly those up to the cursor are purged.
     """
     first = facts.logs[0].file if facts.logs else ""
     unknown = facts.mariadb and not facts.purged
@@ -62,11 +63,11 @@ def refilled(
 
 
 def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, server_uuid: str) -> str:
-    """Returns the transactions that were read before and that the server itself wrote again into new files; empty if GTIDs prove that the
-    stream continues.
+    """Returns the GTIDs of transactions that were read before and that the server itself has used again in its new files. Returns "" if
+    GTIDs prove that the stream continues.
 
-    Transactions that were executed before the first of the new files (`purged`) were not written again. MariaDB identifies servers by
-    number only, so the transactions of all servers count.
+    Transactions in `purged` are older than the new files, so their GTIDs were not used again. MariaDB identifies servers only by number,
+    so there the transactions of all servers are compared.
     """
     if isinstance(taken, MariadbPosition) or isinstance(purged, MariadbPosition):
         return "" if purged.contains(taken) else str(taken)  # type: ignore[arg-type]
@@ -75,7 +76,9 @@ def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPos
 
 
 def names_restarted(file: str, facts: ServerFacts) -> bool:
-    """Returns whether the file's number is above that of the server's current file."""
+    """Returns whether the file's number is higher than that of the server's current file, so that the server has started its numbers
+    again.
+    """
     if not file or not facts.file or base(file) != base(facts.file):
         return False
     try:
@@ -85,7 +88,7 @@ def names_restarted(file: str, facts: ServerFacts) -> bool:
 
 
 def comes_before(file: str, other: str) -> bool:
-    """Returns whether one file is before another; False if their names cannot be compared."""
+    """Returns whether `file` precedes `other` in one sequence of binlog files. False if their names do not belong to one sequence."""
     if not file or not other or base(file) != base(other):
         return False
     try:
@@ -95,7 +98,7 @@ def comes_before(file: str, other: str) -> bool:
 
 
 def base(file: str) -> str:
-    """Returns the part that the names of one sequence of files have in common."""
+    """Returns a binlog file's name without its number. All files of one sequence share this part."""
     return file.rpartition(".")[0]
 
 

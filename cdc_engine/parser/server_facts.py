@@ -1,4 +1,4 @@
-"""Reads the source's settings and state, once per connection, for the source check and for the decision where to start."""
+"""Reads the source's settings and state, once per connection. The source check and the decision where to start use them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BinaryLog:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Replica:
-    """One row of SHOW REPLICAS. `uuid`: empty on MariaDB."""
+    """One row of SHOW REPLICAS. `uuid` is empty on MariaDB."""
 
     server_id: int
     uuid: str
@@ -50,12 +50,13 @@ class Replica:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerFacts:
-    """The settings and state of a server. `server_uuid`: "mariadb-<server id>" for MariaDB, which has no uuid. `executed`, `purged`: GTID
-    sets as text, empty on a server without GTIDs.
+    """The settings and state of a server.
 
-    `file`, `offset`: the current end of the binlog; `executed`: the executed set at this end. `variables`: name in lower case → value as
-    text. `created`: creation times in seconds since 1970 of the requested files that exist. `provider`: the facts from which the server's
-    provider is determined.
+    - `server_uuid`: "mariadb-<server id>" on MariaDB, which has no uuid.
+    - `file`, `offset`: the current end of the binlog. `logs`: all binlog files, oldest first.
+    - `executed`: the executed set at that end. `purged`: the set before the first file. Both are empty on a server without GTIDs.
+    - `variables`: global variables, by name in lower case.
+    - `created`: creation times in seconds since 1970 of the files that the caller asked for and that exist.
     """
 
     version: str
@@ -75,9 +76,10 @@ class ServerFacts:
 
 
 def read_facts(connection: SourceConnection, *files: str) -> ServerFacts:
-    """Reads the facts with several simple queries. Values that this account may not query stay empty; the source check reports them.
+    """Reads the settings and state of a server. Values that this account may not query stay empty. The source check reports what is
+    missing.
 
-    `files`: the files whose creation time is needed, each read over its own connection. An empty name means the last file.
+    The creation times of `files` are read on a connection of their own. An empty name means the last file.
     """
     variables = _variables(connection)
     mariadb = connection.mariadb
@@ -110,7 +112,7 @@ def oldest_file(facts: ServerFacts) -> str:
 
 
 def with_oldest_file(source: Source, facts: ServerFacts) -> ServerFacts:
-    """Adds the creation time of the oldest file to the facts, read over its own connection. Raises SourceConnectionError."""
+    """Returns the facts with the creation time of the oldest file, which is read on another connection. Raises SourceConnectionError."""
     file = oldest_file(facts)
     created = creation_of(source, file) if file else 0
     return dataclasses.replace(facts, created={**facts.created, file: created}) if created else facts
@@ -180,7 +182,7 @@ def _replicas(connection: SourceConnection) -> tuple[Replica, ...]:
 
 
 def dump_clients(connection: SourceConnection) -> tuple[str, ...]:
-    """Returns the addresses of clients that dump the server's binlog. This account may not see all of them."""
+    """Returns the addresses of the clients that dump the server's binlog, as far as this account may see them."""
     rows = connection.first_of(
         "SELECT HOST AS host FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%' ORDER BY ID"
     )

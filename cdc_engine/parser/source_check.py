@@ -1,4 +1,4 @@
-"""Checks whether Sluice can capture a server, and reports all problems at once. Pure; called at every connect and by `sluice check`."""
+"""Checks whether Sluice can capture a server, and reports all problems at once. Pure. Every connect and `sluice check` call it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MARIADB_VERSION_MIN = (10, 2)
 MIXED = "MIXED"
 # The privileges on *.* that an account needs to see all triggers and views.
 OBJECT_PRIVILEGES = ("SELECT", "SHOW VIEW", "TRIGGER")
-# The server versions that Sluice's tests run.
+# The server versions with which Sluice's tests run.
 MYSQL_TESTED, MARIADB_TESTED = ((5, 7), (8, 0), (9,)), ((10, 11), (11, 4))
-BINLOG_MONITOR_SINCE = (10, 5)  # From this version on, MariaDB calls REPLICATION CLIENT by this name.
+BINLOG_MONITOR_SINCE = (10, 5)  # From this version on, MariaDB calls REPLICATION CLIENT `BINLOG MONITOR`.
 # Privilege → the names under which servers grant it.
 PRIVILEGES = {
     "REPLICATION SLAVE": ("REPLICATION SLAVE", "REPLICATION REPLICA"),
@@ -28,11 +28,11 @@ _GRANT = re.compile(r"^GRANT (?P<privileges>.+?) ON (?P<object>.+?) TO ", re.IGN
 
 
 def check_source(source: Source, facts: ServerFacts, *, displaced: bool = False) -> list[str]:
-    """Returns warnings, one sentence each. Raises SourceCheckError with all problems, or ReplicaClashError if another replica uses our
-    server id.
+    """Returns warnings about a server, one sentence each. Raises SourceCheckError with all problems, or ReplicaClashError if another
+    replica uses our server id.
 
-    `displaced`: the server ended our last dump because another replica with our identity connected. We then do not connect again, because
-    otherwise each would end the other's dump in turn.
+    `displaced` tells whether the server ended our last dump because a replica with our identity connected. Then we do not connect again.
+    Otherwise the two would end each other's dumps in turn.
     """
     problems = [*_setting_problems(facts), *_grant_problems(source, facts), *_mixed_problems(source, facts)]
     if problems:
@@ -63,7 +63,7 @@ def _setting_problems(facts: ServerFacts) -> list[str]:
 
 
 def is_mixed(facts: ServerFacts) -> bool:
-    """Returns whether the server decides for each statement whether it logs rows or the statement's text."""
+    """Returns whether the server decides for each statement whether to log row events or the statement itself (binlog_format MIXED)."""
     return facts.variables.get("binlog_format", "").upper() == MIXED
 
 
@@ -73,8 +73,8 @@ def sees_objects(facts: ServerFacts) -> bool:
 
 
 def _missing_object_privileges(facts: ServerFacts) -> list[str]:
-    """Returns those of OBJECT_PRIVILEGES that the account does not have on *.*. After a partial revoke, which may hide any database, it has
-    none of them.
+    """Returns those of OBJECT_PRIVILEGES that the account does not have on *.*. After a partial revoke, returns all of them, because the
+    revoke may hide any database.
     """
     if any(grant.upper().startswith("REVOKE ") for grant in facts.grants):
         return list(OBJECT_PRIVILEGES)
@@ -100,7 +100,7 @@ def _mixed_problems(source: Source, facts: ServerFacts) -> list[str]:
 
 
 def mixed_format_sentence(facts: ServerFacts) -> str:
-    """Returns a sentence if the server logs some row changes as statements; otherwise an empty text."""
+    """Returns a sentence if binlog_format is MIXED, so that the server may log row changes as statements. Otherwise returns ""."""
     if not is_mixed(facts):
         return ""
     return (
@@ -112,8 +112,8 @@ def mixed_format_sentence(facts: ServerFacts) -> str:
 
 
 def unfollowed_format(facts: ServerFacts, *, follows_mixed: bool) -> str:
-    """Returns why a running stream must not continue with the server's current binlog_format; empty if it may. `follows_mixed`: whether the
-    schema history has the triggers and views.
+    """Returns a sentence that tells why a running stream must not continue with the server's current binlog_format, or "" if it may.
+    `follows_mixed` tells whether the schema history knows the server's triggers and views.
     """
     row_format = facts.variables.get("binlog_format", "ROW").upper()
     if row_format == "ROW" or (row_format == MIXED and follows_mixed):
@@ -125,13 +125,15 @@ def unfollowed_format(facts: ServerFacts, *, follows_mixed: bool) -> str:
 
 
 def server_version(text: str) -> tuple[int, ...]:
-    """Parses a version. `5.5.5-10.6.12-MariaDB` becomes (10, 6, 12): old MariaDB versions put 5.5.5 before their own version."""
+    """Parses a version into numbers. `5.5.5-10.6.12-MariaDB` becomes (10, 6, 12), because old MariaDB versions put 5.5.5 before their own
+    version.
+    """
     numbers = re.findall(r"\d+\.\d+\.\d+", text.removeprefix("5.5.5-"))
     return tuple(int(part) for part in numbers[0].split(".")) if numbers else ()
 
 
 def missing_privileges(facts: ServerFacts) -> list[str]:
-    """Returns the privileges that the account lacks, with the names in the server's manual. Sluice never needs SUPER."""
+    """Returns the privileges that the account lacks, by the names in the manual of its server. Sluice never needs SUPER."""
     granted: set[str] = set()
     for grant in facts.grants:
         match = _GRANT.match(grant)
@@ -157,9 +159,9 @@ def _grant_problems(source: Source, facts: ServerFacts) -> list[str]:
 
 
 def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> None:
-    """Raises ReplicaClashError if another replica has our server id: whenever one of the two connects, the server ends the other's dump.
+    """Raises ReplicaClashError if another replica has our server id. The server would end the dump of one whenever the other connects.
 
-    A replica with our uuid is our own earlier dump, or the dump of the host that ran this engine before. The new dump replaces it.
+    A replica that has our uuid too is our own earlier dump, or the dump of the host that ran this engine before. Our new dump replaces it.
     """
     if facts.variables.get("server_id") == str(source.replica_id):
         raise ReplicaClashError(
@@ -186,7 +188,7 @@ def source_warnings(facts: ServerFacts, retention_hours_min: float = DAY_HOURS) 
 
 
 def untested_version_sentence(facts: ServerFacts) -> str:
-    """Returns a sentence if Sluice's tests do not run this server version; otherwise an empty text."""
+    """Returns a sentence if Sluice's tests do not run on this server version, otherwise ""."""
     name, tested = ("MariaDB", MARIADB_TESTED) if facts.mariadb else ("MySQL", MYSQL_TESTED)
     version = server_version(facts.version)
     if not version or any(version[: len(each)] == each for each in tested):
@@ -205,7 +207,7 @@ def advice_of(facts: ServerFacts) -> Advice:
 
 
 def _image_warnings(facts: ServerFacts) -> list[str]:
-    """Returns warnings about row images that do not contain all columns."""
+    """Returns a warning if row images do not contain all columns (binlog_row_image)."""
     image = facts.variables.get("binlog_row_image", "FULL").upper()
     if image == "FULL":
         return []
@@ -222,9 +224,7 @@ def _image_warnings(facts: ServerFacts) -> list[str]:
 
 
 def failover_sentence(facts: ServerFacts) -> str:
-    """Returns a sentence that tells how the stream continues after the host name in conf/ moves to another server with the same
-    settings.
-    """
+    """Returns a sentence that tells how the stream continues if the host name in conf/ moves to another server with the same settings."""
     if facts.gtid_enabled:
         return (
             "if the address moves to another server, the stream continues by GTID on that server if it has "
@@ -238,8 +238,8 @@ def failover_sentence(facts: ServerFacts) -> str:
 
 
 def short_retention_sentence(facts: ServerFacts, hours_min: float = DAY_HOURS) -> str:
-    """Returns a sentence if the server promises to retain its binlog for less than `hours_min`, or promises nothing; otherwise an empty
-    text.
+    """Returns a sentence if the server promises to retain its binlog for less than `hours_min` hours, or promises nothing. Otherwise
+    returns "".
     """
     retention = retention_of(facts.provider, facts.variables)
     if retention.seconds >= hours_min * 3600:

@@ -1,12 +1,12 @@
-"""Decides where a stream starts: at the saved cursor, else the configured file and offset, else the configured GTID set, else the latest
-position. Pure.
+"""Decides where a stream starts: at the saved cursor, otherwise at the configured file and offset, otherwise at the configured GTID set,
+otherwise at the latest position. Pure.
 
-The parser calls it at every connect, also after a lost connection. If the server's facts do not prove that the stream continues without a
-gap, the result is `Lost` with the reason: the stream never skips events.
+The parser calls it at every connect, also after a lost connection. The stream never skips events: if the server's facts do not prove that
+it continues without a gap, the result is `Lost` with the reason.
 
-An epoch is one sequence of binlog files whose names can be compared. A stream gets a new epoch, above all earlier ones in the ledger, in
-two cases. Its file names start again, or its cursor is in an earlier epoch than the newest one in the ledger. In the second case the lake
-may contain changes whose order keys are above those of the cursor's epoch.
+An epoch is one sequence of binlog files whose names can be compared. A stream begins a new epoch, above all epochs in the ledger, in two
+cases. In the first case, the server's file names have started again. In the second case, the cursor is in an earlier epoch than the newest
+one in the ledger. Then the lake may have changes whose order keys are above those of the cursor's epoch.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ RESNAPSHOT = "re-snapshot the tables and start at the latest position"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StartChoice:
-    """The configured start of a destination without a cursor. Without any value, the latest position. `executed`: the executed set at the
-    position in `file`, if known.
+    """Where a destination without a cursor starts, as conf/ says. Without any value: at the latest position. `executed` is the executed
+    set at the position in `file`, if known.
     """
 
     file: str = ""
@@ -38,11 +38,12 @@ class StartChoice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DumpStart:
-    """The start of a dump. `position.file` is empty if the server finds the position by GTID; the server then sends the file's name.
+    """Where a dump starts.
 
-    `executed_known`: `position.gtid_set` is the whole executed set at the position. `by_gtid`: request the dump by GTID set, not by file
-    and offset. `read_twice_seconds`: the position was found by commit time, so the changes of this time are read twice; 0: the position is
-    exact.
+    - `position`: its `file` is empty if the server finds the position by GTID. The server then sends the name of the file.
+    - `by_gtid`: whether to request the dump by GTID set instead of by file and offset.
+    - `executed_known`: whether `position.gtid_set` is the whole executed set at the position.
+    - `read_twice_seconds`: if the position was found by commit time, how many seconds of changes are read twice. 0 for an exact position.
     """
 
     position: Position
@@ -53,7 +54,7 @@ class DumpStart:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Epochs:
-    """The ledger's epochs. `highest`: the newest one. `unfinished`: why no new one may begin now, or empty."""
+    """The epochs of a ledger. `highest` is the newest one. `unfinished` tells why no new epoch may begin now, or is empty."""
 
     highest: int = FIRST_EPOCH
     unfinished: str = ""
@@ -64,11 +65,11 @@ NO_EPOCHS = Epochs()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lost:
-    """The decision that a stream cannot provably continue. `options`: what an operator may safely do. `not_yet`: the server may still
-    receive the missing transactions.
+    """The decision that nothing proves that a stream can continue. `reason` tells why, and `options` what an operator may safely do.
 
-    `only_time`: this is another server, on which a position can be found only by commit time (`positions.by_time`). `purged`: the server
-    purged the next files, and an archive may have them (`archived`).
+    - `not_yet`: the server may still receive the missing transactions.
+    - `only_time`: this is another server, on which a position can be found only by commit time (`positions.by_time`).
+    - `purged`: the server has purged the next files. An archive may have them (`archived`).
     """
 
     reason: str
@@ -84,7 +85,9 @@ class Lost:
 def decide_start(
     cursor: Position | None, choice: StartChoice, facts: ServerFacts, epochs: Epochs = NO_EPOCHS
 ) -> DumpStart | Lost:
-    """Decides where a stream starts. Raises ConfigurationError if the GTID set of the configuration or of the cursor cannot be parsed."""
+    """Decides where a stream starts: after `cursor`, or as `choice` says if there is no cursor. Raises ConfigurationError if a GTID set
+    cannot be parsed.
+    """
     if cursor is not None:
         return _in_its_epoch(_from_cursor(cursor, facts), cursor, epochs)
     start = _from_choice(choice, facts)
@@ -100,14 +103,14 @@ def _from_choice(choice: StartChoice, facts: ServerFacts) -> DumpStart | Lost:
 
 
 def _in_its_epoch(start: DumpStart | Lost, cursor: Position, epochs: Epochs) -> DumpStart | Lost:
-    """Returns the start unchanged if it continues in the newest epoch, otherwise in a new epoch."""
+    """Returns the start unchanged if it continues in the newest epoch of the ledger. Otherwise returns it in a new epoch."""
     if isinstance(start, Lost) or start.position.epoch == cursor.epoch >= epochs.highest:
         return start
     return in_new_epoch(start, cursor, epochs)
 
 
 def in_new_epoch(start: DumpStart, cursor: Position, epochs: Epochs) -> DumpStart | Lost:
-    """Returns the start in a new epoch, above all epochs in the ledger, or `Lost` if no new epoch may begin."""
+    """Returns the start in an epoch above all epochs of the ledger, or `Lost` if no new epoch may begin now."""
     if epochs.unfinished:
         return Lost(
             reason=epochs.unfinished, options=("connect to the server whose binlog the cursor is in", RESNAPSHOT)
@@ -120,8 +123,8 @@ def _with_epoch(start: DumpStart, epoch: int) -> DumpStart:
 
 
 def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
-    """Returns the start after a cursor: in the cursor's epoch if the sequence of binlog files continues, in the next one if it starts
-    again.
+    """Returns the start after a cursor. It is in the cursor's epoch if the server's files continue the cursor's, and in the next epoch if
+    file names have started again.
     """
     same_server = cursor.server_uuid in ("", facts.server_uuid)
     renumbering = renumbered(cursor, facts) if same_server else ""
@@ -191,8 +194,8 @@ def _from_gtid_set(gtid_set: str, facts: ServerFacts) -> DumpStart | Lost:
 
 
 def _latest(facts: ServerFacts) -> DumpStart | Lost:
-    """Returns the start at the latest position: on MySQL with GTIDs by GTID, because the file may contain a transaction that is not in the
-    executed set yet and must be read.
+    """Returns the start at the latest position. With GTIDs on MySQL it is requested by GTID set, because the file may already have a
+    transaction that is not in the executed set yet. Such a transaction must be read.
     """
     if not facts.file:
         return Lost(
@@ -212,7 +215,7 @@ def _latest(facts: ServerFacts) -> DumpStart | Lost:
 
 
 def file_gap(file: str, offset: int, facts: ServerFacts) -> Lost | None:
-    """Returns why a stream cannot start at an offset of a file; None if it can."""
+    """Returns `Lost` if a stream cannot start at this offset of the file, otherwise None."""
     sizes = {log.file: log.size_bytes for log in facts.logs}
     if file in sizes:
         if offset <= sizes[file]:
@@ -232,8 +235,8 @@ def file_gap(file: str, offset: int, facts: ServerFacts) -> Lost | None:
 
 
 def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
-    """Returns why the server cannot continue after the GTID set: it purged transactions, or has not executed some of the set. None if it
-    can.
+    """Returns `Lost` if the server cannot continue after a GTID set, because it has purged later transactions or has not executed all of
+    the set. Otherwise returns None.
     """
     taken = _parsed(gtid_set, facts)
     executed = _parsed(facts.executed, facts)
@@ -266,8 +269,8 @@ def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
 
 
 def _same_server_gap(cursor: Position, facts: ServerFacts, renumbering: str) -> Lost | None:
-    """Returns why GTIDs do not prove that the stream continues on the cursor's own server, or None if they do. `renumbering`: why its
-    binlog files are different ones, or empty.
+    """Returns `Lost` if GTIDs do not prove that the stream continues on the cursor's own server, otherwise None. `renumbering` is a
+    sentence that tells why the server's files are not the ones that were read, or "".
     """
     taken, purged = _parsed(cursor.gtid_set, facts), _parsed(facts.purged, facts)
     if not renumbering:

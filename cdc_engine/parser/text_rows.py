@@ -1,7 +1,8 @@
-"""Reads the rows of one query as columns of text, in blocks from the socket, without a Python object per row or value.
+"""Reads the rows of a query as columns of text, block by block, without a Python object per row or value.
 
-The server's text protocol sends one packet per row: for each column its length and its bytes, as `SELECT` prints it. A kernel finds all
-values. https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response_text_resultset.html
+The server sends one packet per row (text protocol). It has the length and the bytes of each column's value, as `SELECT` prints it. A
+kernel finds the values.
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response_text_resultset.html
 """
 
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
@@ -27,17 +28,17 @@ HEAD_BYTES = 4  # The header of a packet: three bytes of length, one byte of seq
 BUFFER_BYTES = 4 << 20
 ROWS_MAX = 65_536  # The most rows per block.
 OK, ERROR, END = 0x00, 0xFF, 0xFE
-# The packet that ends a result begins with 0xFE and is shorter than this. A row may begin with 0xFE too, but is longer.
+# The packet that ends a result begins with 0xFE and is shorter than this. A row may begin with 0xFE too, but such a row is longer.
 END_BYTES_MAX = 9
 RECEIVE_SECONDS = 1.0
-# The longest silence of the server, which may scan a whole table before it finds the first row.
+# How long the server may send nothing. It may scan a whole table before it finds the first row.
 SILENCE_SECONDS_MAX = 600.0
 MALFORMED = -1
-Texts = list[Any]  # One pa.Array of type binary per column, with NULLs.
+Texts = list[Any]  # One Arrow binary array per column, with NULLs.
 
 
 class Wire(Protocol):
-    """The methods of a connection that this module needs; see `connection.SourceConnection`."""
+    """The methods of `SourceConnection` that this module calls."""
 
     def begin_query(self, sql: str) -> None: ...
     def end_query(self) -> None: ...
@@ -47,10 +48,11 @@ class Wire(Protocol):
 
 @kernel
 def split_rows(buffer: Bytes, begin: Integer, end: Integer, starts: Any, sizes: Any, out: Int64s) -> None:
-    """Finds the complete rows in [begin, end). Writes the offsets of their values into `starts` (columns, rows; -1 for NULL), and their
-    sizes into `sizes`. Writes the number of rows and the offset of the next packet, or MALFORMED, into `out`.
+    """Finds the complete rows in buffer[begin:end]. Writes the offset and size of each value to `starts` and `sizes` (one row per column;
+    the offset of a NULL is -1).
 
-    Stops at a packet that is not a row, and at one that continues in the next packet.
+    Writes to `out` the number of rows, and the offset of the next packet or MALFORMED. Stops at a packet that is not a row, and at a row
+    that continues in another packet.
     """
     at, row, rows_max = np.int64(begin), np.int64(0), starts.shape[1]
     while row < rows_max and end - at >= 4:
@@ -71,7 +73,7 @@ def split_rows(buffer: Bytes, begin: Integer, end: Integer, starts: Any, sizes: 
 
 @kernel
 def split_row(buffer: Bytes, begin: Integer, stop: Integer, row: Integer, starts: Any, sizes: Any) -> Integer:
-    """Finds the values of one row in [begin, stop). Returns the offset after the last value, or -1 if a value does not fit into the row."""
+    """Finds the values of one row in buffer[begin:stop]. Returns the offset after the last value, or -1 if the values exceed the row."""
     offset = np.int64(begin)
     for column in range(starts.shape[0]):
         if offset >= stop:
@@ -97,10 +99,10 @@ def split_row(buffer: Bytes, begin: Integer, stop: Integer, row: Integer, starts
 
 
 def text_blocks(wire: Wire, sql: str) -> Iterator[Texts]:
-    """Runs one query and yields its rows in blocks. The connection can run the next query after the last block.
+    """Runs a query and yields its rows in blocks. After the last block, the connection can run the next query. A caller that does not read
+    all blocks must close the connection, because unread bytes of the result remain in it.
 
-    Raises the error that the server returns, or SourceConnectionError if the server is silent. If the caller does not consume all blocks,
-    it must close the connection, which is in the middle of an answer.
+    Raises the error that the server returns, or SourceConnectionError if the server is silent for too long.
     """
     wire.begin_query(sql)
     answer = _Answer(wire)
@@ -112,7 +114,7 @@ def text_blocks(wire: Wire, sql: str) -> Iterator[Texts]:
 
 
 class _Answer:
-    """The bytes of one answer. The bytes [begin, end) of the buffer are received and not consumed yet."""
+    """The server's answer to one query. buffer[begin:end] are the bytes that are received but not processed yet."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -120,18 +122,18 @@ class _Answer:
         self._begin = self._end = 0
 
     def column_count(self) -> int:
-        """Consumes all packets before the first row, and returns the number of columns. Raises the server's error."""
+        """Reads all packets before the first row, and returns the number of columns. Raises the server's error."""
         first = self._packet()
         if first[0] == ERROR:
             raise self._wire.answer_error(first)
         if first[0] == OK:
             raise BinlogFormatError("the server answered a query without a result")
         while not _is_end(self._packet()):
-            pass  # Skips a column's name and type, which the caller knows.
+            pass  # Skips the name and type of a column, which the caller knows.
         return int(first[0]) if first[0] < 0xFB else int.from_bytes(first[1:3], "little")
 
     def rows(self, columns: int) -> Texts | None:
-        """Returns the received rows, an empty list if no row is complete yet, or None at the end of the answer."""
+        """Returns the rows that have arrived, [] if no row is complete yet, or None at the end of the answer."""
         starts = np.empty((columns, ROWS_MAX), np.int64)
         sizes = np.empty((columns, ROWS_MAX), np.int64)
         found = np.zeros(2, np.int64)
@@ -150,7 +152,7 @@ class _Answer:
         return self._odd_packet(columns)
 
     def _odd_packet(self, columns: int) -> Texts | None:
-        """Processes a packet that is not one complete row: the end, an error, an incomplete row, or a row of several packets."""
+        """Processes what is not one complete row: the end of the answer, an error, an incomplete row, or a row of several packets."""
         length = self._length_at(self._begin)
         if length == limits.PACKET_BYTES_MAX:
             return _one_row(self._long_packet(), columns)
@@ -177,7 +179,7 @@ class _Answer:
         return self._buffer[start : start + length].tobytes()
 
     def _long_packet(self) -> bytes:
-        """Returns the payload of a packet, joined with the payloads of the packets that continue it."""
+        """Returns the payload of a packet and of all packets that continue it, joined."""
         parts = [self._packet()]
         while len(parts[-1]) == limits.PACKET_BYTES_MAX:
             parts.append(self._packet())
@@ -187,7 +189,7 @@ class _Answer:
         return int.from_bytes(self._buffer[offset : offset + 3].tobytes(), "little")
 
     def _receive(self) -> None:
-        if self._begin:  # The buffer can be overwritten, because the returned rows are copies.
+        if self._begin:  # The bytes before `_begin` can be overwritten, because returned rows are copies.
             left = self._end - self._begin
             self._buffer[:left] = self._buffer[self._begin : self._end].copy()
             self._begin, self._end = 0, left
@@ -207,7 +209,7 @@ def _is_end(packet: bytes) -> bool:
 
 
 def _texts(buffer: Bytes, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Any:
-    """Returns a copy of the values as an Arrow binary array."""
+    """Returns copies of the values as an Arrow binary array."""
     offsets = np.empty(len(starts) + 1, np.int32)
     out = np.empty(int(sizes.sum()), np.uint8)
     copy_bytes(buffer, starts, sizes, offsets, out)

@@ -1,1 +1,3 @@
-"""Finds positions in the binlog: the position of a time, the beginning of a transaction, and how long the server retains a position."""
+"""Finds positions in the binlog: by time, by GTIDs, or at the beginning of a transaction. Computes how long the server still retains a
+position.
+"""

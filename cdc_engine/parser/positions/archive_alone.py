@@ -1,5 +1,5 @@
-"""Reads binlog files from an archive without a connection to the server, up to the last complete transaction of the newest file. Used by
-backfills with `--archive`.
+"""Reads binlog files from an archive without a connection to the server, up to the last complete transaction of the newest file. Backfills
+with `--archive` use it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from sluice.cdc_engine.source.archive import Archive
 
 
 class ArchiveAlone:
-    """Implements `ReadableFiles` for an archive. `logs`: the newest files without a gap, with their sizes in the archive.
+    """The readable binlog files of an archive (implements `ReadableFiles`). `logs` are the newest files without a gap between them, with
+    their sizes in the archive.
 
-    The newest file may end within an event or a transaction, if it was copied while the server wrote it. The stream then ends before that
-    transaction.
+    If the newest file was copied while the server wrote it, it may end within a transaction. The blocks then end before that transaction.
     """
 
     def __init__(self, archive: Archive, facts: ServerFacts, lacks: str) -> None:
-        """`lacks`: the name of the missing file before the oldest of `facts.logs`; empty if the archive has no older files."""
+        """`lacks` is the name of the missing file directly before the oldest of `facts.logs`. It is empty if the archive has no files from
+        before the gap.
+        """
         self._archive, self._lacks = archive, lacks
         self.facts, self.logs = facts, facts.logs
         self.bytes_read = 0
@@ -43,15 +45,15 @@ class ArchiveAlone:
 
     @property
     def nothing_purged(self) -> bool:
-        """Whether the oldest file is the first one of its sequence."""
+        """Whether the oldest file is the first one of its sequence (number 1)."""
         return file_number(self.logs[0].file) == 1
 
     def bound(self, epoch: int) -> Position:
-        """Returns the end of the last complete transaction. The newest file may contain a part of another transaction after it."""
+        """Returns the end of the last complete transaction. Part of another transaction may follow it in the newest file."""
         return Position(epoch=epoch, file=self.facts.file, offset=self.facts.offset)
 
     def created(self, file: str) -> int:
-        """Returns the creation time of a file in seconds since 1970. Raises PositionLostError for a file of another server."""
+        """Returns the creation time of a file in seconds since 1970. Raises PositionLostError if the file was written by another server."""
         with self._archive.open(file) as stream:
             header = read_header(stream, file)
         if why := foreign(header, file, 0, self.facts):
@@ -59,12 +61,14 @@ class ArchiveAlone:
         return header.created
 
     def reach(self, is_enough: Callable[[str], bool]) -> None:
-        """Does nothing: an archive that is read alone gets no further files."""
+        """Does nothing, because there is no server whose older files could be fetched."""
 
     def blocks(
         self, start: DumpStart, history: SchemaHistory, captured: Captured, prepared: PreparedTransactions
     ) -> Generator[Block]:
-        """Yields the blocks from a position to the archive's end. Raises PositionLostError, or the errors of the scan."""
+        """Yields the blocks from `start` to the end of the archive. Raises PositionLostError if the archive lacks the file of `start`, and
+        the errors of the scan.
+        """
         names = [log.file for log in self.logs]
         if start.position.file not in names:
             raise PositionLostError(
@@ -79,10 +83,12 @@ class ArchiveAlone:
 
 
 def archive_alone(archive: Archive, cursor: Position) -> ArchiveAlone:
-    """Returns the archive's files of the binlog to which a cursor belongs. Reads the newest file to find the end of its last transaction.
+    """Returns the files of an archive that belong to the binlog of `cursor`. Reads the newest file to find the end of its last
+    transaction.
 
     Raises PositionLostError if the archive has no such file, or if its files belong to another binlog. The creation time of the cursor's
-    file decides that. If the archive lacks this file, or its creation time is unknown, creation times of other files and GTIDs decide.
+    file proves which binlog it is. If the archive lacks that file, or the time is unknown, creation times of other files and GTIDs prove
+    it.
     """
     sizes = {file: size for file, size in archive.sizes().items() if base(file) == base(cursor.file)}
     if not sizes:
@@ -123,8 +129,8 @@ def archive_alone(archive: Archive, cursor: Position) -> ArchiveAlone:
 
 
 def _end_of(files: ArchiveAlone) -> StartChoice:
-    """Returns the end of the last complete transaction in the newest file. If the file has none, returns its beginning, with the executed
-    set of the files before it.
+    """Returns the end of the last complete transaction in the newest file. If that file has no complete transaction, returns the file's
+    beginning with the executed set at the end of the earlier files.
     """
     newest = files.facts.file
     end = last_end_up_to(files, newest, sys.maxsize)
@@ -136,7 +142,9 @@ def _end_of(files: ArchiveAlone) -> StartChoice:
 
 
 def created_out_of_order(file: str, created: int, cursor: Position) -> str:
-    """Returns why a file with this creation time (in seconds since 1970) cannot belong to the cursor's binlog; empty if it can."""
+    """Returns a sentence that explains why a file with the creation time `created` cannot belong to the cursor's binlog, or "" if it can.
+    `created` is in seconds since 1970.
+    """
     earlier = file_number(file) < file_number(cursor.file)
     if cursor.file_created and (created > cursor.file_created if earlier else created < cursor.file_created):
         order = "after" if earlier else "before"
@@ -145,11 +153,11 @@ def created_out_of_order(file: str, created: int, cursor: Position) -> str:
 
 
 def executed_elsewhere(file: str, created: int, executed: str, cursor: Position) -> str:
-    """Returns why the newest file of an archive may not belong to the cursor's binlog; empty if it certainly does. `executed`: the executed
-    set at the file's end.
+    """Returns a sentence that explains why the newest file of an archive may belong to another binlog than the cursor, or "" if it belongs
+    to the same one. `executed` is the executed set at the end of the file.
 
-    GTIDs prove it: of two positions in one binlog, the executed set of the later one contains that of the earlier one. Without GTIDs, known
-    creation times are sufficient, because `created_out_of_order` has compared them.
+    GTIDs prove it: in one binlog, the executed set at a later position contains the set at an earlier one. Without GTIDs, the creation
+    times of both files are sufficient, because `created_out_of_order` has compared them.
     """
     both = (executed, cursor.gtid_set) if file_number(file) < file_number(cursor.file) else (cursor.gtid_set, executed)
     if all(both):

@@ -1,5 +1,6 @@
-"""Reads the binlog files of a source, independently of any running stream: first the files that only its archive has, then the server's
-files. Used by `time_search`, and by backfills, whose interval may begin in a purged file.
+"""Reads binlog files of a source on a connection of its own: first the files that only the archive has, then the server's files.
+
+Searches for a time and backfills use it. Their interval may begin in a file that the server has purged.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def _never() -> bool:
 
 
 def archived_before(archived: Iterable[BinaryLog], first: str) -> tuple[BinaryLog, ...]:
-    """Returns the archived files that immediately precede the server's first file, oldest first and without a gap."""
+    """Returns the archived files that directly precede the server's first file, oldest first and without a gap."""
     if not first:
         return ()
     kin = {file_number(each.file): each for each in archived if base(each.file) == base(first)}
@@ -45,8 +46,8 @@ def archived_before(archived: Iterable[BinaryLog], first: str) -> tuple[BinaryLo
 
 
 class ReadableFiles(Protocol):
-    """Binlog files of a source or an archive, which are read independently of the running stream. `origin`: the source or archive in
-    messages. `logs`: oldest first. `bytes_read`: the number of bytes that `blocks` has read.
+    """Binlog files of a source or of an archive that can be read without affecting the running stream. `logs` are the files, oldest first.
+    `origin` names the source or the archive in messages. `bytes_read` counts the bytes that `blocks` has read.
     """
 
     facts: ServerFacts
@@ -58,27 +59,30 @@ class ReadableFiles(Protocol):
     @property
     def nothing_purged(self) -> bool: ...
     def bound(self, epoch: int) -> Position | None:
-        """Returns the end of the last complete transaction if a part of another one may follow it; otherwise None."""
+        """Returns the end of the last complete transaction if the files may end within a transaction. Returns None if they end with a
+        complete transaction.
+        """
 
     def created(self, file: str) -> int:
         """Returns the creation time of a file in seconds since 1970; 0 if the file does not exist."""
 
     def reach(self, is_enough: Callable[[str], bool]) -> None:
-        """Fetches older files with the command in conf/, if conf/ has one, until `is_enough` returns True for the oldest file or no older
-        file can exist.
+        """Fetches older files one by one with the command in conf/, until `is_enough` is True for the oldest file or no older file can
+        exist. Does nothing if conf/ has no such command.
         """
 
     def blocks(
         self, start: DumpStart, history: SchemaHistory, captured: Captured, prepared: PreparedTransactions
     ) -> Generator[Block]:
-        """Yields the blocks from a position in one of the files to the end of the files."""
+        """Yields the blocks from `start`, which is in one of the files, to the end of the files."""
 
 
 class BinlogFiles:
-    """Implements `ReadableFiles` for a source and its archive. In `logs`, a compressed file has its compressed size. `given_up`: called
-    while a file is fetched; a true result ends the command.
+    """The binlog files of a source and of its archive (implements `ReadableFiles`). For a compressed archived file, `logs` has the
+    compressed size.
 
-    Raises SourceConnectionError, or ConfigurationError if the archive cannot be read.
+    `given_up` is called repeatedly while a file is fetched. If it returns True, the fetch is canceled. Methods raise
+    SourceConnectionError, or ConfigurationError if the archive cannot be read.
     """
 
     def __init__(
@@ -104,10 +108,12 @@ class BinlogFiles:
         return self.source.address
 
     def bound(self, epoch: int) -> None:
-        """Returns None: a server's binlog ends with a complete transaction."""
+        """Returns None, because the binlog of a server ends with a complete transaction."""
 
     def reach(self, is_enough: Callable[[str], bool]) -> None:
-        """Fetches older files one by one. Raises SourceConnectionError if the command fails, InterruptedError if `given_up` ended it."""
+        """Fetches older files one by one until `is_enough` is True for the oldest one. Raises SourceConnectionError if the command in
+        conf/ fails, and InterruptedError if `given_up` canceled it.
+        """
         if self._archive is None or not self._archive.can_fetch or not self.logs:
             return
         while (number := file_number(self.logs[0].file)) > 1 and not is_enough(self.logs[0].file):
@@ -116,8 +122,8 @@ class BinlogFiles:
 
     @property
     def reachable(self) -> ServerFacts:
-        """Returns the server's facts with the files that only the archive has added to `logs`. Their sizes count as unlimited, because the
-        uncompressed size of a file is unknown before it is read.
+        """Returns the server's facts with the archived files added to `logs`. Their sizes are `sys.maxsize`, because the uncompressed size
+        of an archived file is unknown until it is read.
         """
         older = tuple(
             BinaryLog(file=each.file, size_bytes=sys.maxsize) for each in self.logs if self.is_archived(each.file)
@@ -125,11 +131,11 @@ class BinlogFiles:
         return dataclasses.replace(self.facts, logs=(*older, *self.facts.logs))
 
     def is_archived(self, file: str) -> bool:
-        """Returns whether only the archive has the file. The archive then has all files between it and the server's first file, too."""
+        """Returns whether only the archive has the file. If so, the archive also has all files between it and the server's first file."""
         return file in self._archived
 
     def archived_bytes(self, file: str) -> int:
-        """Returns the uncompressed size of an archived file in bytes; reads the whole file."""
+        """Returns the uncompressed size of an archived file in bytes. Reads the whole file."""
         if self._archive is None:
             raise ValueError(f"{file} is in no archive")
         with self._archive.open(file) as stream:
@@ -137,12 +143,12 @@ class BinlogFiles:
 
     @property
     def nothing_purged(self) -> bool:
-        """Whether the oldest file is the first one that the server ever wrote; False if that is unknown."""
+        """Whether the oldest file is the first one that the server ever wrote. False if that is unknown."""
         return self.facts.gtid_enabled and not self.facts.purged
 
     def created(self, file: str) -> int:
-        """Returns the creation time of a file in seconds since 1970; 0 if neither server nor archive has it. Raises PositionLostError if
-        the archived file belongs to another server.
+        """Returns the creation time of a file in seconds since 1970, or 0 if neither server nor archive has the file. Raises
+        PositionLostError if the archived file was written by another server.
         """
         if self._archive is None or file not in self._archived:
             return creation_of(self.source, file)
@@ -158,7 +164,7 @@ class BinlogFiles:
     def blocks(
         self, start: DumpStart, history: SchemaHistory, captured: Captured, prepared: PreparedTransactions
     ) -> Generator[Block]:
-        """Yields the blocks from a position in one of the files to the current end of the binlog.
+        """Yields the blocks from `start`, which is in one of the files, to the current end of the binlog.
 
         Raises SourceConnectionError, PositionLostError, or the errors of the scan.
         """
@@ -179,7 +185,7 @@ class BinlogFiles:
         captured: Captured,
         prepared: PreparedTransactions,
     ) -> Generator[Block, None, DumpStart]:
-        """Yields the blocks of the archived files. Returns the start of the server's files."""
+        """Yields the blocks of the archived files. Returns the position at which to continue in the server's files."""
         position = start.position
         interval = ArchivedInterval.before_server(archive, position, self.facts, self._given_up)
         scanner = interval.scanner(history, captured, prepared, executed_known=start.executed_known)

@@ -1,13 +1,16 @@
-"""Decides where a stream continues by commit times, on another server whose GTIDs do not contain its position: some seconds before the last
-event that was read (`failover_back_seconds`).
+"""Finds by commit time where a stream continues on another server, if that server's GTIDs do not contain the stream's position. The stream
+begins `failover_back_seconds` before the last event that was read.
 
-The stream reads the changes of these seconds twice. So this is only for destinations that allow it (`failover: by_time`), and tables to
-which a change cannot be applied twice stop (`instance.failover.by_time`). If the server has no commit as late as the last event that was
-read, it lacks changes, and the parser waits for them. The stream cannot continue by time if the seconds contain one of the following:
+The stream reads the changes of these seconds twice. So only destinations with `failover: by_time` do this, and tables that cannot take a
+change twice are stopped (`instance.failover.by_time`). If the server has no commit as late as the last event that was read, it lacks
+changes, and the parser waits for them.
 
-- a statement that changes a captured table: earlier rows would be decoded with the later columns, and renames would happen twice;
-- the commit of an XA transaction that was prepared earlier: its rows are before these seconds;
-- rows without all their columns (binlog_row_image): if a key moved, they would get the values of another row.
+The stream cannot continue by time if these seconds contain one of the following:
+
+- a statement that changes a captured table: rows from before the statement would be decoded with the columns after it, and a rename would
+  happen twice;
+- the commit of an XA transaction whose XA PREPARE, which has the rows, is before these seconds;
+- row images without all columns (binlog_row_image): if a key moved to another row, the row images of both rows would be mixed.
 """
 
 from __future__ import annotations
@@ -33,11 +36,11 @@ MASTER_BACK = "restore the server that was read"
 def start_by_time(
     source: Source, changed: Changed, cursor: Position, facts: ServerFacts, epochs: Epochs, *, back_seconds: int
 ) -> DumpStart | Lost:
-    """Returns the start on the server that `facts` describes, in a new epoch. `changed`: returns the captured table that a statement may
-    have changed, or an empty text; its arguments are the statement and whether the server is a MariaDB. `back_seconds`: how long before the
-    cursor's commit time the stream begins.
+    """Returns the start on the server that `facts` describes, in a new epoch. The stream begins `back_seconds` before the cursor's commit
+    time.
 
-    Raises SourceConnectionError, and the errors of the scan.
+    `changed(statement, mariadb)` returns the captured table that a statement may have changed, or "". Raises SourceConnectionError, and
+    the errors of the scan.
     """
     if not cursor.time_us:
         return Lost(
@@ -69,7 +72,7 @@ def start_by_time(
 
 
 def behind(address: str, cursor: Position, facts: ServerFacts) -> Lost:
-    """Returns the refusal for a standby source whose binlog, by its commit times, ends before the cursor."""
+    """Returns `Lost` for a standby source whose binlog has no commit as late as the cursor's."""
     return Lost(
         reason=f"{address} lacks changes that the engine has read: its binlog ends at {facts.file}:{facts.offset} "
         f"and has no commit of {time_text(cursor.time_us)} or later, and the stream was read up to that time "
@@ -89,7 +92,7 @@ def not_twice(address: str, back_seconds: int, why: str) -> Lost:
 
 
 def not_repeatable(interval: SearchedInterval, changed: Callable[[LoggedStatement], str]) -> str:
-    """Returns a sentence about the first change in the interval that cannot be applied twice; empty if there is none."""
+    """Returns a sentence about the first change in the interval that cannot be applied twice, or "" if there is none."""
     table = next((name for each in interval.statements if (name := changed(each))), "")
     if table:
         return (
@@ -105,7 +108,7 @@ def not_repeatable(interval: SearchedInterval, changed: Callable[[LoggedStatemen
 
 
 def started(found: StartChoice, cursor: Position, facts: ServerFacts, created: int, back_seconds: int) -> DumpStart:
-    """Returns the start at the position that was found, in the cursor's epoch."""
+    """Returns the start at the position that a search found, still in the cursor's epoch."""
     position = dataclasses.replace(
         cursor,
         file=found.file,

@@ -1,7 +1,7 @@
-"""Decides where a stream begins: one pure decision from the saved cursor, the requested position, and the server's facts.
+"""Decides where a stream begins, from the saved cursor, the requested position and the server's facts. Reads nothing.
 
-`start_position` defines what a cursor or an exact position means on a server. This module handles the requests before it, for which
-`finding` must search the binlog. `wiring` calls it when a destination begins; `sluice position set` calls it too.
+For a time, and for an offset that may be inside a transaction, the decision is a request to search the binlog, which `finding` executes.
+`start_position` decides all other cases. Called when a destination starts, and by `sluice position set`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from sluice.cdc_engine.position import Position
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestedPosition:
-    """The position that conf/ or an operator requests. Without any value, the latest position.
+    """The position that conf/ or an operator requests. Without any value: the latest position.
 
-    `file` alone: the file's beginning. `offset`: an offset in that file, which may be inside a transaction. `time_us`: over all files, or
-    only in `file`. `earliest`: the beginning of the oldest existing file.
+    - `file` alone: the file's beginning. With `offset`: this offset in the file, which may be inside a transaction.
+    - `time_us`: the first commit at this time or later, in all files or only in `file`.
+    - `earliest`: the beginning of the oldest existing file.
     """
 
     file: str = ""
@@ -39,8 +40,8 @@ class RequestedPosition:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfTime:
-    """A request to search for the position before the first transaction that committed at that time or later. `file`: search only this
-    file.
+    """A request to search for the position before the first transaction that committed at `time_us` or later. If `file` is given, only
+    this file is searched.
     """
 
     time_us: int
@@ -49,8 +50,8 @@ class OfTime:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BeginOf:
-    """A request to search for the end of the last transaction up to an offset. For an offset inside a transaction, this is the
-    transaction's beginning.
+    """A request to search for the end of the last transaction that ends at `offset` or before. If the offset is inside a transaction, this
+    is where the transaction begins.
     """
 
     file: str
@@ -80,7 +81,9 @@ def decide(
 
 
 def exact_choice(wanted: RequestedPosition, facts: ServerFacts) -> StartChoice:
-    """Returns the start for a request that needs no search. The start is empty for the latest position, which the server determines."""
+    """Returns the start for a request that needs no search of the binlog. Returns an empty start for the latest position, which the server
+    determines.
+    """
     if wanted.earliest:
         return StartChoice(file=facts.logs[0].file if facts.logs else "")
     return StartChoice(file=wanted.file, gtid_set="" if wanted.file else wanted.gtid_set)

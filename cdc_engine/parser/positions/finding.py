@@ -1,4 +1,4 @@
-"""Converts a requested position to an exact one: searches the source's binlog if `decision` requires it."""
+"""Converts a requested position to the exact position between two transactions. Searches the source's binlog if `decision` requires it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def exact_position(
     *,
     reader: Source | None = None,
 ) -> StartChoice:
-    """Returns a position between two transactions; empty for the latest one. `archive`: searched if the server has purged the position.
-    `reader`: a replica whose binlog is searched for a time instead of the source's, if it has one.
+    """Returns the position between two transactions that a request means, or an empty start for the latest position.
 
-    Raises PositionLostError, with the positions that the server offers, if neither has the position; ConfigurationError for a reader
-    without GTIDs; SourceConnectionError; the errors of the scan.
+    `archive` is searched if the server has purged the position. `reader` is a replica. If it has the requested time, its binlog is
+    searched instead of the source's. Raises PositionLostError with the available positions if neither server nor archive has the requested
+    one, ConfigurationError for a reader without GTIDs, SourceConnectionError, and the errors of the scan.
     """
     if reader is not None and wanted.time_us is not None and not wanted.file:
         found = position_on_reader(reader, facts, wanted.time_us)
@@ -43,7 +43,7 @@ def exact_position(
 
 
 def _reach(files: BinlogFiles, wanted: RequestedPosition) -> None:
-    """Fetches the files that a requested file or time needs, if conf/ has a command for it."""
+    """Fetches archived files back to the requested file or time, if conf/ has a command for it."""
     if wanted.file and comes_before(wanted.file, files.facts.file):
         files.reach(lambda oldest: not comes_before(wanted.file, oldest))
     elif wanted.time_us is not None and not wanted.file:
@@ -66,5 +66,5 @@ def _start_in(files: BinlogFiles, wanted: RequestedPosition) -> StartChoice:
         return last_end_up_to(files, decision.file, decision.offset)
     choice = exact_choice(wanted, files.reachable)
     if files.is_archived(choice.file):
-        files.created(choice.file)  # Refuses a file of another server.
+        files.created(choice.file)  # Raises PositionLostError for a file of another server.
     return choice

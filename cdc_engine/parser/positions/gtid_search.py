@@ -1,7 +1,7 @@
 """Finds the transactions of a GTID set in the source's binlog, for a backfill of exactly these transactions.
 
-A bisection finds the newest file that begins before all of them. The binlog is then read from this file up to the last of the transactions,
-without decoding rows.
+A bisection finds the newest file that begins before all of them. The binlog is then read from this file up to the last of the
+transactions, without decoding rows.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import file_number, order_key, order_keys
 
 XA_PREPARE, XA_COMMIT = "XA PREPARE", "XA COMMIT"
-NAMES_MAX = 5  # The maximum number of GTIDs in an error.
+NAMES_MAX = 5  # The most GTIDs that an error message names.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundTransactions:
-    """The positions of transactions in the binlog. `begin`: before the first one; `end`: after the last one. `order_keys`: the
-    transactions' ranges of order keys (after, up to), ascending. `from_us`, `to_us`: the range of their commit times, without `to_us`.
+    """Where some transactions are in the binlog. `begin` is the position before the first one, `end` the position after the last one.
+
+    `order_keys` are ascending ranges of order keys: pairs (after, up to). Commit times are in `from_us` ≤ time < `to_us`.
     """
 
     begin: StartChoice
@@ -42,10 +43,10 @@ class FoundTransactions:
 
 
 def find_transactions(files: ReadableFiles, wanted: GtidSet, epoch: int) -> FoundTransactions:
-    """Finds the transactions of a GTID set. `wanted`: the set, from `gtid.named_transactions`. `epoch`: the epoch of the order keys.
+    """Finds the transactions of the GTID set `wanted`, which `gtid.named_transactions` made. `epoch` is the epoch for the order keys.
 
-    Raises PositionLostError if some transactions are purged. Raises ConfigurationError if some are not in the binlog, or if the set has
-    only one half of an XA transaction. Each error contains the GTIDs.
+    Raises PositionLostError if the server has purged some of the transactions. Raises ConfigurationError if the binlog does not have some
+    of them, or if the set has only one half of an XA transaction. The messages name the GTIDs.
     """
     files.reach(lambda oldest: not executed_part(_begin_set(files, oldest), wanted))
     search, halves = _Search(wanted, epoch, _file_before(files, wanted)), _XaHalves()
@@ -63,7 +64,9 @@ def find_transactions(files: ReadableFiles, wanted: GtidSet, epoch: int) -> Foun
 
 
 class _XaHalf(NamedTuple):
-    """An XA PREPARE or an XA COMMIT, which have different GTIDs. `chosen`: whether the set contains the GTID."""
+    """One half of an XA transaction: its XA PREPARE or its XA COMMIT. The halves have different GTIDs. `chosen` tells whether the wanted
+    set contains this one.
+    """
 
     xa_name: str
     statement: str
@@ -72,11 +75,11 @@ class _XaHalf(NamedTuple):
 
 
 class _XaHalves(UnwantedRows):
-    """Records the two halves of each XA transaction: XA PREPARE has the rows, and XA COMMIT applies them."""
+    """Collects the halves of the XA transactions that a scan reads. The XA PREPARE has the rows, and the XA COMMIT makes them effective."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Halves whose GTID is not known yet: order key, XA name and statement.
+        # Halves whose GTID is not known yet, as (order key, XA name, statement).
         self._new: list[tuple[int, str, str]] = []
         self._halves: list[_XaHalf] = []
 
@@ -94,7 +97,7 @@ class _XaHalves(UnwantedRows):
         self._halves = [each for each in self._halves if each.xa_name != name or each.statement == XA_COMMIT]
 
     def choose(self, block: Block, wanted: GtidSet) -> None:
-        """Finds the GTIDs of recorded halves in a block, and whether `wanted` contains them."""
+        """Finds in a block the GTIDs of the halves that were just recorded, and records whether `wanted` contains them."""
         keys = order_keys(FIRST_EPOCH, file_number(block.file), block.transaction_end).tolist() if self._new else []
         chosen = _mask(block, wanted) if self._new else ()
         for key, name, statement in list(self._new):
@@ -133,8 +136,8 @@ def _one_half(chosen: _XaHalf, other: _XaHalf | None) -> ConfigurationError:
 
 
 class _Search:
-    """The state of a search through the binlog. `missing`: the transactions that are not found yet. `previous`: the end of the blocks that
-    were read.
+    """A search through the binlog for some transactions. `missing` are the transactions that are not found yet. `previous` is the position
+    after the last block.
     """
 
     def __init__(self, wanted: GtidSet, epoch: int, file: str) -> None:
@@ -144,7 +147,7 @@ class _Search:
         self._ends: list[StartChoice] = []
 
     def is_over_after(self, block: Block) -> bool:
-        """Searches the next block. Returns whether all transactions are found."""
+        """Searches the next block. Returns whether all transactions are found now."""
         chosen = np.flatnonzero(_mask(block, self.missing))
         for index in chosen.tolist():
             self._add(block, index)
@@ -178,14 +181,16 @@ class _Search:
         self._times.append(int(block.transaction_time_us[index]))
 
     def _key(self, block: Block, index: int) -> int:
-        """Returns the order key at the end of a block's transaction. Index -1: at the beginning of the block's first transaction."""
+        """Returns the order key at the end of the block's transaction `index`. For -1, returns the order key at the beginning of the first
+        transaction.
+        """
         first = self.previous.offset if self.previous.file == block.file else FIRST_OFFSET
         offset = int(block.transaction_end[index]) if index >= 0 else first
         return order_key(self._epoch, file_number(block.file), offset)
 
 
 def _mask(block: Block, wanted: GtidSet) -> npt.NDArray[np.bool_]:
-    """Returns, for each transaction of a block, whether the set contains it."""
+    """Returns one bool for each transaction of a block: whether the set contains it."""
     found = np.zeros(block.transaction_count, np.bool_)
     for index in np.unique(block.transaction_source[block.transaction_source >= 0]):
         runs = np.array(wanted.runs.get(block.gtid_sources[index], ()), np.int64).reshape(-1, 2)
@@ -197,7 +202,7 @@ def _mask(block: Block, wanted: GtidSet) -> npt.NDArray[np.bool_]:
 
 
 def _file_before(files: ReadableFiles, wanted: GtidSet) -> str:
-    """Returns the newest file that begins before all of the transactions. Raises PositionLostError if no file does."""
+    """Returns the newest file that begins before all wanted transactions. Raises PositionLostError if some of them are in purged files."""
     names = [log.file for log in files.logs]
     if not names:
         raise PositionLostError(f"{files.origin} does not list its binlog files: grant REPLICATION CLIENT")
@@ -216,14 +221,14 @@ def _file_before(files: ReadableFiles, wanted: GtidSet) -> str:
 
 
 def _begin_set(files: ReadableFiles, file: str) -> str:
-    """Returns the executed set at the beginning of a file. If no transaction follows, this is the server's executed set."""
+    """Returns the executed set at the beginning of a file. If no transaction follows, this is the executed set of the server."""
     with contextlib.closing(blocks_without_rows(files, file, FIRST_OFFSET)) as blocks:
         return next((block.start_gtid_set for block in blocks if block.transaction_count), files.facts.executed)
 
 
 def executed_part(executed: str, wanted: GtidSet) -> GtidSet:
-    """Returns the transactions of `wanted` that an executed set contains, for MySQL and MariaDB. On MariaDB, a transaction is executed if
-    its number is at most the last one of its domain.
+    """Returns those transactions of `wanted` that are in the executed set `executed`. On MariaDB, these are all whose number is at most
+    the last executed number of their domain.
     """
     if not executed:
         return GtidSet()
@@ -240,7 +245,7 @@ def _up_to(number: int) -> Runs:
 
 
 def _names(transactions: GtidSet) -> str:
-    """Returns the GTIDs of transactions as text for an error; on MariaDB only the first ones."""
+    """Returns GTIDs as a text for an error message. On MariaDB, only the first ones are named."""
     if not any(map(is_mariadb, transactions.runs)):
         return str(transactions)
     names = [

@@ -1,5 +1,6 @@
-"""Reads the binlog from a position to its end, and finds whether certain tables may have changed. Called for a snapshot of a table without
-a key that the account may not lock (`snapshot.exact_position`).
+"""Reads the binlog from a position to its end, and finds out whether certain tables may have changed.
+
+A snapshot of a table without a key calls it, if the account may not lock the table (`snapshot.exact_position`).
 """
 
 from __future__ import annotations
@@ -20,9 +21,7 @@ from sluice.cdc_engine.source.server import Source
 
 
 class _Changes(NoHistory):
-    """Records whether the binlog may change one of the tables up to a position. `until`: the order key of that position; None: nothing is
-    recorded.
-    """
+    """Records in `seen` whether one of the tables may have changed up to the order key `until`. If `until` is None, nothing is recorded."""
 
     def __init__(self, tables: Collection[tuple[str, str]], until: int | None) -> None:
         self._tables, self._until, self.seen = frozenset(tables), until, False
@@ -40,13 +39,13 @@ class _Changes(NoHistory):
     def apply(
         self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
     ) -> tuple[TableChange, ...]:
-        """Records every statement, because it may change any table."""
+        """Counts the statement as a change, because a statement may change any table."""
         self.note(position.order_key)
         return super().apply(statement, default_database, position, session)
 
 
 class _XaCommits(UnwantedRows):
-    """Records every commit of an XA transaction, whose rows may precede the position at which reading began."""
+    """Counts every XA COMMIT as a change, because its rows may be in an XA PREPARE that precedes the interval."""
 
     def __init__(self, changes: _Changes) -> None:
         super().__init__()
@@ -64,11 +63,11 @@ def logged_after(
     until: tuple[str, int] | None = None,
     executed: str = "",
 ) -> tuple[Position, bool]:
-    """Returns the binlog's end with its executed set, and whether one of the tables may have changed up to `until`, a file and an offset.
-    Any statement counts as a change.
+    """Reads the binlog from `begin` to its end. Returns the end with its executed set, and whether one of the tables may have changed up
+    to `until` (file, offset).
 
-    `executed`: a GTID set. Transactions from `begin` on do not count up to the first one that the set does not contain. Raises
-    SourceConnectionError, or the errors of the scan.
+    Any statement counts as a change. If the GTID set `executed` is given, the first transactions are ignored as long as the set contains
+    them. Raises SourceConnectionError, or the errors of the scan.
     """
     key = None if until is None else order_key(begin.epoch, file_number(until[0]), until[1])
     start = _executed_up_to(source, begin, executed) if executed else begin
@@ -80,7 +79,7 @@ def logged_after(
 
 
 def _executed_up_to(source: Source, begin: Position, executed: str) -> Position:
-    """Returns the end of the longest run of transactions, from `begin` on, that are all in a GTID set."""
+    """Returns the end of the transactions that follow `begin` without a gap and are all in the GTID set `executed`."""
     changes, end = _Changes((), None), begin
     with contextlib.closing(_blocks(source, begin, changes, UnwantedRows())) as blocks:
         for block in blocks:

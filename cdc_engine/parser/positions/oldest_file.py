@@ -1,5 +1,6 @@
-"""Records the oldest binlog file of a source over time, which shows the actual retention, independently of the settings. Pure.
-`instance.engine.source_watch` calls it once per minute and reads the creation time of each file once.
+"""Tracks the oldest binlog file of a source. Its age shows how long the source really retains its binlog, whatever the settings say. Pure.
+
+`instance.engine.source_watch` queries the source once per minute. It reads the creation time of each file once.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from sluice.cdc_engine.parser.source_check import advice_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OldestFile:
-    """The oldest file at the last query of the source. `creations`: file → creation time in seconds since 1970, if it was read, for the
-    files that the source still has and the newest purged one. `purged`: the source purged older files while this engine watched.
+    """The source's oldest binlog file at the last query. `purged` tells whether the source has purged files since this engine began to
+    watch.
+
+    `creations` has the known creation times by file name, in seconds since 1970: of files that the source still has, and of the newest
+    purged file.
     """
 
     file: str = ""
@@ -28,21 +32,20 @@ class OldestFile:
 
     @property
     def created(self) -> int:
-        """When the file was created, or an earlier time at which an older file was created; 0 if neither is known.
-
-        The older file's time bridges the moment after a purge, at which the creation time of the new oldest file is not read yet.
+        """When the oldest file was created. If that is not known yet, because the file became the oldest one just now, the creation time
+        of the newest purged file. 0 if neither is known.
         """
         return next(
             (self.creations[each] for each in _newest_first(self.creations) if not comes_before(self.file, each)), 0
         )
 
     def unknown(self, facts: ServerFacts) -> tuple[str, ...]:
-        """Returns the file whose creation time the next query must read; empty if it is known."""
+        """Returns the oldest file if its creation time is not known, so that the next query reads it. Otherwise returns ()."""
         file = oldest_file(facts)
         return () if not file or (file == self.file and file in self.creations) else (file,)
 
     def seen(self, facts: ServerFacts) -> OldestFile:
-        """Returns the state after another query of the source."""
+        """Returns the state after a query of the source that returned `facts`."""
         file, same = oldest_file(facts), facts.server_uuid == self.server_uuid
         if not file:
             return self
@@ -63,10 +66,11 @@ class OldestFile:
         return max(0.0, now - self.created) if self.created else None
 
     def kept_seconds(self, facts: ServerFacts, now: float) -> float:
-        """Returns for how long the source is observed to retain its binlog; infinity if no observation contradicts its settings.
+        """Returns for how many seconds the source was observed to retain its binlog, or infinity if no observation contradicts its
+        settings.
 
-        After a purge, this is the age of the oldest file. On Cloud SQL no query shows the effective setting, so the result is the age of
-        the oldest file, at least a day.
+        After a purge, this is the age of the oldest file. On Cloud SQL, no query shows the setting. There it is the age of the oldest
+        file, but at least a day.
         """
         age = self.age_seconds(now)
         if age is not None and self.purged:
@@ -77,7 +81,7 @@ class OldestFile:
 
 
 def purges_early(oldest: OldestFile, facts: ServerFacts, now: float, hours_min: float = DAY_HOURS) -> str:
-    """Returns a sentence if the source purged binlog files that were younger than `hours_min` hours; otherwise an empty text."""
+    """Returns a sentence if the source purged binlog files younger than `hours_min` hours, otherwise ""."""
     if not oldest.purged or oldest.kept_seconds(facts, now) >= hours_min * 3600:
         return ""
     return (
@@ -88,7 +92,7 @@ def purges_early(oldest: OldestFile, facts: ServerFacts, now: float, hours_min: 
 
 
 def _newest_first(files: Iterable[str]) -> list[str]:
-    """Returns names of binlog files in descending order of their numbers."""
+    """Returns binlog file names with the highest number first."""
 
     def order(one: str, two: str) -> int:
         return comes_before(one, two) - comes_before(two, one)

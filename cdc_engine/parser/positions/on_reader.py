@@ -1,7 +1,8 @@
-"""Finds the position of a time in the binlog of a replica (`reader` in conf/), as a GTID set for the source. Called by `finding`.
+"""Finds the position in the binlog at a time of day by reading a replica's binlog (`reader` in conf/). The result is a GTID set that is
+valid on the source.
 
-A replica logs the commit times of the source, but a file's first event has the time of the replica's own clock. So if the position is the
-beginning of a file, the file before it is searched too.
+A replica's binlog has the commit times of the source. But the first event of each file has the time of the replica's own clock. So if the
+search ends at the beginning of a file, the file before it is searched too.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from sluice.cdc_engine.source.server import Source
 
 
 def logs_replicated(facts: ServerFacts) -> bool:
-    """Returns whether a replica writes replicated transactions to its own binlog. A reader of Aurora does not."""
+    """Returns whether a replica writes the transactions that it replicates to its own binlog. A reader of Aurora does not."""
     own = facts.variables.get("log_slave_updates") or facts.variables.get("log_replica_updates") or "OFF"
     return bool(facts.logs) and own.upper() in {"ON", "1"}
 
 
 def position_on_reader(reader: Source, source: ServerFacts, time_us: int) -> StartChoice | None:
-    """Returns the GTID set of all transactions before the first one that committed at the time or later. None if the source itself must be
-    searched: the replica writes no binlog or has purged that time, or the source does not have the set.
+    """Returns the GTID set of all transactions before the first one that committed at `time_us` or later. Returns None if the source
+    itself must be searched: the replica writes no binlog or has purged that time, or the source cannot begin after that set.
 
-    Raises ConfigurationError without GTIDs; SourceConnectionError, also if the replica does not catch up; the errors of the scan.
+    Raises ConfigurationError if the replica has no GTIDs, SourceConnectionError, also if the replica does not catch up with the source,
+    and the errors of the scan.
     """
     with contextlib.closing(SourceConnection(reader)) as connection:
         facts = read_facts(connection)
@@ -57,6 +59,6 @@ def _executed(connection: SourceConnection) -> str:
 
 
 def _wait(connection: SourceConnection, needed: str) -> None:
-    """Waits until the replica has executed `needed`, the executed set of the source."""
+    """Waits until the replica has executed the source's executed set `needed`. Raises SourceConnectionError if it does not in time."""
     if why := replica.still_behind(connection.source.address, functools.partial(_executed, connection), needed):
         raise SourceConnectionError(why)

@@ -1,8 +1,8 @@
-"""Computes for how long the source still retains the binlog file that a position needs, or that it is purged. Pure;
-`instance.engine.source_watch` calls it once per minute.
+"""Computes how long the source will still retain the binlog file that a position needs. Pure. `instance.engine.source_watch` calls it once
+per minute.
 
-A server purges a file if the next file began longer ago than its retention, or if all files together exceed its size limit. It purges only
-when it begins another file, so the result is the earliest possible time.
+A server purges a file if the next file was created longer ago than the retention, or if all files together exceed a size limit. It purges
+only when it begins another file, so the computed time is the earliest possible one.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from sluice.cdc_engine.parser.source_check import advice_of, retention_seconds
 from sluice.cdc_engine.parser.start_position import Lost, StartChoice, decide_start
 from sluice.cdc_engine.position import Position
 
-# Settings of MariaDB 11.4 and of Percona Server, in bytes; 0 means no limit.
+# Settings of MariaDB 11.4 and of Percona Server that limit the size of all binlog files, in bytes. 0 means no limit.
 SIZE_LIMITS = ("max_binlog_total_size", "binlog_space_limit")
 
 
 def next_file(file: str, facts: ServerFacts) -> str:
-    """Returns the file after this one, whose creation time is the time of this one's end. Empty for the last file, or if the source does
-    not have the file.
+    """Returns the file after `file`. Its creation time is the time at which `file` ended. Returns "" for the last file, or if the source
+    does not have the file.
     """
     files = [log.file for log in facts.logs]
     return files[files.index(file) + 1] if file in files[:-1] else ""
 
 
 def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> bool:
-    """Returns whether the source has purged the binlog that a restart from this position would read. With GTIDs the stream may still
-    continue after it.
+    """Returns whether the source has purged binlog that a restart from `saved` must read. With GTIDs, the stream may be able to continue
+    although the file is purged.
 
-    `archived`: an archive may have the purged files. A file above the listed ones is not purged: it began after the facts were read.
+    `archived` tells whether an archive may have the purged files. A file newer than the listed ones is not purged: the server created it
+    after the facts were read.
     """
     if not facts.logs or not comes_before(saved.file, facts.logs[0].file):
         return False
@@ -40,16 +41,16 @@ def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> b
 
 
 def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: float = math.inf) -> float | None:
-    """Returns the earliest time at which the file may be purged, in seconds since 1970. None if it is never purged, or if the server
-    promises nothing and nothing was observed. `facts.created` has the creation time of the next file.
+    """Returns the earliest time at which the source may purge a file, in seconds since 1970. Returns None if it never does, or if the
+    server promises no retention and none was observed. `facts.created` must have the creation time of the next file.
 
-    `observed_seconds`: for how long the source was observed to retain its binlog, if that is less than it promises.
+    `observed_seconds` is for how long the source was observed to retain its binlog, if that is shorter than what it promises.
     """
     if file not in {log.file for log in facts.logs}:
-        return None  # The file is newer than the facts, or purged, which `is_gone` reports.
+        return None  # The file is newer than the facts, or it is purged, which `is_gone` reports.
     after = next_file(file, facts)
     created = facts.created.get(after, 0) if after else now
-    # A server that promises no retention may purge at any time, so only the observation limits the result.
+    # A server that promises no retention may purge at any time. Then only the observation limits the result.
     kept_seconds = min(retention_seconds(facts) or math.inf, observed_seconds)
     by_age = created + kept_seconds if created and math.isfinite(kept_seconds) else None
     by_size = _by_size(file, after, created, facts, now)
@@ -57,7 +58,7 @@ def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: floa
 
 
 def _by_size(file: str, after: str, created: float, facts: ServerFacts, now: float) -> float | None:
-    """Returns when the size limit is reached, at the rate at which the server wrote the files after this one."""
+    """Returns when all files will reach the size limit, if the server writes at the same rate as since it closed this file."""
     limit = max(int(facts.variables.get(name) or 0) for name in SIZE_LIMITS)
     if not (limit and after and created):
         return None
@@ -69,7 +70,7 @@ def _by_size(file: str, after: str, created: float, facts: ServerFacts, now: flo
 
 
 def purged_sentence(facts: ServerFacts) -> str:
-    """Returns a sentence for an operator: the binlog that a restart would read is purged."""
+    """Returns a sentence for an operator: the source has purged the binlog that a restart would read."""
     return (
         "the source has purged the binlog that a restart would read, so after a restart the engine would "
         "stop as POSITION_LOST, and the tables would need a re-snapshot (`sluice snapshot start`): find out "
@@ -78,8 +79,8 @@ def purged_sentence(facts: ServerFacts) -> str:
 
 
 def short_retention(hours: float, facts: ServerFacts, hours_min: float, observed_seconds: float = math.inf) -> str:
-    """Returns a sentence for an operator if the retention left is short; otherwise an empty text. If the server retains less than
-    `hours_min` in total, the limit is half of its retention.
+    """Returns a sentence for an operator if less than `hours_min` remain before the purge, otherwise "". If the server retains less than
+    that in total, half of its retention is the limit.
     """
     kept_hours = min(retention_seconds(facts) or math.inf, observed_seconds) / 3600
     if hours >= min(hours_min, kept_hours / 2):

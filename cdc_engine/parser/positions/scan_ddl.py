@@ -1,7 +1,6 @@
-"""Reads only the statements of an interval of the stream: from a position to the current end, or to another position.
+"""Reads the DDL statements of an interval of the stream, from a position to the current end or to another position. Rows are not decoded.
 
-`instance` calls it at a start, and for a consumer that begins before the schema history does. Rows are not decoded, so it is as fast as the
-scan.
+`instance` calls it when an engine starts, and for a consumer whose position is before the schema history begins.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ def scan_ddl(
     prepared: PreparedTransactions | None = None,
     given_up: Callable[[], bool] = _never,
 ) -> None:
-    """Passes each statement between `begin` and the end to `statements` (`apply`). `archive`: has the files that the server has purged.
-    `until`: later statements are not passed.
+    """Passes each statement between `begin` and the end of the binlog to `statements.apply`, or up to `until` if it is given.
 
-    `captured`: the tables whose prepared XA transactions are recorded; `prepared`: the object that records them. `given_up`: called
-    repeatedly during the scan; a true result ends the scan.
+    - `archive`: has the files that the server has purged.
+    - `captured`: tables whose prepared XA transactions are recorded in `prepared`.
+    - `given_up`: called for each block. If it returns True, the scan stops.
 
-    Raises PositionLostError if `begin` is purged, SourceConnectionError, InterruptedError if `given_up` ended the scan, or the errors of
-    the scan.
+    Raises PositionLostError if `begin` is purged, InterruptedError if `given_up` stopped the scan, SourceConnectionError, and the errors
+    of the scan.
     """
     prepared = prepared or UnwantedRows()
     connection = SourceConnection(source)
@@ -68,7 +67,7 @@ def scan_ddl(
 
 
 def _take(blocks: Iterable[Block], until: Position | None, given_up: Callable[[], bool]) -> None:
-    """Consumes the blocks up to `until`. The scan advances only while its blocks are consumed."""
+    """Reads the blocks up to `until`. The statements are passed on while the blocks are read."""
     for block in blocks:
         if given_up():
             raise InterruptedError("the search for statements in the interval was canceled")

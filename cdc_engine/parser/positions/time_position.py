@@ -1,8 +1,9 @@
-"""Decides which position in the binlog belongs to a time. Pure: `time_search` reads from the server what the rules need.
+"""Decides which binlog file contains a time of day, and which transaction in it is the first one. Pure: `time_search` reads from the
+server what the rules need.
 
-The rules select the newest file that begins before the requested time. All transactions that committed at that time or later are in this
-file or in newer files. The position is immediately before the first of them, so none of them is before the position, even if the server's
-clock changed while it wrote the file.
+The rules select the newest file that was created before the requested time. All transactions that committed at that time or later are in
+this file or in newer files. The position is directly before the first of them. So none of them is before the position, even if the
+server's clock changed while it wrote the file.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from sluice.cdc_engine.time_text import SECOND_US, time_text
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CreationTimeRequest:
-    """A request for the creation time of a binlog file."""
+    """The answer that the creation time of `file` is needed to decide."""
 
     file: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Within:
-    """The position is in this file or in a later one."""
+    """The answer that the position is in `file` or in a later one."""
 
     file: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gone:
-    """The binlog of the time is purged. `file`: the oldest existing file, empty if none can be read. `earliest_us`: the earliest available
-    time.
+    """The answer that the binlog of the requested time is purged. `earliest_us` is the earliest available time, and `file` the file that
+    begins there. `file` is empty if no file can be read.
     """
 
     requested_us: int
@@ -56,11 +57,12 @@ class Gone:
 def file_of_time(
     time_us: int, files: Sequence[str], created: Mapping[str, int], *, nothing_purged: bool = False
 ) -> CreationTimeRequest | Within | Gone:
-    """Returns the file that contains a time, or a request for a creation time that is needed first. `files`: oldest first. `created`: known
-    creation times in whole seconds since 1970; 0 if the file no longer exists.
+    """Returns the file to search for a time, or a request for a creation time that is needed first. `files` are oldest first. `created`
+    has the known creation times in whole seconds since 1970, or 0 for a file that no longer exists.
 
-    A file may be created at any moment of its second, so a commit in that second may be in the file before it, which is then searched too.
-    The first second of the oldest file is available only if nothing was before it (`nothing_purged`).
+    A file is created at any moment of its second. A commit in that second may be in the file before, so the file before is selected. For
+    the first second of the oldest file, there is no file before, so this second is available only if the server never purged anything
+    (`nothing_purged`).
     """
     oldest = ""
     for file in reversed(files):
@@ -83,10 +85,10 @@ def file_of_time(
 
 
 def first_at_or_after(commit_times_us: Int64s, time_us: int) -> int:
-    """Returns the index of the first transaction that committed at the time or later; -1 if there is none.
+    """Returns the index of the first transaction that committed at `time_us` or later, or -1 if there is none.
 
-    A commit time in whole seconds can be any moment of its second, because some servers log no finer time. A time of 0 is ignored: it is
-    the beginning of a file, without a transaction.
+    A commit time in whole seconds may mean any moment of that second, because some servers log no fractions. A time of 0 is ignored: the
+    entry is the beginning of a file, not a transaction.
     """
     whole = np.where(commit_times_us % SECOND_US == 0, SECOND_US - 1, 0)
     hits = (commit_times_us > 0) & (commit_times_us + whole >= time_us)

@@ -1,6 +1,6 @@
-"""Finds the position of a time, or of a transaction, in the source's binlog, by the rules of `time_position`.
+"""Finds the position of a time of day or of a transaction in the source's binlog, by the rules of `time_position`.
 
-The search reads one file, without decoding rows, independently of any running stream.
+Reads one file without decoding rows, on a connection of its own.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.time_text import SECOND_US
 
-LATE_US = SECOND_US  # How much later the commit time of an earlier transaction in the binlog can be.
+# How much later the commit time of a transaction may be than that of a transaction after it in the binlog.
+LATE_US = SECOND_US
 
 
 def choice_at(files: ReadableFiles, time_us: int, file: str = "") -> StartChoice:
-    """Returns the position before the first transaction that committed at the time or later, or the end of the binlog if none did. `file`:
-    search only this file, from its beginning to its end.
+    """Returns the position before the first transaction that committed at `time_us` or later, or the end of the binlog if there is none.
+    If `file` is given, only this file is searched.
 
-    Raises PositionLostError, with the earliest available time, if the time is purged; SourceConnectionError; the errors of the scan.
+    Raises PositionLostError with the earliest available time if the time is purged, SourceConnectionError, and the errors of the scan.
     """
     found = Within(file=file) if file else find_file(files, time_us)
     if isinstance(found, Gone):
@@ -45,7 +46,9 @@ def choice_at(files: ReadableFiles, time_us: int, file: str = "") -> StartChoice
 
 
 def last_end_up_to(files: ReadableFiles, file: str, offset: int) -> StartChoice:
-    """Returns the end of the last transaction up to an offset of a file, or the file's beginning if none ends before the offset."""
+    """Returns the end of the last transaction that ends at `offset` of a file or before. Returns the beginning of the file if there is
+    none.
+    """
 
     def first_after(block: Block) -> int:
         if block.file != file:
@@ -58,8 +61,8 @@ def last_end_up_to(files: ReadableFiles, file: str, offset: int) -> StartChoice:
 
 @dataclasses.dataclass(kw_only=True)
 class SearchedInterval:
-    """The content of the binlog from a position up to a time. `reached`: whether anything was committed at that time or later.
-    `statements`: the DDL in the interval. `commits`: the XA transactions that were committed in it and prepared before it.
+    """What the binlog contains from a position up to a time. `reached` tells whether anything was committed at that time or later.
+    `statements` are the DDL statements. `commits` are the XA transactions that were committed in the interval but prepared before it.
     """
 
     reached: bool = False
@@ -68,18 +71,19 @@ class SearchedInterval:
 
 
 def read_again(files: ReadableFiles, begin: StartChoice, time_us: int) -> SearchedInterval:
-    """Returns the content of the binlog up to a time, which a stream by time would read twice.
+    """Returns what the binlog contains from `begin` up to `time_us`. A stream that continues by commit time would read this interval
+    twice.
 
-    Servers do not log in the exact order of their clocks. The search continues until all commits are a minute later, and includes commits
-    up to a second later than the time.
+    Servers do not write commits in the exact order of their clocks. So the interval includes commits up to a second later than `time_us`,
+    and the search continues until all commits are a minute later.
     """
     prepared = _PreparedBefore()
     return interval_of(blocks_without_rows(files, begin.file, begin.offset, prepared), prepared.commits, time_us)
 
 
 def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> SearchedInterval:
-    """Returns the content of blocks up to a time. `commits` grows while the blocks are read: its new entries belong to the next block or to
-    a later one.
+    """Returns what the blocks contain up to `time_us`. While a block is read, the scan appends to `commits` the XA transactions that are
+    committed in this block or in a later one.
     """
     interval = SearchedInterval()
     for block in blocks:
@@ -98,8 +102,8 @@ def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> Se
 
 
 def _first_us(block: Block) -> int:
-    """Returns the first time of a block with a statement. If the statement is within a transaction (CREATE TABLE … SELECT), the
-    transaction's end is in the block with the rows.
+    """Returns the earliest time of a block that has a statement. If the block ends no transaction (CREATE TABLE … SELECT ends it in the
+    block with the rows), this is the time of the statement.
     """
     if block.transaction_count:
         return int(block.transaction_time_us.min())
@@ -107,7 +111,7 @@ def _first_us(block: Block) -> int:
 
 
 class _PreparedBefore(UnwantedRows):
-    """Records the XA transactions that are committed in the interval and were prepared before it."""
+    """Records the XA transactions whose XA COMMIT is in the interval and whose XA PREPARE is before it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,14 +124,16 @@ class _PreparedBefore(UnwantedRows):
 
 
 def _first_of_time(time_us: int, only: str, block: Block) -> int:
-    """Returns the index of a block's first transaction that committed at the time or later. Returns 0 if the block is in another file than
-    `only`, and -1 if there is no such transaction.
+    """Returns the index of a block's first transaction that committed at `time_us` or later, or -1 if there is none. Returns 0 for a block
+    after the file `only`, so that the search ends there.
     """
     return 0 if only and block.file != only else first_at_or_after(block.transaction_time_us, time_us)
 
 
 def earliest_on_offer(files: ReadableFiles) -> tuple[int, str]:
-    """Returns the earliest time whose binlog exists, in µs since 1970, and its file; (0, "") if no file can be read."""
+    """Returns the earliest time whose binlog can be read, in µs since 1970, and the file that begins there. Returns (0, "") if no file can
+    be read.
+    """
     for log in files.logs:
         if created := files.created(log.file):
             whole = files.nothing_purged and log is files.logs[0]
@@ -137,13 +143,13 @@ def earliest_on_offer(files: ReadableFiles) -> tuple[int, str]:
 
 
 def reach_back(files: ReadableFiles, time_us: int) -> None:
-    """Fetches the files that a time needs, if conf/ has a command for it. Raises SourceConnectionError if the command fails."""
+    """Fetches archived files back to a time, if conf/ has a command for it. Raises SourceConnectionError if the command fails."""
     files.reach(lambda oldest: (files.created(oldest) + 1) * SECOND_US <= time_us)
 
 
 def find_file(files: ReadableFiles, time_us: int) -> Within | Gone:
-    """Returns the binlog file in which a position of the time must be searched, or `Gone` if the time is purged. Opens one connection per
-    file of the server whose creation time is needed. Raises SourceConnectionError.
+    """Returns the binlog file in which to search for a time, or `Gone` if the time is purged. Opens one connection for each creation time
+    that it reads. Raises SourceConnectionError.
     """
     created: dict[str, int] = {}
     names = [log.file for log in files.logs]
@@ -155,8 +161,8 @@ def find_file(files: ReadableFiles, time_us: int) -> Within | Gone:
 
 
 def _start_within(files: ReadableFiles, file: str, first_after: Callable[[Block], int]) -> StartChoice:
-    """Returns the position before the first transaction that `first_after` selects. `first_after` returns the transaction's index in a
-    block; -1 if it selects none in the block.
+    """Returns the position before the first transaction that `first_after` selects, or the end of the binlog. `first_after` returns the
+    index of the selected transaction in a block, or -1 if the block has none.
     """
     position = StartChoice(file=file, offset=FIRST_OFFSET)
     for block in blocks_without_rows(files, file, FIRST_OFFSET):

@@ -1,3 +1,3 @@
-"""Determines the provider of a server from its version, variables and host name, the retention that the provider promises, and the
-provider's terms for advice.
+"""Determines who operates a server (its provider), from its version, variables and host name. Knows the retention that a provider
+promises, and the words in which it documents its settings.
 """

@@ -1,7 +1,7 @@
-"""Contains advice for an operator, in the terms of the server's provider: parameter groups, database flags, server parameters, or SET
+"""Has the advice for an operator in the words of the server's provider, for example parameter groups or database flags instead of SET
 GLOBAL.
 
-At a provider, nobody has SUPER or can edit an option file. The texts are parts of the sentences in `source_check`,
+At a provider, nobody has SUPER or can edit an option file. The texts are parts of the sentences of `source_check`,
 `positions.retention_left` and `failover`.
 """
 
@@ -14,9 +14,12 @@ from sluice.cdc_engine.parser.providers.decision import Provider
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Advice:
-    """Parts of sentences. `setting`: how to set a variable, with `{name}` and `{value}`. `log_bin`: how to make the server write a binlog.
-    `keep_more`: how to extend its retention. `gtids`: how to enable GTIDs. `moves`: what can move the host name in conf/ to another server.
-    `administrator`: who can grant privileges.
+    """Parts of sentences for one provider.
+
+    - `setting`: how to set a variable. It contains `{name}` and `{value}`.
+    - `log_bin`: how to make the server write a binlog. `keep_more`: how to make it keep the binlog longer. `gtids`: how to enable GTIDs.
+    - `moves`: what can move the host name in conf/ to another server.
+    - `administrator`: who can grant privileges.
     """
 
     setting: str
@@ -27,7 +30,7 @@ class Advice:
     administrator: str
 
     def set(self, name: str, value: str) -> str:
-        """Returns how to set a variable."""
+        """Returns a sentence part that tells how to set the variable `name`."""
         return self.setting.format(name=name, value=value)
 
 

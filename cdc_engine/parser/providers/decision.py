@@ -1,4 +1,4 @@
-"""Determines a server's provider, and how long the server promises to retain its binlog. Pure."""
+"""Determines the provider of a server, and how long the server promises to retain its binlog. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.cdc_engine.parser.providers.facts import NOT_SET, RETENTION_HOURS, P
 DAY_HOURS = 24.0
 DAY_SECONDS = 86_400
 UNLIMITED = math.inf
-# MySQL's default of binlog_expire_logs_seconds. On Cloud SQL this value means that the flag is not set.
+# MySQL's default of binlog_expire_logs_seconds. On Cloud SQL, this value means that nobody has set the flag.
 MYSQL_DEFAULT_SECONDS = 30 * DAY_SECONDS
 
 
@@ -26,8 +26,8 @@ class Provider(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Retention:
-    """How long a server promises to retain its binlog. `seconds`: UNLIMITED if it never purges, 0 if it promises nothing. `why`: the
-    promise as a sentence without a full stop.
+    """How many seconds a server promises to retain its binlog: UNLIMITED if it never purges, 0 if it promises nothing. `why` explains
+    this, as a sentence without a full stop.
     """
 
     seconds: float
@@ -37,7 +37,7 @@ class Retention:
 def provider_of(facts: ProviderFacts) -> Provider:
     """Returns the server's provider; SELF_MANAGED if nothing indicates a provider."""
     if facts.amazon:
-        # The host name cannot distinguish them: the endpoint of an RDS Multi-AZ cluster has the same form as Aurora's.
+        # The host name is no criterion: the endpoint of an RDS Multi-AZ cluster has the same form as Aurora's.
         return Provider.AURORA if facts.aurora_version else Provider.RDS
     if "-google" in facts.version or facts.version_comment == "(Google)":
         return Provider.CLOUD_SQL
@@ -47,14 +47,14 @@ def provider_of(facts: ProviderFacts) -> Provider:
 
 
 def retention_of(facts: ProviderFacts, variables: Mapping[str, str]) -> Retention:
-    """Returns the retention by the setting that is effective on this server. `variables`: the server's variables."""
+    """Returns the promised retention by the setting that is in effect on this server. `variables` are the server's global variables."""
     provider = provider_of(facts)
     if facts.amazon:
         return _of_amazon(provider, facts.rds_retention)
     seconds = float(variables.get("binlog_expire_logs_seconds") or 0)
     seconds = seconds or float(variables.get("expire_logs_days") or 0) * DAY_SECONDS
     if provider is Provider.CLOUD_SQL and seconds in {0.0, MYSQL_DEFAULT_SECONDS}:
-        # Without the flag, transactionLogRetentionDays is effective: at least one day, but no query shows it.
+        # Without the flag, the instance's transactionLogRetentionDays applies. It is at least one day, and no query shows it.
         return Retention(seconds=DAY_SECONDS, why=f"{provider} keeps its binlog for at least a day")
     if not seconds and provider is Provider.AZURE:
         why = f"binlog_expire_logs_seconds is 0: {provider} deletes a binlog file as soon as no replica reads it"

@@ -1,7 +1,6 @@
-"""Reads the variables that identify a server's provider, and the provider's own retention setting. Called by `server_facts`.
+"""Reads what identifies a server's provider, and the provider's own setting of the retention. `decision` evaluates it.
 
-This module contains the queries; `decision` evaluates the results. The pages rds-aurora, cloud-sql and azure of docs/guides cite the
-sources.
+The pages rds-aurora, cloud-sql and azure of docs/guides cite the sources.
 """
 
 from __future__ import annotations
@@ -15,16 +14,19 @@ RETENTION_HOURS = "binlog retention hours"
 RDS_RETENTION = (f"SELECT name, value FROM mysql.rds_configuration WHERE name = '{RETENTION_HOURS}'",)
 RDS_PROCEDURE = ("CALL mysql.rds_show_configuration",)
 NOT_SET = "NULL"
-# ProxySQL answers exactly this statement itself, and forwards all others.
+# ProxySQL answers exactly this statement itself, and forwards every other one to the server.
 PROXY = ("SELECT @@version_comment LIMIT 1",)
 PROXYSQL = "(ProxySQL)"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProviderFacts:
-    """The facts from which a server's provider is determined. `host`: the name in conf/. `version`: the version in the server's greeting.
-    `rds_retention`: the value of `binlog retention hours`, or NOT_SET if the server has no value. It is empty if the server is not RDS or
-    Aurora, or if the account may not read it. `proxy`: PROXYSQL if ProxySQL answers at this address.
+    """What identifies a server's provider.
+
+    - `host`: the name in conf/. `version`: the version in the server's greeting.
+    - `rds_retention`: the value of `binlog retention hours`, or NOT_SET if RDS or Aurora has no value. Empty on other servers, or if the
+      account may not read it.
+    - `proxy`: PROXYSQL if ProxySQL answers at this address.
     """
 
     host: str = ""
@@ -51,10 +53,11 @@ class ProviderFacts:
 def read_provider_facts(
     first_of: Callable[..., list[dict[str, Any]]], host: str, version: str, variables: Mapping[str, str]
 ) -> ProviderFacts:
-    """Reads the facts. `first_of`: returns the rows of the first statement that the server supports and permits, or none.
+    """Reads what identifies a server's provider. `first_of` returns the rows of the first statement that the server supports and permits,
+    or no rows.
 
-    Runs two queries, and a third one only at Amazon: with SELECT on everything the account can read the table, otherwise it can call the
-    procedure if it has EXECUTE.
+    At Amazon, an account with SELECT on all databases reads the retention from a table. Another account with EXECUTE gets it from a
+    procedure.
     """
     marks = {name: variables.get(name, "") for name in MARK_VARIABLES}
     facts = ProviderFacts(

@@ -1,3 +1,3 @@
-"""Shares one dump of a server among several parsers of this process: the server sends its bytes once, and each parser reads them at its own
-pace.
+"""Shares one dump of a server among several parsers of this process. The server sends the bytes once, and each parser reads them at its
+own pace.
 """

@@ -1,5 +1,5 @@
-"""Receives a dump's bytes into the buffers of its window, and tracks the dump's position in the binlog. Called by `stream`, which has the
-socket.
+"""Receives the bytes of a shared dump into buffers, and tracks which position in the binlog they have reached. `stream`, which has the
+socket, calls it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from sluice.cdc_engine.parser.shared.window import Boundary, DumpWindow
 
 
 class DumpFiller:
-    """Fills a window. The socket writes into `space`, and `received` makes those bytes readable in `window`. `answer`: as in
-    `EventWalk`.
+    """Fills the window of a shared dump. The socket writes into `space`, then `received` makes these bytes readable for the window's
+    readers. `answer` is a packet of the server that ended the dump, otherwise empty.
     """
 
     def __init__(
@@ -31,8 +31,8 @@ class DumpFiller:
         self._walk = EventWalk(checksum=checksum, contiguous=contiguous)
         self._buffer_bytes, self._room_bytes_min = buffer_bytes, room_bytes_min
         self._buffer: Bytes = np.empty(0, np.uint8)
-        self._begin = 0  # How many bytes of the dump precede the buffer.
-        # Offsets in the buffer: the end of the processed bytes, and the end of the received bytes.
+        self._begin = 0  # The number of bytes of the dump before this buffer.
+        # Offsets in the buffer: the end of the bytes that are processed, and the end of those that are received.
         self._at = self._end = 0
 
     @property
@@ -40,8 +40,8 @@ class DumpFiller:
         return self._walk.answer
 
     def space(self, seconds: float) -> memoryview | None:
-        """Returns the buffer space for the next bytes. Returns None if the window is full for `seconds`: then the fastest reader still
-        needs the oldest buffer.
+        """Returns buffer space for the next bytes. Returns None if the window stays full for `seconds`, because even the fastest reader
+        has not finished the oldest buffer.
         """
         if len(self._buffer) - self._end < self._room_bytes_min:
             if not self._window.make_room(seconds):

@@ -1,10 +1,12 @@
-"""Decides which parsers of this process share the stream of a server, and when a parser changes to the shared stream. The parser calls
-`Sharing` from its thread. A parser reads a shared stream through a line (`DumpLine`), which stores how far it has read.
+"""Decides which parsers of this process share one dump of a server, and when a parser changes to it. A parser reads the shared dump
+through a `DumpLine`, which stores how far the parser has read.
 
 A parser first connects by itself, which proves that its stream continues on the server. It reads up to the end that the binlog had when it
-connected. After this end it needs every event, whatever GTID set it began with, so it can join a dump by file and offset at its position.
-The first of two parsers that reach this end begins that dump. When a line ends for any reason, its parser connects by itself again, as
-after a lost connection. So sharing never decides about a position in the stream and stores no state.
+connected. After this end it needs every event, whatever GTID set it began with. So it can join a dump that was requested by file and
+offset. The first parser that reaches this end while another one shares the server starts that dump.
+
+When a line ends for any reason, its parser connects by itself again, as after a lost connection. So sharing decides nothing about
+positions and stores nothing durably.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from sluice.cdc_engine.parser.shared.window import DumpLine
 from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.source.server import Source
 
-ASK_SECONDS = 1.0  # The minimum time between two requests for a line.
-# How long a parser requests no line after a dump could not begin, or after its line could not be read.
+ASK_SECONDS = 1.0  # A parser asks for a line at most this often.
+# How long a parser asks for no line after a shared dump could not begin, or after its line could not be read.
 QUIET_SECONDS = 60.0
-# How many parsers must share a server before they get a shared stream. A parser that is alone uses its own connection.
+# A shared dump begins only if this many parsers read the server. A parser that is alone uses its own connection.
 SHARERS_MIN = 2
 
 log = structlog.get_logger()
@@ -32,7 +34,9 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SharedPosition:
-    """A line and the position after which it continues. `contiguous`, `checksum`: properties of the dump that the scanner needs."""
+    """A line to a shared dump, and the position after which it continues. `contiguous` and `checksum` are properties of the dump that the
+    scanner needs.
+    """
 
     line: DumpLine
     position: Position
@@ -42,7 +46,7 @@ class SharedPosition:
 
 @dataclasses.dataclass
 class _SharedSource:
-    """The sharing parsers and the stream of one server. `quiet_until`: no stream begins before this time of the monotonic clock."""
+    """The parsers that share one server, and their dump. No dump begins before `quiet_until`, a value of `time.monotonic`."""
 
     sharers: set[Sharing] = dataclasses.field(default_factory=set)
     stream: SharedStream | None = None
@@ -50,14 +54,14 @@ class _SharedSource:
 
 
 class SharedStreams:
-    """The shared streams of all servers that this process reads."""
+    """The shared dumps of all servers that this process reads."""
 
     def __init__(self) -> None:
         self._shared: dict[tuple[str, ...], _SharedSource] = {}
         self._lock = threading.Lock()
 
     def of(self, source: Source) -> Sharing:
-        """Returns a parser's `Sharing`, through which it takes part."""
+        """Returns an object through which a parser of `source` shares a dump."""
         return Sharing(self, source)
 
     def enter(self, sharing: Sharing) -> None:
@@ -65,7 +69,7 @@ class SharedStreams:
             self._shared.setdefault(sharing.key, _SharedSource()).sharers.add(sharing)
 
     def leave(self, sharing: Sharing) -> None:
-        """Removes a parser; the last one ends the dump. A second call has no effect."""
+        """Removes a parser. After the last one, the dump ends. A second call has no effect."""
         with self._lock:
             shared = self._shared.get(sharing.key, _SharedSource())
             shared.sharers.discard(sharing)
@@ -74,8 +78,8 @@ class SharedStreams:
             last.stream.close()
 
     def line(self, sharing: Sharing, position: Position) -> SharedPosition | None:
-        """Returns a line after a position, if the shared stream has it. Begins a stream at the position if none runs and enough parsers
-        share the server.
+        """Returns a line that continues after a position, if the shared dump has the position. If no dump runs and enough parsers share
+        the server, starts one at the position and returns None.
         """
         with self._lock:
             shared = self._shared.get(sharing.key)
@@ -97,7 +101,7 @@ OF_PROCESS = SharedStreams()
 
 
 class Sharing:
-    """One of the parsers that share a server. After a refusal or a failed attempt, it requests no line for a while."""
+    """A parser's part in sharing a server. After a refusal or an error, it asks for no line for a while."""
 
     def __init__(self, streams: SharedStreams, source: Source) -> None:
         self._streams, self.source = streams, source
@@ -112,7 +116,9 @@ class Sharing:
         self._streams.leave(self)
 
     def line(self, position: Position | None, facts: ServerFacts) -> SharedPosition | None:
-        """Returns a line for a parser, or None. `position`: the end of the parser's last transaction. `facts`: read when it connected."""
+        """Returns a line with which a parser can continue, or None. `position` is the end of the parser's last transaction. `facts` were
+        read when the parser connected.
+        """
         now = time.monotonic()
         if now < self._ask_at or position is None or not has_caught_up(position, facts):
             return None
@@ -120,21 +126,21 @@ class Sharing:
         return self._streams.line(self, position)
 
     def refused(self, error: Exception) -> None:
-        """Records that a line could not be read. The parser then connects by itself, which shows whether the stream itself is
-        unreadable.
+        """Records that a line could not be read. The parser then connects by itself, which shows whether the server's stream is unreadable
+        or only the shared one.
         """
         self._ask_at = time.monotonic() + QUIET_SECONDS
         log.warning("shared_stream_left", destination=self.source.destination, reason=str(error))
 
 
 def key_of(source: Source) -> tuple[str, ...]:
-    """Returns the key of a source. Sources with the same key may share a stream."""
+    """Returns the key of a source. Sources with the same key can share a dump."""
     return (source.address, source.user, source.tls_mode, source.bastion.address if source.bastion else "")
 
 
 def has_caught_up(position: Position, facts: ServerFacts) -> bool:
-    """Returns whether the stream has reached the end that the binlog had when the facts were read. A dump by GTID can omit transactions
-    only before that end.
+    """Returns whether a stream has reached the end that the binlog had when the facts were read. Only before that end can a dump by GTID
+    leave out transactions.
     """
     if not position.file or not facts.file:
         return False

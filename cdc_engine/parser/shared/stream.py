@@ -1,7 +1,8 @@
-"""Runs the one dump that several parsers of this process read, with its own connection and thread, and puts its bytes into a window.
+"""Runs the one dump of a server that several parsers of this process read. It has its own connection and thread, and puts the bytes into a
+window.
 
-The dump is requested by file and offset, so it has every event of the file from there on, whatever GTIDs the parser that begins it has.
-`sharing` decides where a parser may join it.
+The dump is requested by file and offset. So it has every event from that place on, whatever GTID set its first parser began with.
+`sharing` decides which parsers join it.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.source.server import Source
 
 LOOK_SECONDS = 0.5  # How often the thread checks whether any parser still reads the dump.
-UNUSED_SECONDS_MAX = 10.0  # The dump ends after this time without a reader.
+UNUSED_SECONDS_MAX = 10.0  # The dump ends if no parser has read it for this many seconds.
 END_SECONDS_MAX = limits.CONNECT_TIMEOUT_SECONDS + 2 * LOOK_SECONDS
 
 log = structlog.get_logger()
 
 
 class SharedStream:
-    """A running dump. `begin`: where the dump begins, which is the end of a transaction. `began`: whether the server has sent anything.
-    `failed`: whether the dump ended with an error that would occur again at once.
+    """A shared dump. It begins at `begin`, the end of a transaction. `began` tells whether the server has sent anything. `failed` tells
+    whether the dump ended with an error that a new dump would get at once.
     """
 
     def __init__(self, source: Source, begin: Position) -> None:
@@ -50,7 +51,7 @@ class SharedStream:
         return self._thread.is_alive()
 
     def join(self, position: Position) -> DumpLine | None:
-        """Returns a line that continues after a position on this server, or None if the window does not have the position."""
+        """Returns a line that continues after `position`, or None if the position is of another server or the window does not have it."""
         if not self.began or position.server_uuid != self.server_uuid:
             return None
         return self._window.join(position)
@@ -70,11 +71,12 @@ class SharedStream:
             reason, self.failed = str(error), not self.began
         except SluiceError as error:
             reason, self.failed = str(error), True
-        except Exception as error:  # A defect of Sluice: the parsers continue with their own connections.
+        # An error that is a defect of Sluice: the parsers continue with their own connections.
+        except Exception as error:
             log.exception("shared_stream_failed", address=self._source.address)
             reason, self.failed = str(error), True
         log.info("shared_stream_ended", address=self._source.address, reason=reason)
-        # This error makes every parser open its own connection, which shows whether its stream can continue.
+        # With this error, every parser connects by itself. That shows whether its stream can continue.
         self._window.end(SourceConnectionError(f"the shared stream of {self._source.address} ended: {reason}"))
 
     def _dump(self) -> None:

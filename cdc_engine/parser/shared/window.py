@@ -1,8 +1,8 @@
-"""Holds the newest bytes of a dump for several readers. Each reader reads through its own `DumpLine`, called a line, which stores the
-reader's position. One thread adds bytes; the readers run in other threads.
+"""Holds the newest bytes of a dump for several readers. One thread adds bytes. Each reader runs in its own thread and reads through a
+`DumpLine`, which stores the reader's place.
 
-The dump follows the fastest reader: bytes that this reader has passed may be removed, and the dump waits for this reader. So a slow reader
-never delays another one, and the dump does not run ahead of all readers. A reader whose next bytes were removed gets `FellBehindError`.
+The fastest reader sets the pace. When the window is full, the oldest bytes are removed as soon as the fastest reader has passed them.
+Until then, the dump waits. A slower reader whose next bytes were removed gets `FellBehindError`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.limits import READ_BUFFER_BYTES
 from sluice.cdc_engine.position import Position
 
-# The minimum distance between two stored boundaries. A reader begins at a boundary and skips the bytes up to its position.
+# The least distance between two stored boundaries, in bytes. A reader begins at a boundary and skips the bytes up to its position.
 BOUNDARY_BYTES = 1 << 16
-# How far a reader's position may be ahead of the dump when the reader joins. The dump soon reaches that position.
+# How many bytes a reader's position may be ahead of the dump when the reader joins. The dump soon reaches that position.
 AHEAD_BYTES_MAX = READ_BUFFER_BYTES
 
 
 class FellBehindError(Exception):
-    """The window no longer has the bytes that a reader would read next. The reader continues with its own connection."""
+    """Raised if the window has removed the bytes that a reader needs next. The reader continues with its own connection."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Boundary:
-    """An event boundary: an event begins after `at` bytes of the dump, at the offset `offset` of `file`.
+    """A place between two events. The next event begins after `at` bytes of the dump, at `offset` of `file`.
 
-    `opening`: the two packets that opened the file; `created`: its creation time in seconds since 1970, 0 if unknown.
+    `opening` are the two packets with which the server opened the file. `created` is the file's creation time in seconds since 1970, or 0
+    if unknown.
     """
 
     at: int
@@ -44,9 +45,7 @@ class Boundary:
 
 @dataclasses.dataclass
 class DumpBuffer:
-    """A buffer with bytes of the dump. `begin`: how many bytes of the dump precede the buffer. `filled`: how many bytes of the buffer can
-    be read.
-    """
+    """A buffer with bytes of the dump. `begin` is the number of bytes of the dump before it. Its first `filled` bytes can be read."""
 
     begin: int
     buffer: Bytes
@@ -54,7 +53,7 @@ class DumpBuffer:
 
 
 class DumpWindow:
-    """The window of a dump. `pieces_max`: the maximum number of buffers, at least two."""
+    """The newest bytes of a dump, in at most `pieces_max` buffers (at least two)."""
 
     def __init__(self, pieces_max: int) -> None:
         self._pieces_max = max(2, pieces_max)
@@ -83,13 +82,13 @@ class DumpWindow:
             return True
 
     def add(self, begin: int, buffer: Bytes) -> None:
-        """Adds an empty buffer, which the dump fills next."""
+        """Adds an empty buffer. The dump fills it next."""
         with self._changed:
             self._pieces.append(DumpBuffer(begin, buffer))
 
     def publish(self, filled: int, tail: Boundary | None) -> None:
-        """Makes the first `filled` bytes of the newest buffer readable. `tail`: the dump's position; None if it is inside an event of
-        several packets.
+        """Makes the first `filled` bytes of the newest buffer readable. `tail` is the boundary that the dump has reached, or None if it is
+        inside an event of several packets.
         """
         with self._changed:
             self._pieces[-1].filled = filled
@@ -101,7 +100,7 @@ class DumpWindow:
             self._changed.notify_all()
 
     def end(self, error: SourceConnectionError) -> None:
-        """Ends the window. A reader gets `error` after it has read all bytes."""
+        """Ends the window. Each reader gets `error` after it has read all bytes."""
         with self._changed:
             self._ended = error
             self._changed.notify_all()
@@ -114,7 +113,7 @@ class DumpWindow:
     # ── the readers' side ──
 
     def join(self, position: Position) -> DumpLine | None:
-        """Returns a reader that continues after a position; None if the window does not have the bytes after the position."""
+        """Returns a reader that continues after `position`, or None if the window does not have the bytes after it."""
         with self._changed:
             boundary = self._before(position) if self._ended is None else None
             if boundary is None:
@@ -139,7 +138,7 @@ class DumpWindow:
             self._changed.notify_all()
 
     def read(self, line: DumpLine, space: memoryview, seconds: float) -> int:
-        """Implements `DumpLine.receive_into`."""
+        """Copies the next bytes for a line into `space`. `DumpLine.receive_into` describes it."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while not (found := self._following(line.at, len(space))).nbytes:
@@ -155,7 +154,7 @@ class DumpWindow:
         return found.nbytes
 
     def _following(self, at: int, bytes_max: int) -> Bytes:
-        """Returns the readable bytes of one buffer that follow the first `at` bytes of the dump."""
+        """Returns up to `bytes_max` readable bytes after the first `at` bytes of the dump. They are from one buffer."""
         if at < self._pieces[0].begin:
             raise FellBehindError
         piece = next(each for each in reversed(self._pieces) if each.begin <= at)
@@ -163,8 +162,8 @@ class DumpWindow:
 
 
 class DumpLine:
-    """A reader of the window, with the interface of a connection. `at`: how many bytes of the dump precede the reader's position.
-    `boundary`: the event boundary at which it began to read.
+    """A reader of the window that a parser uses in place of a connection. It began to read at `boundary`. Its next byte is the one after
+    the first `at` bytes of the dump.
     """
 
     def __init__(self, window: DumpWindow, boundary: Boundary) -> None:
@@ -172,10 +171,11 @@ class DumpLine:
         self._opening, self.at = boundary.opening, boundary.at
 
     def receive_into(self, space: memoryview, seconds: float) -> int:
-        """Copies bytes into `space`: first the packets that opened the file, then the bytes after the boundary. Returns their number, 0 if
-        none arrived within `seconds`.
+        """Copies bytes into `space`: first the packets that opened the file, then the bytes after the boundary. Returns their number, or 0
+        if none arrived within `seconds`.
 
-        Raises FellBehindError. After the last byte of a dump that ended, raises the error that ended it.
+        Raises FellBehindError if the window has removed the next bytes. After the last byte of a dump that has ended, raises the error
+        that ended it.
         """
         if self._opening:
             count = min(len(space), len(self._opening))

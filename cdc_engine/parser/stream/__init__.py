@@ -1,1 +1,3 @@
-"""Reads the binlog stream of a source: requests dumps, frames and scans them, resumes after a lost connection, and watches for progress."""
+"""Reads the binlog stream of a source: requests a dump, separates and scans its events, connects again after an error, and watches whether
+the stream makes progress.
+"""

@@ -1,9 +1,7 @@
-"""Reads an interval of archived binlog files: the files that a server has purged, or the files of an archive without its server. Used by
-`event_parser`, `binlog_files` and `archive_alone`.
+"""Reads archived binlog files: those that a server has purged, or all files of an archive without its server.
 
 Each file is compared with the server before its rows are used: its server id, its creation time and, with GTIDs, the executed set before
-it. A file of another server raises an error with its name, and so does a gap between the files. A missing file is fetched if conf/ has a
-command for it.
+it. A file of another server raises an error that names it. So does a missing file, unless conf/ has a command that fetches it.
 """
 
 from __future__ import annotations
@@ -37,8 +35,8 @@ from sluice.cdc_engine.source.server import Source
 def files_between(
     cursor: Position, archived: tuple[str, ...], facts: ServerFacts, location: str, *, can_fetch: bool = False
 ) -> tuple[str, ...] | Lost:
-    """Returns the archived files from the cursor's file up to the file before the server's first one; `Lost` if one is missing.
-    `can_fetch`: missing files can be fetched, so none counts as missing.
+    """Returns the archived files from the cursor's file up to the file before the server's first one, or `Lost` if one is missing. With
+    `can_fetch`, missing files are returned too, because they can be fetched.
     """
     first = facts.logs[0].file if facts.logs else ""
     kin = {file_number(each): each for each in archived if base(each) == base(cursor.file)}
@@ -67,15 +65,17 @@ def _never() -> bool:
 
 def fetch(archive: Archive, file: str, facts: ServerFacts, given_up: Callable[[], bool] = _never) -> None:
     """Fetches a file that the archive lacks, with the command in conf/. Stores it in the archive if it is complete and belongs to this
-    server. Raises SourceConnectionError, or InterruptedError if `given_up` ended the command.
+    server.
+
+    Raises SourceConnectionError if the command fails, and InterruptedError if `given_up` canceled it.
     """
     proven = facts.gtid_enabled and not facts.mariadb
     archive.fetch(file, lambda stream: require_whole_file(stream, file, facts, proven=proven), given_up)
 
 
 class ArchivedInterval:
-    """The interval from a cursor to the end of some archived files. `files`: oldest first, without a gap. `following`: the file after the
-    last one; empty if the last one may have been copied while the server wrote it.
+    """The part of a binlog from a cursor to the end of some archived files. `files` are oldest first, without a gap. `following` is the
+    name of the file after the last one, or empty if the last one may have been copied while the server wrote it.
     """
 
     def __init__(
@@ -95,7 +95,9 @@ class ArchivedInterval:
     def before_server(
         cls, archive: Archive, cursor: Position, facts: ServerFacts, given_up: Callable[[], bool] = _never
     ) -> ArchivedInterval:
-        """Returns the interval from a cursor to the server's first file. Raises PositionLostError if a file between them is missing."""
+        """Returns the archived interval between a cursor and the server's first file. Raises PositionLostError if a file between them is
+        missing.
+        """
         found = files_between(cursor, archive.files(), facts, archive.location, can_fetch=archive.can_fetch)
         if isinstance(found, Lost):
             raise PositionLostError(str(found))
@@ -110,9 +112,7 @@ class ArchivedInterval:
         executed_known: bool,
         rows_queries: bool = False,
     ) -> Scanner:
-        """Returns a scanner that begins at the cursor and reads events as files contain them: without packets, and with checksums if the
-        file has them.
-        """
+        """Returns a scanner that begins at the cursor and expects events as binlog files contain them, without packet headers."""
         return Scanner(
             start=self._cursor,
             history=history,
@@ -158,8 +158,8 @@ class ArchivedInterval:
         return (*self.files, self._following)[self.files.index(file) + 1]
 
     def _require_closed(self, file: str, ended: bytes, following: str) -> None:
-        """Raises PositionLostError if a file's end is missing, because the file was copied while the server wrote it. On MySQL with GTIDs,
-        the next file's GTIDs show a gap; otherwise this checks the file's last event.
+        """Raises PositionLostError if a file has no end, because it was copied while the server wrote it. The file's last event shows
+        this. On MySQL with GTIDs it is not checked, because there the next file's GTIDs show a gap.
         """
         proven = bool(self._cursor.gtid_set) and not self._facts.mariadb
         if following and not proven and not is_closed(ended, following):
@@ -171,8 +171,6 @@ class ArchivedInterval:
 
 
 def first_of_server(source: Source, facts: ServerFacts, position: Position) -> Position:
-    """Returns the position at which the server continues after an archive: the beginning of the server's first file, if it still has that
-    file.
-    """
+    """Returns where the server continues after the archive: at the beginning of its first file. Other values are those of `position`."""
     file = facts.logs[0].file
     return dataclasses.replace(position, file=file, offset=FIRST_OFFSET, file_created=creation_of(source, file))

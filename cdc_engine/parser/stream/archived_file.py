@@ -1,4 +1,4 @@
-"""Reads one binlog file from a disk: its header, its events, and whether it is complete. Called by `archived` and `binlog_files`."""
+"""Reads one binlog file from a disk: its header, its events, and whether it is complete."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from sluice.cdc_engine.parser.stream.dump import NoHistory, UnwantedRows, no_tab
 from sluice.cdc_engine.position import Position, file_number
 
 MAGIC, ENCRYPTED = b"\xfebin", b"\xfdbin"
-POSITION_BYTES = 8  # The number of bytes in a ROTATE before the name of the next file.
-LAST_BYTES = 1024  # Enough bytes at a file's end to contain the event that closes the file.
-VERSION_BYTES = 50  # The length of the server's version in a format description, after a 2-byte version of the format.
+POSITION_BYTES = 8  # In a ROTATE event, the name of the next file begins after this many bytes of the body.
+LAST_BYTES = 1024  # The event that closes a file fits into this many bytes at the file's end.
+# The length of the server's version in a format description. A 2-byte version of the format precedes it.
+VERSION_BYTES = 50
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Header:
-    """The beginning of a binlog file: its format description as bytes, its creation time, and the id of the server that wrote it."""
+    """The beginning of a binlog file: its format description as bytes, its creation time in seconds since 1970, and the id of the server
+    that wrote it.
+    """
 
     description: bytes
     created: int
@@ -62,8 +65,8 @@ def read_header(stream: IO[bytes], file: str) -> Header:
 
 
 def foreign(header: Header, file: str, known_created: int, facts: ServerFacts) -> str:
-    """Returns a sentence that explains why an archived file is not the server's file of that name; empty if it is. `known_created`: the
-    expected creation time, 0 if unknown.
+    """Returns a sentence that tells why an archived file is not the server's file of that name, or "" if it is. `known_created` is the
+    creation time of the server's file, or 0 if unknown.
     """
     server_id = facts.variables.get("server_id", "none")
     if str(header.server_id) != server_id:
@@ -80,20 +83,22 @@ def foreign(header: Header, file: str, known_created: int, facts: ServerFacts) -
 
 
 def file_named(like: str, number: int) -> str:
-    """Returns the file name with another number, in the sequence of the file `like`."""
+    """Returns the name of the file with the number `number` in the sequence of the file `like`."""
     stem, _, digits = like.rpartition(".")
     return f"{stem}.{number:0{len(digits)}d}"
 
 
 def following_file(file: str) -> str:
-    """Returns the name that the server gives to the file after this one."""
+    """Returns the name of the file that follows `file` in its sequence."""
     return file_named(file, file_number(file) + 1)
 
 
 def require_whole_file(stream: IO[bytes], file: str, facts: ServerFacts, *, proven: bool) -> None:
-    """Scans a whole file with its checksums. `proven`: GTIDs will show whether its end is missing, so the last event is not checked. Raises
-    PositionLostError if it is not a binlog file, belongs to another server or is not closed; BinlogFormatError if an event is damaged or
-    truncated.
+    """Reads a whole file and verifies its checksums and its end. With `proven`, the last event is not checked, because GTIDs will show
+    whether the end is missing.
+
+    Raises PositionLostError if it is not a binlog file, belongs to another server or is not closed. Raises BinlogFormatError if an event
+    is damaged or truncated.
     """
     header = read_header(stream, file)
     if why := foreign(header, file, 0, facts):
@@ -123,8 +128,10 @@ def file_blocks(
     previous_checksum: bool,
     may_be_truncated: bool = False,
 ) -> Generator[Block, None, bytes]:
-    """Yields the blocks of a file after the offset `begin`. Returns the file's last bytes. `stream`: positioned after the header.
-    `previous_checksum`: whether the events of the previous file have checksums. `may_be_truncated`: as in `_streamed`.
+    """Yields the blocks of a file from the offset `begin` on. Returns the last bytes of the file.
+
+    `stream` must be positioned after the header. `previous_checksum` tells whether the events of the previous file have checksums. With
+    `may_be_truncated`, the file may end within an event.
     """
     end = FIRST_OFFSET + len(header.description)
     yield from _fed(scanner, rotate_to(file, checksum=previous_checksum))
@@ -137,7 +144,7 @@ def file_blocks(
 
 
 def _ended(blocks: Generator[Block, None, bytes]) -> bytes:
-    """Consumes the blocks of a file and returns its last bytes."""
+    """Reads all blocks of a file, and returns the last bytes of the file."""
     while True:
         try:
             next(blocks)
@@ -146,8 +153,8 @@ def _ended(blocks: Generator[Block, None, bytes]) -> bytes:
 
 
 def rotate_to(file: str, *, checksum: bool) -> bytes:
-    """Returns the ROTATE event that a server sends before a file, and that no file contains. `checksum`: whether the event has a checksum,
-    like the events before it.
+    """Returns the ROTATE event with which a server announces a file in a dump. No file contains it. With `checksum`, it ends with a
+    checksum.
     """
     body = struct.pack("<Q", FIRST_OFFSET) + file.encode()
     length = types.HEADER_BYTES + len(body) + (types.CHECKSUM_BYTES if checksum else 0)
@@ -161,8 +168,8 @@ def _fed(scanner: Scanner, event: bytes) -> Iterator[Block]:
 
 
 def is_closed(ended: bytes, following: str) -> bool:
-    """Returns whether the last event of a file names `following` as the next file, or records that the server stopped. `ended`: the file's
-    last bytes.
+    """Returns whether the last event of a file names `following` as the next file, or records that the server stopped. `ended` are the
+    last bytes of the file.
     """
     for length, begins in (
         (types.HEADER_BYTES + POSITION_BYTES + len(following), types.ROTATE),
@@ -183,8 +190,10 @@ def _length(event: bytes) -> int:
 def _streamed(
     scanner: Scanner, stream: IO[bytes], file: str, *, may_be_truncated: bool = False
 ) -> Generator[Block, None, bytes]:
-    """Yields the blocks of the rest of a file, buffer by buffer. An event that is larger than a buffer gets a larger buffer. Returns the
-    file's last bytes. `may_be_truncated`: the file may end within an event, because it was copied while the server wrote it.
+    """Yields the blocks of the rest of a file, buffer by buffer. The buffer grows if an event is larger. Returns the last bytes of the
+    file.
+
+    With `may_be_truncated`, the file may end within an event, because it was copied while the server wrote it.
     """
     tail: Bytes = np.empty(0, np.uint8)
     ended = b""
@@ -222,7 +231,7 @@ def _exactly(stream: IO[bytes], count: int, file: str) -> bytes:
 
 
 def _fill(stream: IO[bytes], room: memoryview) -> int:
-    """Reads until the buffer is full or the file ends. Returns the number of bytes read."""
+    """Reads until the buffer is full or the file ends. Returns the number of bytes that were read."""
     count = 0
     while count < len(room) and (piece := stream.read(len(room) - count)):
         room[count : count + len(piece)] = piece

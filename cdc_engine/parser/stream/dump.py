@@ -1,7 +1,7 @@
-"""Begins a dump: requests the binlog from a start and returns the framer that receives its bytes. Also reads dumps that end at the binlog's
-end.
+"""Requests a dump and connects it to a scanner. Also reads dumps that end at the end of the binlog.
 
-Used by `event_parser`, `scan_ddl` and `time_search`. `begin_shared` continues from a dump that already runs.
+`begin_dump` opens the stream of a parser, `begin_shared` joins a dump that already runs, and `begin_independent_dump` reads a part of the
+binlog beside the running stream.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Captured = Callable[[str, str], bool]
 
 
 class UnwantedRows(MemoryPrepared):
-    """The prepared transactions of an interval whose rows are not needed. Accepts the commit of a transaction that was prepared before the
-    interval.
+    """Prepared XA transactions for a scan that needs no rows. It accepts the commit of a transaction that was prepared before the scan
+    began.
     """
 
     def commit(self, name: str, order_key: int) -> Content:
@@ -36,7 +36,7 @@ class UnwantedRows(MemoryPrepared):
 
 
 class NoHistory:
-    """Implements `ports.SchemaHistory` for an interval whose rows and statements are not needed."""
+    """A schema history without schemas (implements `ports.SchemaHistory`), for a scan that needs neither rows nor statements."""
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002  of the contract
         raise TableStoppedError(table_map.database, table_map.table, "SCHEMA_UNKNOWN", "no rows are read here")
@@ -57,11 +57,11 @@ class NoHistory:
         return False
 
     def rewind(self, position: Position) -> None:
-        """Does nothing, because this class has no state."""
+        """Does nothing, because there is no state."""
 
 
 def no_table(_database: str, _table: str) -> bool:
-    """Returns False, because the rows of no table are needed."""
+    """Returns False: no table is captured."""
     return False
 
 
@@ -75,8 +75,10 @@ def begin_dump(
     to_end: bool = False,
     rows_queries: bool = False,
 ) -> tuple[Scanner, PacketFramer]:
-    """Registers as a replica and requests the stream; with `to_end` only up to the current end of the binlog. Received bytes go into the
-    framer. `rows_queries`: also request the SQL text of statements that change rows.
+    """Registers as a replica and requests the stream. Returns the scanner, and the framer that gets the received bytes.
+
+    With `to_end`, the dump ends at the current end of the binlog. With `rows_queries`, it includes the SQL text of statements that change
+    rows.
     """
     checksum = connection.prepare_dump()
     contiguous = not start.by_gtid and not connection.mariadb
@@ -101,7 +103,7 @@ def begin_dump(
 def begin_shared(
     line: SharedPosition, history: SchemaHistory, captured: Captured, *, prepared: PreparedTransactions
 ) -> tuple[Scanner, PacketFramer]:
-    """Continues after the position of a shared stream. Skips the bytes between the line's boundary and that position."""
+    """Continues with a shared dump after the position of `line`. The bytes between the line's boundary and that position are skipped."""
     position = line.position
     scanner = Scanner(
         start=position,
@@ -123,7 +125,9 @@ def begin_independent_dump(
     captured: Captured,
     prepared: PreparedTransactions,
 ) -> PacketFramer:
-    """Requests the binlog from an offset of a file to its current end, without affecting a running stream."""
+    """Requests the binlog from `start` to its current end, without affecting a running stream. Returns the framer that gets the received
+    bytes.
+    """
     contiguous = not connection.mariadb
     scanner = Scanner(
         start=start.position,

@@ -1,11 +1,11 @@
-"""Runs the loop of one destination: connects, checks the server, decides where to start, dumps, scans, and passes each block to the sink.
-Starts again when the stream breaks.
+"""Reads the stream of one destination in a loop: connects, checks the server, decides where to start, requests a dump, scans it and passes
+each block to the sink. Starts again if the stream breaks.
 
-`instance` starts and stops it; one daemon thread runs it. Its position is the end of the last transaction that the sink accepted. Every
-connection begins at this position, so no transaction is lost or put into the store twice.
+`instance` starts and stops the parser, which runs in one daemon thread. Its position is the end of the last transaction that the sink
+accepted. Every connection begins at this position. So no transaction is lost or put into the store twice.
 
-States, as reported to `on_state`: STOPPED, CONNECTING, STREAMING, RECONNECTING (with the reason), or the `code` of the error that ended the
-thread (POSITION_LOST, UNKNOWN_EVENT, SOURCE_CHECK, …). After an error the destination waits for an operator and a new `start`.
+The parser reports its state to `on_state`: STOPPED, CONNECTING, STREAMING, RECONNECTING with the reason, or the `code` of the error that
+ended the thread (POSITION_LOST, UNKNOWN_EVENT, SOURCE_CHECK, …). After such an error it waits for an operator, who calls `start` again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from sluice.cdc_engine.source.server import Source
 
 ByTime = Callable[[Position, ServerFacts, Epochs], DumpStart | Lost]
 STOPPED, CONNECTING, STREAMING, RECONNECTING = "STOPPED", "CONNECTING", "STREAMING", "RECONNECTING"
-# After this time without data the stream counts as caught up. A stop takes effect within the same time.
+# If no data arrive for this long, the stream counts as caught up. A stop takes effect within the same time.
 IDLE_SECONDS = 0.5
 STOP_SECONDS_MAX = limits.CONNECT_TIMEOUT_SECONDS + limits.READ_TIMEOUT_SECONDS + 5
 
@@ -58,17 +58,19 @@ log = structlog.get_logger()
 
 
 def _learn_nothing(_given_up: Callable[[], bool]) -> None:
-    """Does nothing; the default callback, for a history that is complete up to the start of the stream."""
+    """Does nothing. The default for a schema history that is complete up to the start of the stream."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParserCallbacks:
-    """The callbacks of a parser. `on_state`: gets each state with its reason.
+    """What a parser calls.
 
-    `on_start`: gets the start of the stream before its first block. A caller without a cursor must store it, because after a restart before
-    the first ack the latest position is a later one. `on_idle`: called whenever the stream has caught up and is silent.
-
-    `learn`: called before a stream is read, to complete the history up to the start of the stream. Its argument returns whether to give up.
+    - `on_state(state, reason)`: at each change of the state.
+    - `on_start`: with the start of the stream, before its first block. A caller without a cursor must store it: until the first ack,
+      nothing else records where the stream began, and the latest position moves on.
+    - `on_idle`: whenever the stream has caught up and no data arrive.
+    - `learn`: before a stream is read, to complete the schema history up to the stream's start. Its argument is a function that returns
+      whether to give up.
     """
 
     on_state: Callable[[str, str], None] = lambda _state, _reason: None
@@ -81,13 +83,14 @@ class ParserCallbacks:
 class StreamRules:
     """Where a stream begins and how it continues.
 
-    `choice`: the start of a parser without a position. `epochs`: called at each connect. `waits`: with standby sources, the parser waits
-    for a source that has not executed all transactions that were read, and does not give up. `by_time`: finds a position by commit time on
-    another server, if conf/ allows it.
-
-    `archive`: has the files that the server purged. `sharing`: shares one dump of the server with other parsers of this process.
-    `follows_mixed`: whether the history at a position has the triggers and views, which statements in statement format require.
-    `rows_queries`: whether blocks have the SQL text of statements that change rows.
+    - `choice`: where a parser without a position starts. `epochs`: returns the ledger's epochs, called at each connect.
+    - `waits`: whether the parser waits for a source that has not yet executed all transactions that were read, because a standby source
+      may catch up. Otherwise the parser ends.
+    - `by_time`: finds the position by commit time on another server. None if conf/ does not allow it.
+    - `archive`: has the files that the server has purged. `sharing`: shares one dump with other parsers of this process.
+    - `follows_mixed`: whether the schema history knows the triggers and views at a position. Statements in the binlog (MIXED) require
+      them.
+    - `rows_queries`: whether blocks include the SQL text of statements that change rows.
     """
 
     choice: StartChoice
@@ -105,7 +108,7 @@ NO_CALLBACKS = ParserCallbacks()
 
 @dataclasses.dataclass
 class StreamCounters:
-    """Counters since the creation of the parser, over all connections. Times are in seconds since 1970, 0 for never."""
+    """What a parser has read since it was created, over all connections. Times are in seconds since 1970, or 0 if it has not happened."""
 
     bytes: int = 0
     events: int = 0
@@ -119,8 +122,8 @@ class StreamCounters:
 
 
 class EventParser:
-    """Reads the stream of one destination. One thread may call `start` and `stop` any number of times. `position`: the position at which a
-    new connection begins.
+    """Reads the stream of one destination. `start` and `stop` may be called repeatedly, by one thread. The next connection begins at
+    `position`.
     """
 
     def __init__(
@@ -135,9 +138,9 @@ class EventParser:
         prepared: PreparedTransactions | None = None,
     ) -> None:
         self._source, self._rules, self._callbacks = source, rules, callbacks
-        # The line to continue with, if the parser changes to the shared stream.
+        # The shared dump with which the parser continues when it changes to it.
         self._line: SharedPosition | None = None
-        self._facts: ServerFacts | None = None  # The server's facts when the parser connected.
+        self._facts: ServerFacts | None = None  # The server's facts, read when the parser connected.
         self._sink = sink
         self._history = history
         self._captured = captured
@@ -146,20 +149,21 @@ class EventParser:
         self._thread: threading.Thread | None = None
         self._attempts = Attempts()
         self._continue_from_cursor = ""  # Why `reconnect` was called; empty if it was not.
-        self._displaced = False  # Whether another replica with this identity took over the dump.
+        self._displaced = False  # Whether another replica with this identity ended the dump.
         self._putting = False  # Whether a block waits for space in the store.
-        self._scanned: tuple[str, int] = ("", 0)  # The end of the last scanned event: file and offset.
+        self._scanned: tuple[str, int] = ("", 0)  # The file and offset after the last scanned event.
         self.state = STOPPED
         self.reason = ""
         self.last_error: Exception | None = None
         self.position: Position | None = None
-        self.shares = False  # Whether the parser reads a shared stream now.
-        self.lacks = ""  # Why the source cannot continue yet, while the parser waits for it to catch up.
+        self.shares = False  # Whether the parser reads a shared dump now.
+        # While the parser waits for the source to catch up: a sentence that tells what the source lacks.
+        self.lacks = ""
         self.warnings: list[str] = []
         self.counters = StreamCounters()
 
     def start(self, position: Position | None) -> None:
-        """Begins after `position`, or at the configured start if it is None. Returns at once; errors go to `on_state`."""
+        """Starts to read after `position`, or at the configured start if it is None. Returns at once. Errors are reported to `on_state`."""
         if self._thread is not None and self._thread.is_alive():
             raise RuntimeError("the event parser runs already")
         self._stopping.clear()
@@ -169,7 +173,7 @@ class EventParser:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the dump on the server and the thread. Returns after the thread has ended."""
+        """Ends the thread and its dump on the server. Returns after the thread has ended."""
         self._stopping.set()
         self._sink.interrupt()
         if self._thread is not None:
@@ -180,7 +184,7 @@ class EventParser:
             self._tell(STOPPED, "")
 
     def stream_state(self) -> StreamState | None:
-        """Returns the state of the stream; None if the parser is not streaming."""
+        """Returns how far the stream has read, or None if the parser is not streaming."""
         position = self.position
         if self.state != STREAMING or position is None:
             return None
@@ -190,7 +194,9 @@ class EventParser:
         )
 
     def reconnect(self, reason: str) -> None:
-        """Ends the connection and opens a new one, as after a lost connection. `reason`: the reason of the state RECONNECTING."""
+        """Makes the parser close its connection and open a new one, as after a lost connection. `reason` becomes the reason of the state
+        RECONNECTING.
+        """
         self._continue_from_cursor = reason
 
     # ── the thread ──
@@ -200,12 +206,12 @@ class EventParser:
             if self._rules.sharing is not None:
                 self._rules.sharing.enter()
             while not self._stopping.is_set():
-                # Ends an interruption by another thread, so that this thread may use the sink again.
+                # Ends an interruption that `stop` left in the sink, so that this thread can use the sink again.
                 self._sink.interrupt()
                 self._stream_until_it_breaks()
         except SluiceError as error:
             self._end(error, error.code)
-        except Exception as error:  # A defect of Sluice must set a state too, and not end the thread silently.
+        except Exception as error:  # A defect of Sluice must set a state too, instead of ending the thread silently.
             log.exception("parser_failed", destination=self._source.destination)
             self._end(error, SluiceError.code)
         finally:
@@ -218,7 +224,7 @@ class EventParser:
         self._tell(state, str(error) or type(error).__name__)
 
     def _stream_until_it_breaks(self) -> None:
-        """Streams until a new connection is needed. Raises the errors that a new connection would not resolve."""
+        """Streams until a new connection is needed. Raises errors that a new connection would not resolve."""
         try:
             if self._line is not None:
                 self._stream_along(self._line)
@@ -238,8 +244,8 @@ class EventParser:
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[SourceConnection]:
-        """Yields a connection and ends its dump on the server afterwards. If the server closed the connection, the dump has ended
-        already.
+        """Yields a connection and ends its dump on the server afterwards. After a SourceConnectionError the connection is only closed,
+        because the server has ended the dump already.
         """
         connection = SourceConnection(self._source)
         try:
@@ -271,16 +277,16 @@ class EventParser:
         self._read(connection, scanner, framer, self._found_line)
 
     def _found_line(self) -> bool:
-        """Returns whether to continue with the shared stream."""
+        """Asks for a line to a shared dump. Returns whether there is one, so that the parser changes to it."""
         if self._rules.sharing is not None and self._facts is not None:
             self._line = self._rules.sharing.line(self.position, self._facts)
         if self._line is not None:
-            # The sink must pass on what it buffers, because the shared stream does not repeat it.
+            # The sink must hand on what it has buffered, because the shared dump does not repeat it.
             self._callbacks.on_idle()
         return self._line is not None
 
     def _stream_along(self, line: SharedPosition) -> None:
-        """Reads the shared stream until it breaks or ends. Afterwards the parser connects by itself."""
+        """Reads the shared dump until it breaks or ends. Then the parser connects by itself."""
         try:
             self._rewind(line.position)
             scanner, framer = begin_shared(line, self._history, self._captured, prepared=self._prepared)
@@ -304,7 +310,9 @@ class EventParser:
             line.line.close()
 
     def _decide(self, connection: SourceConnection) -> DumpStart | None:
-        """Decides where to start. Returns None if purged files were read from the archive; the next connection continues after them."""
+        """Decides where to start. Returns None if it has read purged files from the archive: then the next connection continues after
+        them.
+        """
         facts = self._facts = read_facts(connection, self.position.file if self.position else self._rules.choice.file)
         self._warn(self._checked(connection, facts))
         start = decide_start(self.position, self._rules.choice, facts, self._rules.epochs())
@@ -334,14 +342,16 @@ class EventParser:
         return start
 
     def _warn(self, warnings: list[str]) -> None:
-        """Logs the warnings about the source if they changed."""
+        """Logs the warnings about the source if they differ from the last ones."""
         if warnings != self.warnings:
             for warning in warnings:
                 log.warning("source_warning", destination=self._source.destination, warning=warning)
         self.warnings = warnings
 
     def _checked(self, connection: SourceConnection, facts: ServerFacts) -> list[str]:
-        """Returns warnings. Raises SourceCheckError, or ReplicaClashError with the addresses of the server's other replicas."""
+        """Checks the source and returns warnings. Raises SourceCheckError, or ReplicaClashError with the addresses of the clients that
+        dump the binlog.
+        """
         try:
             return check_source(self._source, facts, displaced=self._displaced)
         except ReplicaClashError as error:
@@ -349,12 +359,14 @@ class EventParser:
             raise ReplicaClashError(f"{error}. The clients that dump the server's binlog: {clients}") from error
 
     def unfollowed(self, facts: ServerFacts) -> str:
-        """Returns why a running stream must not continue with the source's current settings; empty if it may. Any thread may call it."""
+        """Returns why a running stream must not continue with the source's current settings, or "" if it may. Any thread may call it."""
         position = self.position
         return unfollowed_format(facts, follows_mixed=position is None or self._rules.follows_mixed(position))
 
     def _refuse_mixed(self, facts: ServerFacts) -> None:
-        """Raises SourceCheckError if the source's binlog_format became MIXED and the history does not have the triggers and views."""
+        """Raises SourceCheckError if the source's binlog_format became MIXED and the schema history does not know the
+        triggers and views.
+        """
         if is_mixed(facts) and self.position is not None and not self._rules.follows_mixed(self.position):
             why = "binlog_format became MIXED, for which the engine must know the triggers and views of the source"
             restart = f"`sluice instance restart {self._source.destination}`"
@@ -424,7 +436,7 @@ class EventParser:
         self.counters.dropped_row_events = dropped + after["dropped_row_events"] - before["dropped_row_events"]
 
     def _accept(self, block: Block, scanner: Scanner) -> None:
-        # The set contains this block's transactions and no later ones: the scan continues only when the next block is requested.
+        # The executed set ends with this block's last transaction, because the scan continues only when the next block is requested.
         executed = scanner.position.gtid_set
         self._putting = True
         try:

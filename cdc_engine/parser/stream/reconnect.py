@@ -1,15 +1,16 @@
-"""Decides how the parser handles an error, and how long it waits before the next connection. Pure."""
+"""Decides whether the parser connects again after an error, and how long it waits before. Pure."""
 
 from __future__ import annotations
 
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.errors import ChecksumError, Remedy, SluiceError
 
-CHECKSUM_TRIES_MAX = 3  # A checksum that is wrong this often at the same position is wrong on the server's disk.
+# If a checksum is wrong at the same position this many times, the server's file itself is damaged.
+CHECKSUM_TRIES_MAX = 3
 
 
 class Attempts:
-    """Counts failures since the last accepted block. `tried_again`: counts a failure, and returns whether to connect again after it."""
+    """Counts the failures since the last accepted block. `tried_again` counts one, and returns whether to connect again."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -17,7 +18,7 @@ class Attempts:
         self._checksum_count = 0
 
     def succeeded(self) -> None:
-        """Resets the count, because a block was accepted."""
+        """Resets the count after a block was accepted."""
         self.count = 0
 
     def tried_again(self, error: SluiceError) -> bool:
@@ -30,8 +31,8 @@ class Attempts:
         return error.remedy is Remedy.RETRY
 
     def wait_seconds(self, chance: float) -> float:
-        """Returns how long to wait in seconds. Half of the wait is fixed; the other half is multiplied by `chance` (in [0, 1)), so that
-        engines of one server do not reconnect at the same moment.
+        """Returns how many seconds to wait. Half of the wait is fixed, the other half is multiplied by `chance` (0 ≤ chance < 1). So the
+        engines of one server do not all reconnect at the same moment.
         """
         doublings = min(self.count - 1, 16)
         longest = min(limits.RECONNECT_SECONDS_MAX, limits.RECONNECT_SECONDS_MIN * 2**doublings)

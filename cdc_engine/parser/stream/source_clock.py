@@ -1,5 +1,7 @@
-"""Reads the time at a source, and then the end of its binlog. A reader that has reached this end has everything that was committed before
-this time. Groups of destinations use it.
+"""Reads the time of a source's clock, and then the end of its binlog. A stream that has reached this end has everything that was committed
+before this time.
+
+Groups of destinations use it to bring their members to one time.
 """
 
 from __future__ import annotations
@@ -13,17 +15,17 @@ from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.parser.stream.watch import StreamState, has_read
 
 SECOND_US = 1_000_000
-COMMIT_TIMES_SINCE = 8  # From this major version on, MySQL's binlog has commit times in microseconds.
-# From `RENAMED_SINCE` on, MySQL gets the second statement first, because it counts an unknown statement as an error and this query is
-# frequent.
+COMMIT_TIMES_SINCE = 8  # From this major version on, the binlog of MySQL has commit times in microseconds.
+# Statements that return the end of the binlog. From `RENAMED_SINCE` on, MySQL gets the second one first, because this query is frequent
+# and the server counts every unknown statement as an error.
 END = ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS")
 RENAMED_SINCE = "8.2"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClockAnswer:
-    """The time at a source. `now_us`: its clock, in µs since 1970. `before_us`: the same, truncated to the precision of commit times in its
-    binlog. `end`: the end of its binlog, read after the time.
+    """The time at a source, and the end of its binlog, which was read after the time. `now_us` is the source's clock in µs since 1970.
+    `before_us` is the same, rounded down to the precision of the commit times in its binlog.
     """
 
     now_us: int
@@ -39,18 +41,20 @@ class ClockAnswer:
 
 
 def begin_asking(connection: SourceConnection) -> None:
-    """Sets the session's time zone to UTC, because local times are ambiguous in the hour that repeats. Call it once per connection before
-    `ask_clock`. Raises SourceConnectionError.
+    """Sets the session's time zone to UTC, because a local time is ambiguous in the hour that repeats when summer time ends. Call it once
+    per connection, before `ask_clock`. Raises SourceConnectionError.
     """
     connection.rows("SET time_zone = '+00:00'")
 
 
 def ask_clock(connection: SourceConnection) -> ClockAnswer:
-    """Reads the time and the end of the binlog. Raises SourceConnectionError, also if the account may not read the end of the binlog."""
+    """Reads the source's clock, then the end of its binlog. Raises SourceConnectionError, also if the account may not read the end of the
+    binlog.
+    """
     uuid = "CONCAT('mariadb-', @@server_id)" if connection.mariadb else "@@server_uuid"
     answer = connection.rows(f"SELECT UNIX_TIMESTAMP(NOW(6)) AS now, {uuid} AS uuid")[0]
     renamed = not connection.mariadb and _number(connection.server_version) >= _number(RENAMED_SINCE)
-    # The end must be read after the time, so that everything committed before the time is before the end.
+    # The end is read after the time, so everything that was committed before that time is before that end.
     status = connection.first_of(*(reversed(END) if renamed else END))
     if not status:
         raise SourceConnectionError(
@@ -71,6 +75,6 @@ def ask_clock(connection: SourceConnection) -> ClockAnswer:
 
 
 def _number(version: str) -> tuple[int, ...]:
-    """Returns major and minor version: (8, 4) for "8.4.3-log"."""
+    """Returns the major and minor version, for example (8, 4) for "8.4.3-log"."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else ()

@@ -1,9 +1,8 @@
-"""Decides whether a silent stream still works. It compares the end of the source's binlog and the source's identity with what was read. The
-functions have no side effects.
+"""Decides whether a stream that receives nothing still works. Compares what was read with the end of the source's binlog and with the
+identity of the server. Pure.
 
-A dump may stay open and silent forever although it no longer works. This happens after RESET, if the address now belongs to another server,
-and if a proxy lost its connection to the server. `instance.engine.source_watch` queries the source once per minute, and this module
-decides.
+A dump may stay open and silent forever although it no longer works: after RESET MASTER, if the address now leads to another server, or if
+a proxy lost its connection to the server. `instance.engine.source_watch` queries the source once per minute and asks this module.
 """
 
 from __future__ import annotations
@@ -16,15 +15,16 @@ from sluice.cdc_engine.parser.renumbering import base, cut_off, renumbered
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.position import Position, file_number
 
-BYTES_OF_HEARTBEATS_MAX = 4096  # More bytes between two checks mean progress; fewer may be heartbeats only.
+# If more bytes arrive between two checks, the stream makes progress. Fewer may be heartbeats only.
+BYTES_OF_HEARTBEATS_MAX = 4096
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamState:
-    """The state of a stream at one moment. `position`: the end of the last transaction; `file`, `offset`: the end of the last event;
-    `bytes`: received in total.
+    """How far a stream has read at one moment. `position` is the end of the last transaction. `file` and `offset` are the end of the last
+    event. `bytes` is the number of bytes received in total.
 
-    `held_up`: a block waits for space in the store, so the parser does not read on.
+    `held_up` tells whether a block waits for space in the store, so that the parser does not read on.
     """
 
     position: Position
@@ -36,7 +36,7 @@ class StreamState:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Look:
-    """The source's facts at a time (seconds of a monotonic clock), and the state of the stream right before it."""
+    """One check: the source's facts, the time at which they were read (`time.monotonic`), and the state of the stream directly before."""
 
     at: float
     stream_state: StreamState
@@ -45,11 +45,11 @@ class Look:
 
 @dataclasses.dataclass(frozen=True)
 class Watch:
-    """The result of all checks of a stream so far. `ahead`: the first check whose end of the binlog the stream has not reached; `newest`:
-    the last check.
+    """What all checks of a stream have found so far.
 
-    `misfit`: why the stream did not fit the server at the newest check; it counts only if the next check finds it again. `still`: the
-    number of consecutive checks without progress; `standing`: the finding of the last of them.
+    - `ahead`: the oldest check whose end of the binlog the stream has not reached yet. `newest`: the last check.
+    - `misfit`: why the stream cannot be a stream of this server, by the last check. It is reported only if the next check finds it again.
+    - `still`: the number of consecutive checks without progress. `standing`: the sentence of the last of them.
     """
 
     ahead: Look | None = None
@@ -59,7 +59,7 @@ class Watch:
     standing: str = ""
 
     def looked(self, look: Look) -> tuple[Watch, str]:
-        """Returns the watch after another check, and why the parser must reconnect; an empty text if it need not."""
+        """Returns the watch after another check, and a sentence that tells why the parser must reconnect, or ""."""
         ahead = self.ahead if self.ahead and not has_read(look.stream_state, self.ahead.facts) else None
         misfit = misfit_of(look.stream_state.position, look.facts)
         if misfit and self._confirms(look):
@@ -67,21 +67,22 @@ class Watch:
         standing = _standing(self.newest, look, ahead)
         still = self.still + 1 if standing else 0
         ahead = ahead or (None if has_read(look.stream_state, look.facts) else look)
-        # Reconnect only at the 1st, 2nd, 4th, 8th … check without progress, because a server may skip much before it sends.
+        # The parser reconnects only at the 1st, 2nd, 4th, 8th, … check without progress, because a server may search its binlog for long
+        # before it sends.
         return Watch(ahead, look, misfit, still, standing), standing if still & (still - 1) == 0 else ""
 
     def _confirms(self, look: Look) -> bool:
-        """Returns whether the misfit of the last check still exists. The last check's facts may have been older than the stream."""
+        """Returns whether the misfit of the last check is still there. The first time, the facts may have been older than the stream."""
         return bool(self.misfit and self.newest and misfit_of(self.newest.stream_state.position, look.facts))
 
     def behind_seconds(self, stream_state: StreamState, now: float) -> float:
-        """Returns for how many seconds at least the stream has been behind the source's binlog; 0 if it is not known to be behind."""
+        """Returns for how many seconds the stream has been behind the source's binlog at least, or 0 if it is not known to be behind."""
         if self.ahead is None or has_read(stream_state, self.ahead.facts):
             return 0.0
         return max(0.0, now - self.ahead.at)
 
     def trouble(self, stream_state: StreamState, now: float) -> str:
-        """Returns a sentence that explains why the stream makes no progress although it should; otherwise an empty text."""
+        """Returns a sentence if the stream makes no progress although it should, otherwise ""."""
         if (
             not self.standing
             or self.newest is None
@@ -93,7 +94,7 @@ class Watch:
 
 
 def misfit_of(position: Position, facts: ServerFacts) -> str:
-    """Returns a sentence that explains why the stream at `position` cannot be a stream of this server; an empty text if it can."""
+    """Returns a sentence that tells why a stream at `position` cannot be a stream of this server, or "" if it can."""
     if position.server_uuid and position.server_uuid != facts.server_uuid:
         return (
             f"the address leads to the server {facts.server_uuid}, and the stream is of the server "
@@ -125,7 +126,7 @@ def has_read(stream_state: StreamState, facts: ServerFacts) -> bool:
 
 
 def _standing(before: Look | None, look: Look, ahead: Look | None) -> str:
-    """Returns a sentence if nothing has arrived since the last check although the stream was behind then; otherwise an empty text."""
+    """Returns a sentence if the stream was behind at the last check and has received nothing since. Otherwise returns ""."""
     if before is None or ahead is None or look.stream_state.held_up:
         return ""
     if look.stream_state.bytes - before.stream_state.bytes > BYTES_OF_HEARTBEATS_MAX:
@@ -154,7 +155,7 @@ def _number(file: str) -> int:
 def _sets(
     position: Position, facts: ServerFacts
 ) -> tuple[GtidSet, GtidSet] | tuple[MariadbPosition, MariadbPosition] | None:
-    """Returns the executed sets of the stream and of the source, which may be empty; None if one of them is unknown."""
+    """Returns the executed sets of the stream and of the source, or None if one of them is unknown. A known set may be empty."""
     if not (position.gtid_set and facts.gtid_enabled):
         return None
     try:
