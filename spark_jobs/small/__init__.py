@@ -1,2 +1,3 @@
-"""Merges small tables without Spark's MERGE: merges one table with deltalake (`merge`), and runs the Spark job that merges many tables
-(`job`)."""
+"""Merges small tables without Spark's MERGE: deltalake merges one table (`merge`), and one Spark job merges many tables in its tasks
+(`job`).
+"""

@@ -1,8 +1,9 @@
-"""Implements the folds of `fold` and `fold_partial` on Arrow tables, for merges without Spark. Called by `small.merge`. Pure, except that
-it reads files.
+"""Folds row images in Arrow tables, with the same rules as `fold` and `fold_partial` in SQL, for merges without Spark. `small.merge` calls
+this module. It has no side effects, but reads files.
 
-The other modules describe the rules. In the result, every row has all columns. Values that an image lacks come from the lake's rows that it
-may match (`Lake`), read at the version into which the result is merged."""
+In the result, every row has all columns. If a column is missing in an image, its value comes from the lake's row with the same key
+(`Lake`). The lake is read at the version into which the result is merged.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ REMOVING = (fold.UPDATE_BEFORE, fold.DELETE)
 
 
 class UnknownRowError(Exception):
-    """Raised if an image lacks columns and the lake lacks its row. `order_key`: the order key of the image."""
+    """Raised if an image lacks columns and the lake does not have its row. `order_key` is that of the image."""
 
     def __init__(self, order_key: int) -> None:
         super().__init__(order_key)
@@ -44,14 +45,13 @@ class UnknownRowError(Exception):
 
 
 class DuplicateKeysError(Exception):
-    """Raised if the lake has two rows with one key, so that the values which an image lacks are ambiguous."""
+    """Raised if the lake has two rows with one key, so that it is unknown which of them has the values that an image lacks."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lake:
-    """The lake's rows that may have a key of the segment. `rows`: the segment's columns by the segment's names, and the order key.
-
-    `deleted`: a mask of the rows that are marked as deleted.
+    """The lake's rows whose keys may be in the segment. `rows` has the segment's columns, by the segment's names, and the order key.
+    `deleted` is a mask of the rows that are marked as deleted.
     """
 
     rows: pa.Table
@@ -59,13 +59,15 @@ class Lake:
 
 
 def staged_images(segment: ChangesSegment, storage_options: Mapping[str, str]) -> pa.Table:
-    """Returns all images of the segment's file in stream order. `storage_options`: deltalake's options, for a file in an object store."""
+    """Returns all images of the segment's file in stream order. `storage_options` are deltalake's options, for a file
+    in an object store.
+    """
     file = opened(segment.stored, storage_options) if segment.stored else segment.file
     return pq.read_table(file, columns=list(staged_types(segment)), memory_map=False)
 
 
 def fresh_images(images: pa.Table, applied_order_key: int) -> pa.Table:
-    """Returns the images that are not committed to the table yet."""
+    """Returns the images that have not been committed to the table yet."""
     return images.filter(pc.greater(images[ORDER_KEY], pa.scalar(applied_order_key, pa.int64())))
 
 
@@ -77,12 +79,12 @@ def last_images(images: pa.Table, segment: ChangesSegment) -> pa.Table:
 
 
 def removes(images: pa.Table) -> Mask:
-    """Returns a mask of the images after which the row does not exist."""
+    """Returns a mask of the images after which their row does not exist."""
     return np.isin(_numbers(images[OPERATION]), REMOVING)
 
 
 def operation_names(images: pa.Table, names: Mapping[int, str]) -> Any:
-    """Returns the names of the operations, by their staged numbers."""
+    """Returns the name of each image's operation, from its staged number."""
     texts = [names.get(number) for number in range(max(names) + 1)]
     return pa.array(texts, pa.string()).take(pa.array(_numbers(images[OPERATION])))
 
@@ -90,9 +92,10 @@ def operation_names(images: pa.Table, names: Mapping[int, str]) -> Any:
 def whole_images(
     images: pa.Table, segment: ChangesSegment, applied_order_key: int, lake: Lake, *, soft: bool
 ) -> pa.Table:
-    """Returns the last image of each key, completed with the columns that it lacks. Leaves out images that change nothing.
+    """Returns the last image of each key, with all columns. Leaves out images that change nothing. `images` are all images of the segment,
+    also those that the table already has.
 
-    `images`: all images of the segment, including those that the table already has. Raises UnknownRowError and DuplicateKeysError.
+    Raises UnknownRowError if the lake does not have the row of an image that lacks columns, and DuplicateKeysError if it has several.
     """
     return _Partial(images, segment, applied_order_key).resolved(lake, soft=soft)
 
@@ -103,7 +106,7 @@ class _Partial:
     def __init__(self, images: pa.Table, segment: ChangesSegment, applied_order_key: int) -> None:
         self.segment = segment
         self.names = [column.name for column in segment.columns]
-        if not segment.moves:  # Only key changes require the images that the table already has.
+        if not segment.moves:  # The images that the table already has are needed only to follow changed keys.
             images = fresh_images(images, applied_order_key)
         lives = self._lives(images)
         order = np.argsort(lives, kind="stable")
@@ -147,28 +150,26 @@ class _Partial:
         return key_codes([*self._origins(images), _filled(images[BIRTH], 0)])
 
     def _origins(self, images: pa.Table) -> list[Any]:
-        """Returns, for each image, the key that its row had before the segment. For a row that began in the segment,
-        returns its first key.
-        """
+        """Returns, for each image, the key that its row had before the segment. If the row began in the segment, returns its first key."""
         plain: Any = pc.is_null(images[BIRTH])
         return [pc.if_else(plain, images[name], images[f"{ORIGIN}{k}"]) for k, name in enumerate(self.segment.key)]
 
     def _before(self, mask: Mask) -> Numbers:
-        """For each last image of a key, searches the images of the same row up to that image. Returns the index of the last one that the
-        mask selects; -1 if there is none.
+        """Considers, for each last image of a key, the images of the same row up to that image. Returns the index of the last one of them
+        that the mask selects, or -1 if it selects none.
         """
         indices = np.maximum.accumulate(np.where(mask, _range(mask), -1))
         return np.where(indices >= self.starts, indices, -1)[self.last]
 
     def _known(self, index: int, name: str) -> tuple[Mask, Any]:
-        """Returns whether any image of the row contains the column, and the last value among these images."""
+        """Returns, for each last image of a key, whether an image of its row has the column, and the last value among these images."""
         bits = _numbers(self.images[f"{PRESENT}{index // GROUP_COLUMNS}"]) >> (index % GROUP_COLUMNS)
         indices = self._before(self.fresh & ((bits & 1) == 1))
         return indices >= 0, _take(self.images[name], indices)
 
     def _stored_keys(self) -> tuple[list[Any], Mask]:
-        """Returns, for each last image of a key, the key under which the lake has its row. Also returns a mask of the images whose row
-        cannot be in the lake.
+        """Returns, for each last image of a key, the key under which the lake has its row, and a mask of the images whose row cannot be in
+        the lake.
         """
         if not self.segment.moves:
             return [self.images[name].take(_as_indices(self.last)) for name in self.segment.key], np.zeros(
@@ -198,7 +199,7 @@ class _Partial:
 
 
 class _Found:
-    """The lake's row for each of several keys. Raises DuplicateKeysError."""
+    """The lake's row for each of several keys. Raises DuplicateKeysError if the lake has two rows with one key."""
 
     def __init__(self, lake: Lake, keys: Sequence[Any], segment: ChangesSegment, *, alive: bool) -> None:
         count = len(keys[0])
@@ -226,15 +227,15 @@ class _Found:
         return self.mask, _take(self._lake.rows[name], self._indices)
 
     def older_than(self, order_keys: Numbers) -> Mask:
-        """Returns a mask of the rows that are older than the images. Only these may be changed. A row without an order key is older than
-        every image.
+        """Returns a mask of the rows that are older than their images. Only these rows may be changed. A row without an order key is older
+        than every image.
         """
         theirs = _take(self._lake.rows[ORDER_KEY], self._indices)
         return np.asarray(_filled(theirs, -1)) < order_keys
 
 
 def key_codes(columns: Sequence[Any]) -> Numbers:
-    """Numbers the rows: rows with equal values in all columns get the same number. NULL counts as a value."""
+    """Returns a number for each row. Rows with equal values in all columns get the same number. NULL equals NULL."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         encoded = pa.chunked_array(_chunks(column)).combine_chunks().dictionary_encode("encode")
@@ -250,21 +251,21 @@ def _codes_equal(left: Any, right: Any) -> Mask:
 
 
 def is_last(codes: Numbers) -> Mask:
-    """Returns a mask of the elements that no equal element follows."""
+    """Returns a mask of the elements that are not followed by an equal element."""
     last = np.zeros(len(codes), np.bool_)
     last[len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]] = True
     return last
 
 
 def _picked(choices: Sequence[tuple[Mask, Any]]) -> Any:
-    """Returns, for each row, the first value whose mask is set; NULL if none is set."""
+    """Returns, for each row, the first of the values whose mask is set. Returns NULL if none is set."""
     (mask, values), *others = choices
     rest = _picked(others) if others else pa.nulls(len(mask), values.type)
     return pc.if_else(pa.array(mask), values, pc.cast(rest, values.type))
 
 
 def _take(column: Any, indices: Numbers) -> Any:
-    """Returns the values at the indices; index -1 returns NULL."""
+    """Returns the values at the indices, and NULL for the index -1."""
     present: Any = pa.array(indices, mask=indices < 0)
     return pa.chunked_array(_chunks(column), column.type).take(present)
 

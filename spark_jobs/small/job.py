@@ -1,8 +1,9 @@
-"""Merges many small tables with `deltalake` in the tasks of one Spark job. Called by `run_batch` before Spark merges the other tables.
+"""Merges many small tables with `deltalake` in the tasks of one Spark job. `run_batch` calls this before Spark merges the other tables.
 
-The job sends Sluice's code to the executors, which need only Python, pyarrow and deltalake. If executors lack these, or the Spark Connect
-server is older than 4.1, threads of the run merge the tables in the same way. If a task declines a table, or the job fails, the table's
-result has no report, and Spark merges the table."""
+The job sends Sluice's code to the executors, which need only Python, pyarrow and deltalake. If these are missing there, or the Spark
+Connect server is older than 4.1, threads of the run merge the tables in the same way. If a task declines a table, or the job fails, the
+result of the table has no report, and Spark merges the table.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +29,16 @@ from sluice.spark_jobs.table_owner import TableRecord
 
 logger = logging.getLogger(__name__)
 
-# How many tables a task merges. Starting a task takes as long as one merge, and a task with this number of tables takes about a second.
+# One task merges this many tables. Starting a task takes as long as one merge, and such a task takes about a second.
 TABLES_A_TASK = 12
 ANSWER = "number long, answer string"
 SILENT = "the Spark task of the table returned no result"
-PACKAGES = ("deltalake", "pyarrow")  # The packages of which tasks must have the same versions as the run.
-NO_TABLE = -1  # The job number of an answer that is about the executor itself.
-# The most threads that merge tables in the run. Each may have a table of `ways.ROWS_MAX` rows in memory.
+PACKAGES = ("deltalake", "pyarrow")  # Tasks need the same versions of these packages as the run.
+NO_TABLE = -1  # The job number of an answer about the executor itself.
+# The most threads of the run that merge tables. Each thread may have a table of `ways.ROWS_MAX` rows in memory.
 THREADS_MAX = 4
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # Tasks must run the same minor version of Python.
-UNFIT = "unfit"  # A key in answers: the reason why the executors cannot merge any table.
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # The minor version of Python that tasks must have too.
+UNFIT = "unfit"  # The key of an answer that says why the executors cannot merge any table.
 OLD_SPARK = (
     "this Spark Connect server is older than 4.1, where each session leaves a Python process on the executors "
     "after its end"
@@ -46,9 +47,8 @@ OLD_SPARK = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SmallResult:
-    """The result of one table: a report with its record, an error, or the reason why Spark must merge the table (`declined`).
-
-    `conflicts`: how often another writer committed first.
+    """The result for one table: a report with the table's record, or an error, or the reason why Spark must merge the table (`declined`).
+    `conflicts` counts how often another writer committed first.
     """
 
     report: TableReport | None = None
@@ -59,9 +59,10 @@ class SmallResult:
 
 
 def merge_small_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[str, SmallResult]:
-    """Merges small tables. Returns one result per job, by "database.table". Raises SparkUnavailableError if Spark stops answering.
+    """Merges small tables. Returns the result of each job by "database.table". Raises SparkUnavailableError if Spark stops answering.
 
-    Tasks cannot query the fence. It is checked here, and the tasks' commits are conditional (`small.merge`).
+    Tasks cannot query the fence. So the fence is checked here, and a task's commit succeeds only if the table has not changed
+    (`small.merge`).
     """
     try:
         ready = _allow_new_tables(session, jobs)
@@ -85,8 +86,8 @@ def merge_small_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[s
 
 
 def why_not_on_executors(settings: SparkSettings) -> str:
-    """Returns why the executors cannot merge small tables, what merges them instead, and what to do; empty if they can merge them. Raises
-    SparkUnavailableError.
+    """Returns why the executors cannot merge small tables, what merges them instead, and what to do. Returns "" if the executors can merge
+    them. Raises SparkUnavailableError if Spark does not answer.
     """
     with open_sessions(settings, 1) as (session,):
         try:
@@ -107,14 +108,14 @@ def why_not_on_executors(settings: SparkSettings) -> str:
 
 
 def _allow_new_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> Sequence[SmallJob]:
-    """Allows tasks to create new tables, unless Spark has default properties for new tables that only Spark would set."""
+    """Lets tasks create new tables, unless Spark has default properties for new tables, which only Spark itself would set."""
     if all(job.known for job in jobs) or session.defaults_of_tables():
         return jobs
     return [dataclasses.replace(job, makes_tables=True) for job in jobs]
 
 
 def _on_executors(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, Any]]:
-    """Runs the jobs in tasks and returns their answers by job number. If no task can run, each answer has the reason under UNFIT."""
+    """Runs the jobs in tasks and returns their answers by job number. If no task can run, each answer has the reason as UNFIT."""
     why = ""
     if session.shares_workers:
         try:
@@ -127,7 +128,7 @@ def _on_executors(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, d
 
 
 def _lacking(error: BaseException) -> str:
-    """Returns what the executors lack, according to the error of a Spark job; empty if the error has another cause."""
+    """Returns what the executors lack according to the error of a Spark job, or "" if the error has another cause."""
     text = str(error)
     if found := re.search(r"No module named '([\w.]+)'", text):
         return f"the executors lack the Python package {found[1]}"
@@ -139,7 +140,7 @@ def _failed(error: BaseException) -> str:
 
 
 def _in_the_run(fence: Fence, jobs: Mapping[int, SmallJob]) -> dict[int, dict[str, Any]]:
-    """Merges tables in threads of this process, and returns the answers by job number. Shards of one table are merged
+    """Merges tables in threads of this process, and returns the answers by job number. Merges the shards of one table
     one after the other.
     """
     of_path: dict[str, list[int]] = {}
@@ -162,8 +163,8 @@ def _run(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, 
 
 
 def _shares(jobs: Sequence[SmallJob]) -> list[list[int]]:
-    """Divides the jobs among tasks, and returns the job numbers of each task; at least one task. The largest jobs come first in `jobs`, and
-    remain first in their tasks. All shards of one table go to one task.
+    """Divides the jobs among tasks, and returns the job numbers of each task. There is at least one task. The largest jobs come first in
+    `jobs`, and so they come first in their tasks. All shards of one table are in one task.
     """
     shares = [list[int]() for _ in range(max(1, -(-len(jobs) // TABLES_A_TASK)))]
     of_path: dict[str, list[int]] = {}
@@ -175,10 +176,11 @@ def _shares(jobs: Sequence[SmallJob]) -> list[list[int]]:
 
 
 def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function so that cloudpickle sends it with all Sluice packages that it uses, because executors may not have them.
+    """Makes cloudpickle send the function together with all Sluice packages that it uses, because executors may not have them. Returns the
+    function.
 
-    Other packages are sent by name. deltalake's exceptions cannot be sent in this way, because the module that they name does not exist.
-    The code therefore refers to the module `deltalake.exceptions`.
+    Other packages are sent by name. deltalake's exceptions cannot be sent by name, because they name a module that does not exist. So the
+    code refers to the module `deltalake.exceptions`.
     """
     from pyspark import cloudpickle  # noqa: PLC0415
 
@@ -193,7 +195,7 @@ def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
 def _task(
     shares: Sequence[Sequence[tuple[int, SmallJob]]], packages: Mapping[str, str]
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Returns the function that a task runs. `shares`: the jobs of each task. `packages`: package → the run's version."""
+    """Returns the function that each task runs. `shares` has the jobs of each task. `packages` has the run's version of each package."""
 
     def work(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa  # noqa: PLC0415  the executor's pyarrow
@@ -209,7 +211,7 @@ def _task(
 
 
 def _other_versions(wanted: Mapping[str, str]) -> str:
-    """Returns which package has another version on the executor than in the run; empty if all are equal."""
+    """Returns which package has another version on the executor than in the run, or "" if all versions are equal."""
     for name, version in wanted.items():
         there = importlib.metadata.version(name)
         if there != version:
@@ -218,10 +220,10 @@ def _other_versions(wanted: Mapping[str, str]) -> str:
 
 
 def _answer(job: SmallJob, others: str = "", fence: Fence | None = None) -> dict[str, Any]:
-    """Merges one table and returns its result as JSON: classes that were sent to executors are not the same classes as in the run.
+    """Merges one table and returns its result as JSON, because classes that were sent to executors are not the classes of the run.
 
-    `others`: the package that has another version than in the run; if it is not empty, nothing is merged. `fence`: checked before the
-    merge. It is None in a task, because only the run's process can check its locks.
+    If `others` names a package with another version than in the run, nothing is merged. `fence` is checked before the merge. It is None in
+    a task, because only the run's process can check the locks.
     """
     if others:
         return {UNFIT: others}
@@ -230,7 +232,7 @@ def _answer(job: SmallJob, others: str = "", fence: Fence | None = None) -> dict
 
 
 def _merged(job: SmallJob, fence: Fence | None, conflicts: CommitConflicts) -> dict[str, Any]:
-    """Merges one table and returns its report and record, its error, or why it was declined."""
+    """Merges one table. Returns its report and record, or its error, or why the task declined it."""
     try:
         if fence:
             fence.check(job.staged.name)
@@ -238,7 +240,7 @@ def _merged(job: SmallJob, fence: Fence | None, conflicts: CommitConflicts) -> d
     except TableError as error:
         reason = without_secrets(error.reason, job.storage_options)
         return {"error": [error.table, reason, error.state, error.for_good, error.own]}
-    except Exception as error:  # Whatever the error is, Spark may succeed, or report it.
+    except Exception as error:  # Spark may succeed in spite of this error. Otherwise Spark reports it.
         why = f"deltalake could not merge the table: {type(error).__name__}: {first_line(error)}"
         return {"declined": without_secrets(why, job.storage_options)}
     if isinstance(result, Declined):

@@ -1,8 +1,9 @@
 """Merges one table's part of a batch with `deltalake`, in a task of a Spark job that `small.job` starts.
 
-It uses the same checks, transactions, guards and filters as `merging.merge`, on the same segments. Each commit is attempted once. If
-another program committed first, everything is checked again, because that commit may contain the same changes. Tables with features that
-`deltalake` does not support are left to Spark."""
+The checks, transactions, guards and filters are those of `merging.merge`, on the same segments. Each commit is attempted once. If another
+program committed first, everything is checked again, because that commit may have the same changes. Tables with features that `deltalake`
+does not support are left to Spark.
+"""
 
 from __future__ import annotations
 
@@ -60,10 +61,13 @@ STAGED, LAKE = "s", "t"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SmallJob:
-    """The part of a batch that belongs to one table. `batch`: the batch without its tables. `known`: the record that the last run stored.
-    `staged_at`: in seconds of the file system's clock.
+    """One table's part of a batch, for a small merge.
 
-    `makes_tables`: whether the task may create the table if it is missing. `run`: the id of the run, which is stored in the commits.
+    - `batch` is the batch without its tables.
+    - `known` is the record that the last run stored for the table.
+    - `staged_at` is the time of staging, in seconds since 1970 by the file system's clock.
+    - `makes_tables` lets the task create a missing table.
+    - `run` is the id of the run, which is stored in the commits.
     """
 
     batch: StagedBatch
@@ -77,21 +81,21 @@ class SmallJob:
 
 
 class FolderTakenError(Exception):
-    """Raised if the folder of the table contains files, but is not a Delta table."""
+    """Raised if the table's folder contains files but is not a Delta table."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Declined:
-    """The result for a table that Spark must merge. Segments before the first one that `deltalake` does not support may
-    already be merged.
+    """The result for a table that Spark must merge. The segments before the first one that `deltalake` does not support may already be
+    merged.
     """
 
     reason: str
 
 
 def merge_small(job: SmallJob, conflicts: CommitConflicts) -> tuple[TableReport, TableRecord] | Declined:
-    """Applies the segments that the table lacks. Returns Declined if Spark must do this. Raises TableError like `merging.merge_table`, or
-    any exception of deltalake. `conflicts`: counts the commits of other writers.
+    """Applies the segments that the table does not have yet. Returns Declined if Spark must do this. `conflicts` counts the commits that
+    another writer made first. Raises TableError like `merging.merge_table`, or any exception of deltalake.
     """
     for _ in range(TRIES_MAX):
         try:
@@ -165,8 +169,8 @@ class _SmallMerge:
         )
 
     def _alters(self, segments: tuple[Segment, ...]) -> bool:
-        """Returns whether Spark must merge the table because its columns or properties change. Also returns True if the new ones are
-        impossible, so that Spark's merge reports the error.
+        """Returns whether Spark must merge the table because its columns or properties change. Also returns True if the change is
+        impossible: Spark's merge then reports the error.
         """
         given = [segment for segment in segments if not isinstance(segment, TruncateSegment)]
         if not self.table.snapshot.exists:
@@ -191,7 +195,7 @@ class _SmallMerge:
         return schema_statements(self.table, self.target, self._wanted(segment), segment.key, owner)
 
     def _make(self, segment: ChangesSegment | SchemaSegment) -> None:
-        """Creates the table. Raises FolderTakenError and TableError."""
+        """Creates the table. Raises FolderTakenError if its folder has other files, and TableError if no table can have its columns."""
         self._statements(segment)  # Raises TableError for columns that no table can have.
         if (
             not make_table(self.table.path, self._wanted(segment), self._properties(segment), check=_cannot_ask)
@@ -202,7 +206,7 @@ class _SmallMerge:
         refuse_other_owner(self.table, self.writer, None)  # Another run may have created the table at the same moment.
 
     def _reach(self, segment: ChangesSegment) -> Reach:
-        """Returns the files that a merge of the segment may read; none if the segment is only appended."""
+        """Returns the files that a merge of the segment may read. Returns no files if the segment is only appended."""
         if not segment.key:
             return Reach()
         low, high = self._bounds(segment)
@@ -213,14 +217,18 @@ class _SmallMerge:
         return self.table.snapshot.properties.get(MAPPING_PROPERTY, "none")
 
     def _bounds(self, segment: ChangesSegment) -> tuple[Any, Any]:
-        """Returns minimum and maximum of the first key column; (None, None) if file statistics use other names than the columns."""
+        """Returns the lowest and the highest value of the first key column. Returns (None, None) if file statistics name the columns
+        differently.
+        """
         if self._mapping != "none":
             return None, None
         low, high = ((bounds or (None,))[0] for bounds in (segment.key_min, segment.key_max))
         return low, high
 
     def apply(self, segment: Segment, applied_order_key: int) -> CommitCounts:
-        """Commits the changes of a segment. A schema segment needs no commit, because Spark merges tables whose columns change."""
+        """Commits the changes of a segment. A schema segment needs no commit here, because Spark merges every table
+        whose columns change.
+        """
         if not self.table.snapshot.exists and not isinstance(segment, TruncateSegment):
             self._make(segment)
         if not isinstance(segment, ChangesSegment):
@@ -233,7 +241,7 @@ class _SmallMerge:
         return self._merge(self._source(images, segment, applied_order_key), segment) + scanned
 
     def _source(self, images: pa.Table, segment: ChangesSegment, applied_order_key: int) -> pa.Table:
-        """Returns one image per key, with all columns."""
+        """Returns the last image of each key, with all columns."""
         if not segment.partial:
             return fold_arrow.last_images(fold_arrow.fresh_images(images, applied_order_key), segment)
         try:
@@ -243,7 +251,7 @@ class _SmallMerge:
             raise TableError(self.table.name, f"{merge_clauses.UNKNOWN_ROW}{error.order_key}") from error
 
     def _lake(self, segment: ChangesSegment) -> fold_arrow.Lake:
-        """Returns the lake's rows that images of the segment may match, by the segment's column names."""
+        """Returns the lake's rows that the segment's images may match. The columns have the segment's names."""
         there = self.table.snapshot.columns
         names = [column.name for column in segment.columns] + [ORDER_KEY]
         marks = [DELETED] if DELETED in there else []
@@ -267,14 +275,14 @@ class _SmallMerge:
         return self._merge_rows(rows, images[OPERATION], segment)
 
     def _all_new(self, images: pa.Table, segment: ChangesSegment) -> bool:
-        """Returns whether file statistics prove that no file has a key of the segment. Returns True if the table has no files."""
+        """Returns whether file statistics prove that no file has a key of the segment. This is certain if the table has no files."""
         whole_numbers = {column.name for column in segment.columns if column.type in INTEGERS}
         known = segment.key[0] in whole_numbers or not self.table.reach(segment.key[0], None, None).files
         return known and bool(images.num_rows) and self._reach(segment).files == 0
 
     def _rows(self, images: pa.Table, segment: ChangesSegment, operations: Mapping[int, str]) -> pa.Table:
         """Returns the images as rows with the table's columns and types. Columns that the source dropped are NULL. Other columns that the
-        segment lacks are left out.
+        segment does not have are left out.
         """
         values: dict[str, Any] = {column.name.lower(): images[column.name] for column in segment.columns}
         values |= {name: images[name] for name in images.column_names if name in (ORDER_KEY, COMMIT_TIME)}
@@ -290,8 +298,8 @@ class _SmallMerge:
         return pa.schema(self.table.log.schema().to_arrow())
 
     def _merge_rows(self, rows: pa.Table, operations: Any, segment: ChangesSegment) -> CommitCounts:
-        """Merges rows with the clauses of `merge_clauses.whole`. The source's columns get generated names, so that deltalake parses only
-        the table's names.
+        """Merges rows with the clauses of `merge_clauses.whole`. The source's columns get generated names, because deltalake then needs to
+        parse only the table's names.
         """
         values = {_quoted(name): f"{STAGED}.c{index}" for index, name in enumerate(rows.column_names)}
         source = rows.rename_columns([f"c{index}" for index in range(rows.num_columns)])
@@ -319,7 +327,9 @@ class _SmallMerge:
         return self._committed(merge.execute) or self._append(rows.slice(0, 0), segment.last_order_key)
 
     def _bounds_text(self, segment: ChangesSegment) -> str:
-        """Returns a condition with the bounds of the first key column, if it is an integer. deltalake skips files by this condition."""
+        """Returns a condition with the segment's bounds of the first key column, by which deltalake skips files. Returns "" if this column
+        is not an integer.
+        """
         low, high = self._bounds(segment)
         types = {column.name: column.type for column in segment.columns}
         if types[segment.key[0]] not in INTEGERS or low is None or high is None:
@@ -328,8 +338,8 @@ class _SmallMerge:
         return f"{name} >= {int(low)} AND {name} <= {int(high)}"
 
     def _append(self, rows: pa.Table, order_key: int) -> CommitCounts:
-        """Appends the rows in a commit, even if there are none. Without the transaction of changes that have no effect, a later merge would
-        treat some of them as new.
+        """Appends the rows in a commit, even if there are none: the commit's transaction must be stored, because a later merge would
+        otherwise treat some of these changes as new.
         """
         missing = [field for field in self._schema() if field.name not in rows.column_names]
         for field in missing:
@@ -356,7 +366,7 @@ class _SmallMerge:
         )
 
     def _committed(self, write: Any) -> CommitCounts | None:
-        """Calls `write` and returns the counts of its commit, or None if there was nothing to change. A task cannot check the fence (see
+        """Calls `write` and returns the counts of its commit, or None if nothing changed. A task cannot check the fence (see
         `spark_jobs.fence`).
         """
         before = self.table.snapshot.version
@@ -365,8 +375,8 @@ class _SmallMerge:
         if after == before:
             return None
         try:
-            # Spark's log store, for local files and in S3, checks whether the next commit exists and then writes it, so
-            # it may overwrite a commit that was made in between.
+            # Spark's log store, for local files and in S3, first checks whether the next commit exists and then writes it. So it may
+            # overwrite a commit that was made in between.
             counts = self.table.own_commit(before, self.user_metadata, self.app_id)
         except TableError as error:
             raise exceptions.CommitFailedError(error.reason) from error
@@ -374,7 +384,7 @@ class _SmallMerge:
         return counts
 
     def _checkpoint(self, before: int, after: int) -> None:
-        """Makes a checkpoint as often as Spark would, and then removes log files that are no longer needed, like Spark."""
+        """Makes a checkpoint as often as Spark would. Then removes log files that are no longer needed, as Spark does."""
         interval = int(self.table.snapshot.properties.get(CHECKPOINT_PROPERTY, CHECKPOINT_COMMITS))
         if before // interval < after // interval:
             before_checkpoint(self.table.path)
@@ -384,14 +394,14 @@ class _SmallMerge:
 
 
 def _cannot_ask() -> None:
-    """Does nothing. A task has no fence, and creating an empty table without a transaction changes no data."""
+    """Does nothing, because a task has no fence. Creating an empty table without a transaction changes no data."""
 
 
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 def _columns_of(segments: tuple[Segment, ...]) -> tuple[tuple[str, str], ...]:
-    """Returns (name, type) of each column of the source table, for a new Delta table; empty if all segments are TRUNCATE."""
+    """Returns the name and type of each column of the source table, for a new Delta table. Returns () if all segments are TRUNCATE."""
     given = (segment.columns for segment in segments if not isinstance(segment, TruncateSegment))
     return tuple((column.name, column.type) for column in next(given, ()))
 

@@ -1,9 +1,11 @@
-"""Executes the plan of `alterations` on a Delta table in one Spark session, in steps that a repeated merge can continue. Called by `merge`.
+"""Executes the plan of `alterations` on a Delta table in one Spark session, in steps that a repeated merge can continue. `merge` calls
+this module.
 
-Delta alters a table in commits without a transaction. If the plan could not be derived again from a half-altered table, it is first stored
-in a table property, with the name of its statement and the last completed stage. The next attempt reads it:
+Delta alters a table in commits without a transaction. If the plan cannot be derived again from a partly altered table, it is first stored
+in a table property, with the name of its statement and the last completed stage. The next attempt reads it there:
 
-    BEGUN ─ names are removed ─▶ MOVED ─ names are given, columns added, values copied ─▶ COPIED ─ copied columns are dropped"""
+    BEGUN ─ names are removed ─▶ MOVED ─ names are given, columns added, values copied ─▶ COPIED ─ copied columns are dropped
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ from sluice.spark_jobs.targets import shards
 from sluice.spark_jobs.targets.shards import Shard
 
 BEGUN, MOVED, COPIED = "begun", "moved", "copied"
-# A property with this beginning adds a feature to the protocol, and the table does not keep it.
+# A property with this prefix adds a feature to the table's protocol. The table does not store it as a property.
 FEATURE = "delta.feature."
 
 
 def retyping_plan(table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan | None:
-    """Returns the plan of a DDL statement that only converts columns, so that one commit can execute it (`retyped_table`). None if the plan
-    needs several steps, or if an earlier attempt has begun these steps.
+    """Returns the plan of a DDL statement that only converts columns, so that one commit can execute it (`retyped_table`). Returns None if
+    the plan needs several steps, or if an earlier attempt has begun these steps.
     """
     if not segment.alterations or _kept_plan(table, f"{app_id}@{segment.order_key}") is not None:
         return None
@@ -37,8 +39,8 @@ def retyping_plan(table: DeltaTable, app_id: str, segment: SchemaSegment) -> Alt
 
 
 def begin(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan:
-    """Drops, moves, renames and widens columns. Returns the plan. The caller then adds columns and copies values; its last commit contains
-    the transaction of the statement.
+    """Drops, moves, renames and widens columns, and returns the plan. The caller then adds columns and copies values. The caller's last
+    commit has the transaction of the statement.
     """
     name = f"{app_id}@{segment.order_key}"
     stage, plan = _kept_plan(table, name) or (BEGUN, _made(table, segment))
@@ -59,8 +61,8 @@ def end(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSeg
 def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: SchemaSegment) -> dict[str, str]:
     """Applies a DDL statement of one shard to the shared table: widens columns, and records the columns that the shard no longer has.
 
-    Returns column → SQL expression of the column's value in the shard's existing rows. The caller applies it in the commit that ends the
-    statement. Steps that are already done are skipped. Raises TableError for a statement that would change other shards.
+    Returns, by column, the SQL expression of its value in the shard's existing rows. The caller sets these values in the commit that ends
+    the statement. Skips steps that are already done. Raises TableError for a statement that would change other shards.
     """
     shards.refuse_alterations(table.name, segment)
     properties = table.snapshot.properties
@@ -77,7 +79,7 @@ def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: 
 
 
 def left_columns(segment: ChangesSegment, table: DeltaTable) -> tuple[str, ...]:
-    """Returns the columns that the source dropped, the Delta table still has, and the segment lacks."""
+    """Returns the columns that the source dropped, that the Delta table still has, and that are missing in the segment."""
     there, staged = table.snapshot.columns, {column.name.lower() for column in segment.columns}
     if table.shard is not None:
         left = shards.left_columns(table.shard, table.snapshot.properties, segment)
@@ -100,7 +102,7 @@ def _kept_plan(table: DeltaTable, name: str) -> tuple[str, AlterationPlan] | Non
 
 
 def _keep_plan(session: LakeSession, table: DeltaTable, stage: str, name: str, plan: AlterationPlan) -> None:
-    """Stores the plan and its stage in a table property, and sets other table properties that the plan needs."""
+    """Stores the plan and its stage in a table property, and sets the other table properties that the plan needs."""
     snapshot = table.snapshot
     properties = alterations.table_properties(plan, snapshot.properties, snapshot.features)
     if plan.is_kept_in_table:
@@ -122,7 +124,7 @@ def _set_properties(session: LakeSession, table: DeltaTable, properties: Mapping
 
 
 def _any_table(table: DeltaTable) -> None:
-    """Refuses no table, because the caller has checked it."""
+    """Accepts every table, because the caller has already checked it."""
 
 
 def alter(
@@ -131,11 +133,11 @@ def alter(
     due: Callable[[], list[str]],
     check: Callable[[DeltaTable], None] = _any_table,
 ) -> None:
-    """Executes the statements that `due` derives from the table's state, and reads the table again. `check`: refuses a table that another
-    program may have created meanwhile.
+    """Executes the statements that `due` derives from the table's state, and reads the table again. `check` refuses the table if another
+    program has created it meanwhile.
 
-    Raises LostCommitError if some are still due then, because another writer's commit replaced one. Their commits have no transaction by
-    which they could be found.
+    Raises LostCommitError if a statement is still due afterwards, because another writer's commit replaced it. The commits of these
+    statements have no transaction by which a lost one could be noticed.
     """
     before, statements = table.snapshot.version, due()
     for statement in statements:

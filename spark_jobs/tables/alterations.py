@@ -1,11 +1,12 @@
-"""Plans how a Delta table follows a DDL statement that altered its source table, and generates the SQL statements of the plan. Pure
-functions.
+"""Plans how a Delta table follows a DDL statement that altered its source table, and generates the plan's SQL statements. Pure functions.
+`alteration_steps` executes the statements.
 
-`alteration_steps` executes them. The plan is made once, from the table before the first step. Its steps first free names (`drops`, `moves`)
-and then assign names. Two columns that swap names, or a column that gets the name of a dropped one, therefore need no special case.
+The plan is made once, from the table before the first step. Its steps first free names (`drops`, `moves`) and then assign names. So two
+columns that swap names, or a column that gets the name of a dropped one, need no special case.
 
-Columns that the table retains after the source dropped them are listed in a table property. A row that is written later gets NULL in them,
-however the stream is split into batches. A row that is not written retains its last value."""
+A table property lists the columns that the source dropped and the table still has. Every row that is written later gets NULL in them,
+however the stream is split into batches. Other rows keep their last values.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from sluice.spark_jobs.targets.casting import converted, widens
 KEPT_PROPERTY = "sluice.droppedColumns"
 PLAN_PROPERTY = "sluice.altering"
 MAPPING = {"delta.columnMapping.mode": "name"}
-WIDEN = "widen"  # A plan for a column: Delta widens its type in place, if it supports this.
+WIDEN = "widen"  # The plan for a column whose type Delta widens in place, if it supports this change.
 LOCAL_TIMES = {"delta.feature.timestampNtz": "supported"}
 WIDENING = {"delta.enableTypeWidening": "true"}
 
@@ -32,11 +33,12 @@ Pairs = tuple[tuple[str, str], ...]
 class AlterationPlan:
     """The steps of an alteration, in the order of the fields. Column names are those at the time of the step.
 
-    - `kept`: dropped columns that the table still has afterwards.
-    - `moves`, `renames`: (name, new name). `widened`: (name, type).
-    - `copies`: (column, SQL expression over existing columns). `leftovers`: columns that are dropped after they were copied.
-    - `retyped`: (column, SQL expression over the columns before the first step), if the plan only converts columns. One commit can then
-      replace all steps.
+    - `kept` are dropped columns that the table still has afterwards.
+    - `moves` and `renames` are pairs (name, new name). `widened` are pairs (name, type).
+    - `copies` are pairs (column, SQL expression over existing columns).
+    - `leftovers` are columns that are dropped after they were copied.
+    - `retyped` are pairs (column, SQL expression over the columns before the first step). They are set if the plan only converts columns:
+      one commit can then replace all steps.
     """
 
     kept: tuple[str, ...]
@@ -50,16 +52,16 @@ class AlterationPlan:
 
     @property
     def is_kept_in_table(self) -> bool:
-        """Whether the remaining steps cannot be derived from a partly altered table, so that the plan must be stored."""
+        """Whether the plan must be stored, because the remaining steps cannot be derived from a partly altered table."""
         return bool(self.drops or self.moves or self.copies)
 
     def to_json(self) -> dict[str, Any]:
         record = dataclasses.asdict(self)
-        return {name: value for name, value in record.items() if name != "retyped"}  # The steps do not use `retyped`.
+        return {name: value for name, value in record.items() if name != "retyped"}  # No step needs `retyped`.
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> AlterationPlan:
-        """Parses a record of `to_json`."""
+        """Parses a record that `to_json` returned."""
         return cls(**{name: tuple(_tuples(each) for each in values) for name, values in record.items()})
 
 
@@ -69,18 +71,18 @@ def _tuples(value: Any) -> Any:
 
 @dataclasses.dataclass
 class _Origin:
-    """The existing column that becomes a column of the altered table. `plan`: how its type changes; empty if it does not."""
+    """The existing column that becomes a column of the altered table. `plan` says how its type changes. It is empty if the type stays."""
 
     name: str
     plan: str = ""
 
 
 class _Names:
-    """Tracks the names of the source's columns in the table through the alterations of one DDL statement. Names are in lower case, except
+    """Follows the names of the source's columns in the table through the alterations of one DDL statement. Names are in lower case, except
     in the plan.
 
-    Alterations are applied by kind. Drops and renames use the names before the statement, so all renames happen at once. Changes of types
-    use the names after it.
+    Alterations are applied by kind. Drops and renames use the names from before the statement, so all renames happen at once. Changes of
+    types use the names after the statement.
     """
 
     def __init__(self, columns: Mapping[str, tuple[str, str]], kept: tuple[str, ...]) -> None:
@@ -116,10 +118,10 @@ class _Names:
 
 
 def plan_of(columns: Mapping[str, tuple[str, str]], kept: tuple[str, ...], segment: SchemaSegment) -> AlterationPlan:
-    """Returns the plan for a table with `columns` (lower-case name → (name, Spark type)). `kept`: the columns among them that the source
-    dropped earlier.
+    """Returns the plan for a table with `columns`, by lower-case name, as pairs of name and Spark type. `kept` are the columns among them
+    that the source dropped earlier.
 
-    Alterations of columns that the table does not have are left out: they were already applied, or the table was created again.
+    Leaves out alterations of columns that the table does not have: they were already applied, or the table was created again.
     """
     names = _Names(columns, kept)
     names.take(segment.alterations)
@@ -172,7 +174,7 @@ class _Steps:
         return temporary
 
     def _keep(self, name: str) -> None:
-        """Retains a dropped column, under another name if the source uses its name again."""
+        """Keeps a column that the source dropped. If the source uses its name again, the column gets another name."""
         self.kept[name] = self._actual(name)
         if name in self.wanted:
             self._set_aside(name)
@@ -193,8 +195,8 @@ class _Steps:
             self.widened.append((wanted.name, wanted.type))
 
     def _replace(self, wanted: LakeColumn, origin: _Origin) -> None:
-        """Replaces a column by one of the new type with the converted values. With plan `new_column`, the new column is empty, and the
-        table retains the old column under another name.
+        """Replaces a column by one of the new type with the converted values. With the plan `new_column`, the new column stays empty, and
+        the table keeps the old column under another name.
         """
         if origin.plan == "new_column":
             self._set_aside(origin.name)
@@ -218,13 +220,13 @@ class _Steps:
 
 
 def removing_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Returns the statements that drop or move columns: the first half of the plan. Steps that are already done are left out."""
+    """Returns the statements of the plan's first half, which drop or move columns. Leaves out steps that are already done."""
     moves = [_rename(path, old, new) for old, new in plan.moves if old.lower() in there and new.lower() not in there]
     return [*(_drop(path, name) for name in plan.drops if name.lower() in there), *moves]
 
 
 def giving_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Returns the statements that rename and widen columns: the second half of the plan, without adding columns and copying values."""
+    """Returns the statements of the plan's second half, which rename and widen columns. They do not add columns and do not copy values."""
     renames = [_rename(path, old, new) for old, new in plan.renames if old.lower() in there]
     table = sql_text.delta_path(path)
     alters = [
@@ -241,7 +243,7 @@ def closing_statements(path: str, plan: AlterationPlan, there: Mapping[str, tupl
 
 
 def table_properties(plan: AlterationPlan, properties: Mapping[str, str], features: Collection[str]) -> dict[str, str]:
-    """Returns the properties that the plan needs and the table lacks. `features`: the table's protocol features."""
+    """Returns the properties that the plan needs and that the table does not have yet. `features` are those of the table's protocol."""
     wanted: dict[str, str] = {}
     if plan.drops or plan.moves or plan.renames:
         wanted |= MAPPING
@@ -255,7 +257,7 @@ def table_properties(plan: AlterationPlan, properties: Mapping[str, str], featur
 
 
 def kept_columns(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the columns that the source dropped and the table retains."""
+    """Returns the columns that the source dropped and the table still has."""
     return tuple(json.loads(properties.get(KEPT_PROPERTY, "[]")))
 
 

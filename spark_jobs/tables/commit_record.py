@@ -1,8 +1,9 @@
-"""Writes and reads the metadata that Sluice stores in each Delta commit (`userMetadata`): the batch or snapshot of the commit, and its
-start and end position. Derives the history of a table from it.
+"""Writes and reads the metadata that Sluice stores in each Delta commit (`userMetadata`): the batch or snapshot of the commit, with its
+start and end positions. Derives the history of a table from it.
 
-The metadata is part of the commit, so it does not depend on Dagster's storage or any other file. `merge` and `publish` write it; `sluice
-history` and `sluice why` read it."""
+The metadata is part of the commit, so it needs neither Dagster's storage nor any other file. `merge` and `publish` write it. `sluice
+history` and `sluice why` read it.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from sluice.batch_manifest.values import ChangesSegment, Segment, StagedTable
 from sluice.spark_jobs.staged_batch import StagedBatch
 from sluice.spark_jobs.table_owner import Owner, our_record
 
-# The names in metrics of Delta and deltalake for inserted, updated and deleted rows. The names differ by operation (MERGE; WRITE and
-# INSERT; UPDATE; DELETE).
+# The names of the counts of inserted, updated and deleted rows in the metrics of Delta and deltalake. Each operation (MERGE; WRITE and
+# INSERT; UPDATE; DELETE) uses other names.
 METRICS = {
     "rows_inserted": ("numTargetRowsInserted", "numOutputRows", "num_target_rows_inserted", "num_added_rows"),
     "rows_updated": ("numTargetRowsUpdated", "numUpdatedRows", "num_target_rows_updated"),
@@ -24,25 +25,28 @@ METRICS = {
 }
 SNAPSHOT_KIND = "snapshot"  # The kind of a commit that publishes a snapshot.
 MAINTENANCE_KIND = "maintenance"  # The kind of a commit that rewrites or removes files and changes no row.
-ALONE = (SNAPSHOT_KIND, MAINTENANCE_KIND)  # A commit of one of these kinds is not joined with other commits.
+ALONE = (SNAPSHOT_KIND, MAINTENANCE_KIND)  # Commits of these kinds are never joined with other commits.
 
 
 def maintenance_record(owner: Owner, run: str) -> str:
-    """Returns the metadata of a commit that rewrites or removes files and changes no row."""
+    """Returns the metadata for a commit that rewrites or removes files and changes no row."""
     known = {"sluice": 1, "kind": MAINTENANCE_KIND, "destination": owner.destination, "ledger": owner.ledger_id}
     return json.dumps({**known, "table": owner.table, "run": run}, sort_keys=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommittedInterval:
-    """One commit of a table, or all commits of one batch or backfill. `version_before`, `version`: the table's version before the first
-    commit and after the last one. Times are microseconds since 1970 UTC. A commit that Sluice did not make has no `table` and no positions.
+    """One commit of a table, or all commits of one batch or backfill together. Times are microseconds since 1970 UTC. A commit that Sluice
+    did not make has no `table` and no positions.
 
-    - `start`, `end`: positions of the batch, as in the manifest.
-    - `inserts`, `updates`, `deletes`: changes in the source. `rows_…`: rows that Delta changed, after the changes of each key were folded.
-    - `operation`: Delta's name of the operation. `committed_at_us`: Delta's time of the commit.
-    - `run`: the id of the Dagster run. `snapshot`: the id of a published snapshot.
-    - `backfill`: the id of a backfill or repair (see `kind`). `from_us`, `to_us`: the requested interval, or when the rows were read.
+    - `version_before` and `version` are the table's versions before the first commit and after the last one.
+    - `start` and `end` are positions in the form of the manifest.
+    - `inserts`, `updates` and `deletes` count changes in the source. `rows_inserted`, `rows_updated` and `rows_deleted` count what Delta
+      changed after the changes of each key were folded.
+    - `operation` is Delta's name of the operation, and `committed_at_us` is Delta's time of the commit.
+    - `run` is the id of the Dagster run. `snapshot` is the id of a published snapshot.
+    - `backfill` is the id of a backfill or repair (see `kind`). `from_us` and `to_us` are its interval. For a repair, `from_us` is the
+      time at which the rows were read.
     """
 
     version_before: int
@@ -81,13 +85,13 @@ class CommittedInterval:
 
     @property
     def batch(self) -> tuple[str, int, int, str]:
-        """The values that all commits of one delivery, backfill or repair have in common."""
+        """The values that are equal in all commits of one delivery, backfill or repair."""
         return self.ledger, self.epoch, self.delivery, self.backfill
 
     @property
     def streamed(self) -> bool:
-        """Whether the commit applied changes of the stream for the first time. Queries for a position of the stream consider only such
-        commits.
+        """Whether the commit applied changes of the stream for the first time. Only such commits matter if somebody asks for a position of
+        the stream.
         """
         return self.ours and not self.backfill and self.kind != MAINTENANCE_KIND
 
@@ -116,8 +120,8 @@ def commit_record(batch: StagedBatch, staged: StagedTable, segment: Segment, run
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublicationRecord:
-    """The metadata of a snapshot's publication. `start`, `end`: positions as in the manifest, where reading began and up to which all
-    changes are included. `label`: the order key of `end` in this table. `read_at_us`: when the rows were read, in µs since 1970 UTC.
+    """The metadata of a snapshot's publication. Reading began at the position `start`, and all changes up to the position `end` are
+    included. `label` is the order key of `end` in this table. The rows were read at `read_at_us`, in µs since 1970 UTC.
     """
 
     destination: str
@@ -158,7 +162,7 @@ def _backfill(batch: StagedBatch) -> dict[str, Any]:
 
 
 def _of(segment: Segment) -> dict[str, Any]:
-    """Returns the kind of a segment, its range of order keys and times, and its numbers of changes."""
+    """Returns the kind of a segment, its first and last order key and commit time, and its numbers of changes."""
     if isinstance(segment, ChangesSegment):
         return {
             "kind": "changes",
@@ -180,7 +184,9 @@ def _of(segment: Segment) -> dict[str, Any]:
 
 
 def read_commit(commit: Mapping[str, Any]) -> CommittedInterval:
-    """Parses one entry of Delta's history (`DeltaTable.history`). If Sluice did not make the commit, returns only what Delta reports."""
+    """Parses one entry of Delta's history (`DeltaTable.history`). If Sluice did not make the commit, the result has only what Delta
+    reports.
+    """
     version = int(commit["version"])
     metrics: Mapping[str, Any] = commit.get("operationMetrics") or {}
     known: dict[str, Any] = {
@@ -201,8 +207,8 @@ def own_commit(commits: Iterable[Mapping[str, Any]], user_metadata: str) -> Mapp
 
 
 def is_another_try(commit: Mapping[str, Any], user_metadata: str) -> bool:
-    """Returns whether a commit belongs to the same ledger and source table as this metadata, and has changes up to at least the same order
-    key.
+    """Returns whether another attempt at the same merge made this commit: it is of the same ledger and source table as the metadata, and
+    has changes up to the same order key or a later one.
     """
     theirs, ours = our_record(commit), our_record({"userMetadata": user_metadata})
     same = bool(ours) and all(theirs.get(name) == ours.get(name) for name in ("ledger", "table"))
@@ -214,20 +220,20 @@ def _up_to(record: Mapping[str, Any]) -> int:
 
 
 def row_counts(metrics: Mapping[str, Any]) -> dict[str, int]:
-    """Returns how many rows a commit inserted, updated and deleted, by the names in `METRICS`. `metrics`: Delta's,
-    whose numbers are text.
+    """Returns how many rows a commit inserted, updated and deleted, by the names in `METRICS`. `metrics` are those of Delta, whose numbers
+    are text.
     """
     return {name: first_count(metrics, keys) for name, keys in METRICS.items()}
 
 
 def first_count(metrics: Mapping[str, Any], keys: Iterable[str]) -> int:
-    """Returns the count under the first of these names that exists; 0 if none exists."""
+    """Returns the count under the first of these names that exists, or 0 if none exists."""
     return next((int(metrics[key]) for key in keys if key in metrics), 0)
 
 
 def batches(commits: Iterable[CommittedInterval]) -> list[CommittedInterval]:
-    """Joins the commits of each batch into one interval, in the order of versions. Publications, maintenance, and commits by other programs
-    are not joined.
+    """Joins the commits of each batch into one interval, and returns the intervals in the order of versions. Publications, maintenance,
+    and commits by other programs stay separate.
     """
     found: dict[Any, CommittedInterval] = {}
     for commit in sorted(commits, key=lambda each: each.version):

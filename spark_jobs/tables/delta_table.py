@@ -1,6 +1,8 @@
-"""Reads the state of a Delta table from its log, and generates the statements that create the table and add columns. Called by `merge`.
+"""Reads the state of a Delta table from its log, and generates the statements that create the table and add columns. `merge` uses this
+module.
 
-deltalake reads the log in milliseconds. With Spark, each question would be a separate Spark job."""
+deltalake reads the log in milliseconds. Spark would need a separate job for each question.
+"""
 
 from __future__ import annotations
 
@@ -35,30 +37,33 @@ DELETED_COLUMN = LakeColumn(name=DELETED, type="boolean")
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 MAPPING_PROPERTY = "delta.columnMapping.mode"
 MAPPING_METADATA = "delta.columnMapping."
-# Metadata of a field in a table with column mapping: the column's name in files and statistics.
+# In a table with column mapping, the metadata of a field has the column's name in files and statistics under this name.
 PHYSICAL_NAME = f"{MAPPING_METADATA}physicalName"
 VECTORS_FEATURE = "deletionVectors"
-# Delta's feature for timestamps without a time zone. A table that was created without such a column must enable the feature before it gets
-# one.
+# Delta's feature for timestamps without a time zone. If a table was created without such a column, the feature must be enabled before the
+# table gets one.
 LOCAL_TIMES_FEATURE = "timestampNtz"
 # Delta accepts these characters in column names only if columns are mapped by name.
 UNMAPPED_CHARACTERS = frozenset(" ,;{}()\n\t=")
-STATISTICS_COLUMNS = 32  # By default, Delta stores minimum and maximum for this number of leading columns.
-FILE_METRICS = {  # The names in metrics of Delta and deltalake for added and removed files. They differ by operation.
+STATISTICS_COLUMNS = 32  # By default Delta stores the minimum and maximum of this many leading columns.
+# The names of the counts of added and removed files in the metrics of Delta and deltalake. Each operation uses other names.
+FILE_METRICS = {
     "files_added": ("numTargetFilesAdded", "numAddedFiles", "numFiles", "num_target_files_added", "num_added_files"),
     "files_removed": ("numTargetFilesRemoved", "numRemovedFiles", "num_target_files_removed"),
 }
 COPIED_METRICS = ("numTargetRowsCopied", "numCopiedRows", "num_target_rows_copied", "num_copied_rows")
-# The number of commits between two checkpoints. Spark makes a checkpoint in a separate job, so Delta's default of 10 would be too expensive
-# for small commits.
+# Commits between two checkpoints. Spark makes a checkpoint in a separate job, so Delta's default of 10 would cost too much for small
+# commits.
 CHECKPOINT_COMMITS = 50
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeltaSnapshot:
-    """The state of a table at one version. `columns`: lower-case name → (name, Spark type), because Spark ignores the case of names.
+    """The state of a table at one version.
 
-    `ruled`: columns with generated values or constraints. `physical`: lower-case name → name in statistics, for tables with column mapping.
+    - `columns` has a pair of name and Spark type for each lower-case name, because Spark ignores the case of names.
+    - `ruled` are columns with generated values or constraints.
+    - `physical` has the name in statistics for each lower-case name, if the table has column mapping.
     """
 
     version: int
@@ -86,9 +91,8 @@ NO_TABLE = DeltaSnapshot(version=-1, columns={}, properties={}, applied_order_ke
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommitCounts:
-    """The effects of commits, from Delta's metrics. `rows_copied`: unchanged rows that were rewritten.
-
-    `files_scanned`: files of the table that a merge read. `files_pruned`: files that it skipped by key statistics.
+    """What commits changed, from Delta's metrics. `rows_copied` are unchanged rows that were rewritten. `files_scanned` are the table's
+    files that a merge read, and `files_pruned` are those that it skipped by the statistics of the key.
     """
 
     rows_inserted: int = 0
@@ -111,8 +115,8 @@ class CommitCounts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reach:
-    """The files of a table that a merge may read. `rows`: includes rows that deletion vectors remove, but not the rows of files without a
-    row count.
+    """The files of a table that a merge may read. `rows` includes rows that deletion vectors delete, but not the rows of files whose row
+    count is unknown.
     """
 
     files: int = 0
@@ -122,8 +126,8 @@ class Reach:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSize:
-    """The size of a table, from its log. `rows`: the number of rows, without those that deletion vectors remove; None if the log does not
-    contain their number.
+    """The size of a table according to its log. `rows` does not include rows that deletion vectors delete. It is None if the log does not
+    have the number.
     """
 
     rows: int | None
@@ -131,8 +135,8 @@ class TableSize:
 
 
 class DeltaTable:
-    """One table of the lake, read from its log. `app_id`: the app id of its transactions. `shard`: the shard to which a caller refers, if
-    the table has shards.
+    """One table of the lake, read from its log. `app_id` is that of its transactions. `shard` is the shard that the caller writes, if the
+    table has shards.
     """
 
     def __init__(
@@ -160,10 +164,10 @@ class DeltaTable:
         return self.snapshot
 
     def before(self, order_key: int) -> DeltaSnapshot:
-        """Returns the newest version whose transaction is below this order key; `NO_TABLE` if there is no such version.
+        """Returns the newest version whose transaction is below this order key, or `NO_TABLE` if there is none.
 
-        The order keys of transactions only increase, so few versions need to be read: first backwards from the newest version in growing
-        steps, then by bisection.
+        The order keys of transactions only rise, so few versions are read: first backwards from the newest version in growing steps, then
+        by bisection.
         """
         if not self.snapshot.exists or self.snapshot.applied_order_key < order_key:
             return self.snapshot
@@ -199,8 +203,8 @@ class DeltaTable:
             ) from error
 
     def found(self, record: TableRecord | None, owner: str = "") -> FoundTable:
-        """Returns the table's state in the form that `table_owner` checks. `record`: the record that the last run stored. `owner`: the
-        expected owner, as text.
+        """Returns the table's state in the form that `table_owner` checks. `record` is the one that the last run stored. `owner` is the
+        expected owner as text.
         """
         snapshot, applied = self.snapshot, self.snapshot.applied_order_key
         return FoundTable(
@@ -217,20 +221,20 @@ class DeltaTable:
         )
 
     def commits_after(self, version: int) -> list[dict[str, Any]]:
-        """Returns Delta's history of the versions after `version`, the newest first; empty if there are none."""
+        """Returns Delta's history of the versions after `version`, the newest first."""
         count = self.snapshot.version - version
         return list(self._log.history(count)) if self.snapshot.exists and count > 0 else []
 
     @property
     def row_count(self) -> int:
-        """The number of rows from the files' statistics. It includes rows that deletion vectors remove."""
+        """The number of rows according to the files' statistics. It includes rows that deletion vectors delete."""
         if not self.snapshot.exists:
             return 0
         return int(pc.sum(self._files()["num_records"]).as_py() or 0)
 
     @property
     def size(self) -> TableSize | None:
-        """Returns the size of the table; None if the table does not exist."""
+        """The size of the table, or None if the table does not exist."""
         if not self.snapshot.exists:
             return None
         files = self._files()
@@ -245,8 +249,8 @@ class DeltaTable:
         return self._log
 
     def reach(self, column: str, low: Any, high: Any) -> Reach:
-        """Returns the files that may have a value of `column` in [low, high], according to their statistics. Without statistics, returns
-        all files.
+        """Returns the files that may have a value of `column` from `low` to `high` according to their statistics. Returns all files if
+        there are no statistics.
         """
         if not self.snapshot.exists:
             return Reach()
@@ -255,13 +259,13 @@ class DeltaTable:
         return Reach(files=files.num_rows, rows=rows, bytes=size_bytes)
 
     def scanned(self, column: str, low: Any, high: Any) -> CommitCounts:
-        """Returns how many files a merge of keys within these bounds will read, and how many it will skip. Call this before the merge."""
+        """Returns how many files a merge of keys from `low` to `high` will read, and how many it will skip. Call this before the merge."""
         files = self._files()
         met: int = self._met(files, self._in_files(column), low, high).num_rows
         return CommitCounts(files_scanned=met, files_pruned=files.num_rows - met)
 
     def _files(self) -> Any:
-        """Returns the files of the snapshot. Reads them from the log only once per version, because this takes about 50 µs per file. Raises
+        """Returns the files of the snapshot. Reads them from the log once per version, because this takes about 50 µs per file. Raises
         TableError if the table does not exist.
         """
         if not self.snapshot.exists:
@@ -276,39 +280,38 @@ class DeltaTable:
         return files
 
     def _in_files(self, column: str) -> str:
-        """Returns the name of a column in statistics. This is the physical name, which does not change when a column is renamed."""
+        """Returns the name of a column in statistics. It is the physical name, which stays the same when the column is renamed."""
         return self.snapshot.physical.get(column.lower(), column)
 
     @staticmethod
     def _met(files: Any, column: str, low: Any, high: Any) -> Any:
-        """Returns the files that may have a value in [low, high]. `column`: the column's name in statistics."""
+        """Returns the files that may have a value from `low` to `high`. `column` is the name in statistics."""
         lowest, highest = f"min.{column}", f"max.{column}"
         if low is not None and high is not None and {lowest, highest} <= set(files.column_names):
-            # If a bound cannot be converted to the type of the statistics, all files are returned.
+            # If a bound cannot be converted to the type of the statistics, no file is skipped.
             with contextlib.suppress(pa.ArrowException, TypeError, ValueError, ArithmeticError):
                 bounds = (_as_bound(value, files[lowest].type) for value in (low, high))
                 return files.filter(_may_meet(files[lowest], files[highest], *bounds))
         return files
 
     def last_commit(self) -> CommitCounts:
-        """Returns the counts of the newest commit, which Spark or deltalake made. Call `refresh` first."""
+        """Returns the counts of the newest commit, by Spark or deltalake. Call `refresh` first."""
         return _counts(self._log.history(1)[0])
 
     def own_commit(self, before: int, user_metadata: str, app_id: str = "", version: int = -1) -> CommitCounts:
-        """Finds the commit with this metadata after the version `before`, and returns its counts. Call `refresh` first.
+        """Finds the commit with this metadata after the version `before`, and returns its counts. Call `refresh` first. If the commit has
+        a transaction, `app_id` and `version` are those of the transaction. Returns empty counts if another attempt made the commit, or if
+        a commit without a transaction had nothing to change.
 
-        `app_id`, `version`: the commit's transaction, if it has one. Returns empty counts if another attempt made the commit, or if a
-        commit without a transaction had nothing to change.
-
-        Raises TableError if the log has neither the commit nor one of another attempt, because a commit by another program replaced it. A
-        commit that Spark dropped does not prove another attempt, because Spark may remember a transaction that the log does not contain.
+        Raises LostCommitError if the log has neither this commit nor that of another attempt, because a commit by another program replaced
+        it. If Spark dropped the commit, this alone does not prove that another attempt made it, because Spark may remember a transaction
+        that is not in the log.
         """
         commits = self.commits_after(before)
         if mine := own_commit(commits, user_metadata):
             return _counts(mine)
         done = self._log.transaction_version(app_id) if app_id and self.snapshot.exists else None
-        # A Spark checksum file (.crc) may list a transaction that the commit itself does not contain, so the commits
-        # are checked too.
+        # A Spark checksum file (.crc) may name a transaction that the commit itself does not have, so the commits are checked too.
         another = any(is_another_try(each, user_metadata) for each in commits) if app_id else False
         if (app_id and (done is None or done < version)) or (commits and not another):
             raise LostCommitError(self.name, self.path, before)
@@ -339,8 +342,8 @@ def _snapshot(log: Any, app_id: str) -> DeltaSnapshot:
 
 
 def physical_names(log: Any) -> dict[str, str]:
-    """Returns lower-case name → name in files and statistics, for the top-level columns of a table with column mapping; empty without
-    column mapping.
+    """Returns the name in files and statistics of each top-level column, by lower-case name, for a table with column mapping. Returns {}
+    for other tables.
     """
     named = {field.name.lower(): (field.metadata or {}).get(PHYSICAL_NAME) for field in log.schema().fields}
     return {name: str(physical) for name, physical in named.items() if physical}
@@ -352,8 +355,8 @@ def _has_rule(field: Any) -> bool:
 
 
 def _as_bound(value: Any, kind: Any) -> Any:
-    """Converts a value from a manifest for the comparison with statistics of this type. A BIGINT UNSIGNED, for example, becomes a decimal,
-    because it may exceed Arrow's integers.
+    """Converts a value of a manifest, so that it can be compared with statistics of this type. For example, a BIGINT UNSIGNED becomes a
+    decimal, because it may exceed Arrow's integers.
     """
     if pa.types.is_decimal(kind) and isinstance(value, int | str):
         return pa.scalar(decimal.Decimal(value), kind)
@@ -361,23 +364,27 @@ def _as_bound(value: Any, kind: Any) -> Any:
 
 
 def _may_meet(lowest: Any, highest: Any, low: Any, high: Any) -> Any:
-    """Returns a mask of the ranges [lowest, highest] that may overlap [low, high]. An unknown range may overlap."""
+    """Returns a mask of the ranges from `lowest` to `highest` that may overlap the range from `low` to `high`. An unknown range may
+    overlap.
+    """
     apart = pc.or_kleene(pc.greater(lowest, high), pc.less(highest, low))
     return pc.invert(pc.fill_null(apart, False))
 
 
 def wanted_columns(source: Iterable[LakeColumn], *, soft_deletes: bool) -> tuple[LakeColumn, ...]:
-    """Returns the columns of the Delta table: first those of the source, then Sluice's, so that the source's columns get statistics."""
+    """Returns the columns of the Delta table. The source's columns come before Sluice's, because Delta collects statistics only for the
+    leading columns.
+    """
     return (*source, *METADATA_COLUMNS, *((DELETED_COLUMN,) if soft_deletes else ()))
 
 
 def schema_statements(
     table: DeltaTable, target: TableTarget, wanted: tuple[LakeColumn, ...], key: tuple[str, ...], owner: str
 ) -> list[str]:
-    """Returns the statements that give a table its columns and its owner; none if it already has them. Columns that the source dropped
-    remain.
+    """Returns the statements that give a table its columns and its owner. Returns none if the table has them. Columns that the source
+    dropped stay.
 
-    Raises TableError if a column has another type, or if a column of the source has the name of one of Sluice's columns.
+    Raises TableError if a column has another type in the table, or if a column of the source has the name of one of Sluice's columns.
     """
     _refuse_clashes(table.name, wanted)
     if table.shard != target.shard:
@@ -425,8 +432,8 @@ def new_properties(
 
 
 def _statistics_columns(wanted: tuple[LakeColumn, ...], key: tuple[str, ...]) -> int:
-    """Returns how many leading columns get statistics: at least all up to the last key column, because Delta can skip files only by
-    statistics of the key.
+    """Returns how many leading columns get statistics: at least all columns up to the last key column, because Delta can skip files only
+    if the key has statistics.
     """
     indices = [index for index, column in enumerate(wanted, start=1) if column.name in key]
     return max([STATISTICS_COLUMNS, *indices])
@@ -463,8 +470,8 @@ def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[LakeCol
 
 
 def _clustering(table: DeltaTable, target: TableTarget, wanted: tuple[LakeColumn, ...]) -> list[str]:
-    """Returns the statements that change the clustering. They must be executed after columns have been added, because new columns may be
-    among the clustering columns.
+    """Returns the statements that change the clustering. They must be executed after columns have been added, because a new column may be
+    a clustering column.
     """
     layout.clause(table.name, target.layout, wanted)  # Raises TableError for a column that does not exist.
     change = layout.cluster_change(target.layout, table.snapshot.properties)

@@ -1,12 +1,14 @@
-"""Prevents wrong bounds in the file statistics of Delta tables: deltalake rounds bounds of long decimals. Used by all code that writes with
-deltalake.
+"""Prevents wrong bounds in the file statistics of Delta tables, because deltalake rounds the bounds of long decimals. All code that writes
+with deltalake uses this module.
 
-deltalake converts the bounds of a decimal to a float. For a BIGINT UNSIGNED, it writes 9223372036854775807 for 18446744073709551615, and
-4611686018427387904 for 4611686018427387905. A reader that trusts such a bound skips the file, and a merge inserts the key a second time.
-Columns with more digits than a float has therefore get no bounds, and readers read their files.
+deltalake converts the bounds of a decimal to a float. For a BIGINT UNSIGNED, it writes 9223372036854775807 instead of
+18446744073709551615, and 4611686018427387904 instead of 4611686018427387905. A reader that trusts such a bound skips the file, and a merge
+inserts the key a second time. So columns with more digits than a float can represent get no bounds, and readers read their files.
 
-With Delta's column mapping, Parquet files have physical column names, so `writer_properties` uses these. Earlier versions used logical
-names, so such tables have rounded bounds in their logs. `rounded_files` finds the files, and `fix_bounds` lets Spark rewrite them."""
+In a table with Delta's column mapping, Parquet files have physical column names, so `writer_properties` uses these. Earlier versions of
+Sluice used the logical names, so such tables have rounded bounds in their logs. `rounded_files` finds the files, and `fix_bounds` lets
+Spark rewrite them.
+"""
 
 from __future__ import annotations
 
@@ -35,21 +37,23 @@ logger = logging.getLogger(__name__)
 
 DIGITS_MAX = 15  # The number of decimal digits that a float represents exactly.
 COMPRESSION: Literal["SNAPPY"] = "SNAPPY"  # the default of deltalake
-# A property of tables with column mapping: all files were checked, and files that are written later have correct
-# bounds.
+# A property of tables with column mapping. It says that all files were checked; files that are written later have correct bounds.
 EXACT_PROPERTY = "sluice.exactBounds"
-# Beginnings of `created_by` in Parquet files of Spark and pyarrow, which do not round bounds. deltalake's is different.
+# In Parquet files of Spark and pyarrow, which do not round bounds, `created_by` begins with these words. In files of deltalake it does
+# not.
 EXACT_WRITERS = ("parquet-mr", "parquet-cpp")
 FOOTERS_AT_ONCE = 8
 CLUSTERING = "clustering"
-# Without this setting, ZORDER BY the order key fails if that column has no statistics.
+# Without this setting, ZORDER BY fails if the column of the order key has no statistics.
 REWRITE_SETTINGS = {"spark.databricks.delta.optimize.zorder.checkStatsCollection.enabled": "false"}
 
 
 def writer_properties(schema: pa.Schema) -> Any:
-    """Returns `WriterProperties` that write no bounds for long decimals. Returns None, for the default, if all bounds are exact.
+    """Returns `WriterProperties` that write no bounds for long decimals. Returns None, which is deltalake's default, if all bounds are
+    exact.
 
-    `schema`: deltalake's schema of the Delta table, because its fields contain the physical names; for a new table, the schema of the rows.
+    `schema` is deltalake's schema of the Delta table, because its fields have the physical names. For a new table it is the schema of the
+    rows.
     """
     doubtful = [field for field in schema if _is_long(field.type)]
     if not doubtful:
@@ -58,29 +62,31 @@ def writer_properties(schema: pa.Schema) -> Any:
     if not any(pa.types.is_nested(field.type) for field in doubtful):
         inexact = {_physical(field): nothing for field in doubtful}
         return WriterProperties(compression=COMPRESSION, column_properties=inexact)
-    # deltalake does not accept names of nested columns. So bounds are disabled by default, and enabled for each column
-    # whose bounds are exact.
+    # deltalake does not accept the names of nested columns. So bounds are switched off by default, and switched on for each column with
+    # exact bounds.
     exact = {_physical(field): bounds for field in schema if field not in doubtful}
     return WriterProperties(compression=COMPRESSION, default_column_properties=nothing, column_properties=exact)
 
 
 def without_mapping(schema: pa.Schema) -> pa.Schema:
-    """Returns the schema without the physical column names, so that it can be used for another table."""
+    """Returns the schema without the physical column names, which belong to one table only."""
     return pa.schema([pa.field(field.name, _plain(field.type), field.nullable) for field in schema])
 
 
 def may_be_rounded(table: DeltaTable) -> bool:
-    """Returns whether the table may have files with rounded bounds that were not checked yet. Reads neither files nor the list of files."""
+    """Returns whether the table may have files with rounded bounds that have not been checked yet. Reads no files, and not even their
+    list.
+    """
     properties = table.snapshot.properties
     mapped = properties.get(MAPPING_PROPERTY, "none") != "none"
     return mapped and properties.get(EXACT_PROPERTY) != "true" and bool(_long_columns(_schema(table.log)))
 
 
 def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the files of a table whose bounds deltalake may have rounded, as paths in the log.
+    """Returns the files of a table whose bounds deltalake may have rounded, as paths in the log. `name` is the "database.table" for
+    errors. `log` is the table, opened with deltalake.
 
-    `name`: "database.table", for errors. `log`: the table, opened with deltalake. Opens only files that have a bound with too many digits,
-    and reads only their footers. Raises TableError if a file cannot be read.
+    Reads only the footers, and only of files that have a bound with too many digits. Raises TableError if a file cannot be read.
     """
     properties = log.metadata().configuration
     if properties.get(MAPPING_PROPERTY, "none") == "none" or properties.get(EXACT_PROPERTY) == "true":
@@ -111,11 +117,11 @@ def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, 
 def fix_bounds(
     session: LakeSession, table: DeltaTable, storage_options: Mapping[str, str], user_metadata: str, key: str = ""
 ) -> int:
-    """Lets Spark rewrite a table that has files with rounded bounds, and marks the table as checked. Returns the number of files with
-    rounded bounds.
+    """If a table has files with rounded bounds, lets Spark rewrite all of its files, and marks the table as checked. Returns the number of
+    files with rounded bounds.
 
     Each step is one Delta commit that changes no row, so readers always see a complete table, and the next run continues after a killed
-    one. The caller is the table's only writer. Raises TableError, or Spark's exceptions.
+    one. No other writer may write the table meanwhile. Raises TableError, or Spark's exceptions.
     """
     if not may_be_rounded(table):
         return 0
@@ -138,8 +144,8 @@ def fix_bounds(
 
 
 def rewrite_statement(table: DeltaTable, key: str = "") -> str:
-    """Returns the OPTIMIZE statement that rewrites all files of a table. Rows are ordered by `key`. A clustered table retains its own
-    order; if `key` is not a column or is a partition column, rows are ordered by order key.
+    """Returns the OPTIMIZE statement that rewrites all files of a table. Rows are ordered by `key`, or by order key if `key` is not a
+    column or is a partition column. A clustered table keeps its own order.
     """
     optimize = f"OPTIMIZE {sql_text.delta_path(table.path)}"
     if CLUSTERING in table.snapshot.features:
@@ -166,7 +172,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _long_columns(fields: Any, above: str = "") -> list[tuple[str, Any]]:
-    """Returns (physical path, type) of the long decimals that may have statistics. Decimals in lists and maps have none."""
+    """Returns the physical path and type of the long decimals that may have statistics. Decimals in lists and maps have none."""
     return list(_longs(fields, above))
 
 
@@ -180,18 +186,18 @@ def _longs(fields: Any, above: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_long(kind: Any) -> bool:
-    """Returns whether a type is a decimal with more digits than a float has, or contains one."""
+    """Returns whether a type is, or contains, a decimal with more digits than a float can represent."""
     if pa.types.is_nested(kind):
         return any(_is_long(kind.field(number).type) for number in range(kind.num_fields))
     return bool(pa.types.is_decimal(kind)) and kind.precision > DIGITS_MAX
 
 
 def _is_of_deltalake(table_path: str, file: str, storage_options: Mapping[str, str]) -> bool:
-    """Returns whether deltalake wrote a data file, according to the file's footer. The log may no longer contain the writer."""
+    """Returns whether deltalake wrote a data file. Reads this from the file's footer, because the log may no longer name the writer."""
     try:
         footer = _footer(table_path, urllib.parse.unquote(file), storage_options)
     except FileNotFoundError:
-        footer = _footer(table_path, file, storage_options)  # The name itself contains a percent sign.
+        footer = _footer(table_path, file, storage_options)  # The file's name itself has a percent sign.
     return not str(footer.created_by or "").startswith(EXACT_WRITERS)
 
 

@@ -1,9 +1,10 @@
-"""Computes the statistics of a data file, for a Delta log, from the footer of the Parquet file. Reads no rows. Called by
-`snapshot.whole_files`.
+"""Computes the statistics of a data file for a Delta log from the file's Parquet footer. Reads no rows. `snapshot.whole_files` calls this
+module.
 
-Format of the values: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics. A bound that cannot be given exactly is
-omitted, so that readers read the file. One reader does not handle this: deltalake's `to_pyarrow_dataset` skips a file that has values but
-no bounds for a column, if other files have bounds. So every type gets bounds for which deltalake writes bounds."""
+Format of the values: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics. A bound that cannot be given exactly
+is omitted, and readers then read the file. One reader does not handle this: deltalake's `to_pyarrow_dataset` skips a file that has values
+but no bounds for a column, if other files have bounds. So every type for which deltalake writes bounds gets bounds here too.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 
 from sluice.batch_manifest.values import LakeColumn
 
-TEXT_CHARS_MAX = 32  # Delta truncates bounds of strings to this length.
+TEXT_CHARS_MAX = 32  # Delta cuts the bounds of strings to this length.
 LAST_CHARACTER = "\U0010ffff"
 # A lower and an upper bound of all strings. The upper bound repeats U+10FFFF, a noncharacter that texts do not contain.
 ANY_TEXT = '""', f'"{LAST_CHARACTER * TEXT_CHARS_MAX}"'
@@ -29,8 +30,8 @@ FLOATS = {"float": "<f", "double": "<d"}
 
 
 def statistics(footer: pq.FileMetaData, columns: Sequence[LakeColumn], indexed: int) -> str:
-    """Returns JSON with the number of rows. For the first `indexed` columns of the table, it also has the number of NULLs, minimum and
-    maximum.
+    """Returns the statistics as JSON: the number of rows, and for each of the first `indexed` columns of the table the number of NULLs,
+    the minimum and the maximum.
     """
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     indices = {footer.schema.column(number).path: number for number in range(len(footer.schema))}
@@ -62,8 +63,8 @@ def _object(values: dict[str, str]) -> str:
 
 
 def _bounds(type_name: str, found: Sequence[Any]) -> tuple[str | None, str | None]:
-    """Returns minimum and maximum as JSON; None if a bound is unknown."""
-    if not all(each.has_min_max for each in found):  # The footer has no bounds of strings longer than 4 KiB.
+    """Returns the minimum and the maximum as JSON. A bound that is unknown is None."""
+    if not all(each.has_min_max for each in found):  # The footer has no bounds for strings longer than 4 KiB.
         return ANY_TEXT if type_name == "string" else (None, None)
     if type_name == "string":
         return _least_text(min(each.min for each in found)), _greatest_text(max(each.max for each in found))
@@ -75,7 +76,7 @@ def _bounds(type_name: str, found: Sequence[Any]) -> tuple[str | None, str | Non
 
 
 def _number(type_name: str, raw: Any) -> Any:
-    """Converts a bound from the footer to a number that can be compared; None if the type has no bounds."""
+    """Converts a bound of the footer to a number that can be compared. Returns None if this type or value gets no bounds."""
     if type_name.startswith("decimal("):
         return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else int(raw)
     if type_name in FLOATS:
@@ -103,13 +104,13 @@ def _decimal(unscaled: int, scale: int) -> str:
 def _day(days: int) -> str | None:
     try:
         return f'"{dt.date.fromordinal(EPOCH_DAY + days).isoformat()}"'
-    except (ValueError, OverflowError):  # Python has no date in MySQL's year 0.
+    except (ValueError, OverflowError):  # Python has no dates in the year 0, which MySQL has.
         return None
 
 
 def _instant(micros: int, *, up: bool, zone: str) -> str | None:
-    """Returns a timestamp rounded to milliseconds, as Delta stores it. Timestamps in the last millisecond of the year 9999, which many
-    tables use for "forever", are not rounded up.
+    """Returns a timestamp rounded to milliseconds, as Delta stores it. A timestamp in the last millisecond of the year 9999 is not rounded
+    up. Many tables use such a timestamp for "forever".
     """
     try:
         at = EPOCH + dt.timedelta(microseconds=micros)
@@ -128,8 +129,8 @@ def _least_text(value: str) -> str:
 
 
 def _greatest_text(value: str) -> str | None:
-    """Returns an upper bound of strings that begin with the first TEXT_CHARS_MAX characters of `value`. The highest character is appended
-    to them, so that the bound is above all such strings.
+    """Returns an upper bound of all strings that begin with the first TEXT_CHARS_MAX characters of `value`: these characters and the
+    highest character of Unicode.
     """
     if len(value) <= TEXT_CHARS_MAX:
         return json.dumps(value, ensure_ascii=False)

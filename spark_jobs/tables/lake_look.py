@@ -1,8 +1,9 @@
-"""Checks between runs, without Spark, whether Delta tables are as the last run left them. For an unchanged table this takes two stat calls.
+"""Checks between runs, without Spark, whether Delta tables are as the last run left them. For an unchanged table this takes two stat
+calls. `orchestration.sensor.lake_watch` calls this module.
 
-Without this check, a table that gets no changes could be restored, replaced or deleted unnoticed until its next change. Called by
-`orchestration.sensor.lake_watch`, with the rules of a merge (`table_owner`). A running merge, and OPTIMIZE or VACUUM by a user, do not
-count as changes."""
+Without this check, nobody would notice that a table without changes was restored, replaced or deleted, until its next change. The rules
+are those of a merge (`table_owner`): a running merge, and OPTIMIZE or VACUUM by a user, are no reason for a warning.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from sluice.spark_jobs.durable_lake import LOG, local_table
 from sluice.spark_jobs.errors import TableError, unreadable_log
 from sluice.spark_jobs.table_owner import FoundTable, Owner, TableRecord, behind_our_back
 
-Stamp = tuple[int, int, int]  # Inode, modification time in ns, and bytes of a commit's file.
+Stamp = tuple[int, int, int]  # Inode, modification time in ns, and size in bytes of a commit's file.
 
 
 @dataclasses.dataclass(frozen=True)
 class _Seen:
-    """The state of a table at the last check. `stamp`: the stamp of its newest commit, or None if this commit is not a local file.
-    `sentence`: the result of the check.
+    """The state of a table at the last check. `stamp` is that of the file of its newest commit. It is None if this file is not local.
+    `sentence` is the result of the check.
     """
 
     path: str
@@ -34,16 +35,15 @@ class _Seen:
 
 
 class LakeLook:
-    """Checks the tables of one destination, and remembers the result for each table. Not thread-safe."""
+    """Checks the tables of one destination, and remembers the result of each. Not thread-safe."""
 
     def __init__(self, storage_options: Mapping[str, str]) -> None:
         self._storage_options = dict(storage_options)
         self._seen: dict[str, _Seen] = {}
 
     def trouble(self, owner: Owner, path: str, record: TableRecord) -> str:
-        """Returns a sentence about what another program did to the table since `record`, with what to do; empty if it did nothing relevant.
-
-        Raises TableError if the table's log cannot be read.
+        """Returns what another program did to the table since `record`, and what to do. Returns "" if it did nothing relevant. Raises
+        TableError if the table's log cannot be read.
         """
         seen = self._seen.get(path)
         if seen is None or seen.record != record or not _unchanged(seen):
@@ -74,7 +74,7 @@ def _found(path: str, record: TableRecord, log: Any) -> FoundTable:
 
 
 def _unchanged(seen: _Seen) -> bool:
-    """Returns whether the file of the newest commit has not changed, and no later commit exists."""
+    """Returns whether the file of the newest commit is unchanged and no later commit exists."""
     return (
         seen.stamp is not None
         and seen.stamp == _stamp(seen.path, seen.version)

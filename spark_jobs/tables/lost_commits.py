@@ -1,7 +1,6 @@
-"""Finds the commits of runs that a Delta table no longer has, because another program restored or overwrote it. The functions have no side
-effects.
+"""Finds the commits of runs that a Delta table no longer has, because another program restored or overwrote the table. Pure functions.
 
-`sluice lake accept` shows these commits. Delta's log reveals them: a RESTORE contains the version that it restored, and each commit of a
+`sluice lake accept` shows these commits. They are found in Delta's log: a RESTORE names the version that it restored, and each commit of a
 run has metadata about its part of the stream (`commit_record`).
 """
 
@@ -17,10 +16,10 @@ from sluice.spark_jobs.tables.commit_record import MAINTENANCE_KIND, CommittedIn
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LostCommits:
-    """The commits of runs that were lost, oldest first. `by`: the newest commit of another program that removed any of them; None if
-    nothing was removed.
+    """The commits of runs that were lost, oldest first.
 
-    `all_doubtful`: the log does not show which rows that commit retained, so any row that runs merged may be missing.
+    `by` is the newest commit of another program that removed any of them. It is None if nothing was removed. If `all_doubtful`, the log
+    does not tell which rows that commit kept, so any row that runs have merged may be missing.
     """
 
     commits: tuple[CommittedInterval, ...] = ()
@@ -29,9 +28,9 @@ class LostCommits:
 
 
 def lost_commits(owner: Owner, record: TableRecord, version: int, history: Iterable[Mapping[str, Any]]) -> LostCommits:
-    """Returns the commits that runs made and that the table's current version lacks.
+    """Returns the commits of runs that the table's current version no longer has.
 
-    `record`: the table as the last run left it, which has all commits. `version`: the current version. `history`: Delta's history, in any
+    `record` is the table as the last run left it, with all commits. `version` is the current version. `history` is Delta's history in any
     order. The search goes backwards from the current version. At a RESTORE, it continues at the restored version.
     """
     commits = {int(each.get("version", 0)): each for each in history if not of_a_shard(each)}
@@ -51,13 +50,13 @@ def lost_commits(owner: Owner, record: TableRecord, version: int, history: Itera
 
 
 def newest_merged(owner: Owner, history: Iterable[Mapping[str, Any]]) -> CommittedInterval | None:
-    """Returns the newest commit by runs of this owner; None if the history contains none."""
+    """Returns the newest commit by a run of this owner, or None if the history has none."""
     found = _sorted(each for commit in history if (each := _merged(owner, commit)) is not None)
     return found[-1] if found else None
 
 
 def _merged(owner: Owner, commit: Mapping[str, Any] | None) -> CommittedInterval | None:
-    """Parses a commit by a run of the owner; None for commits of other programs, and for maintenance, which changes no row."""
+    """Parses a commit by a run of the owner. Returns None for commits of other programs, and for maintenance, which changes no row."""
     if commit is None or not is_by(owner, commit):
         return None
     found = read_commit(commit)

@@ -1,7 +1,9 @@
-"""Counts the rows of a table that deletion vectors remove, from a few files of its log. Reads no data files and lists no folder.
+"""Counts the rows of a table that deletion vectors delete. Reads only a few files of the table's log, and lists no folder. `delta_table`
+calls this after a merge.
 
-deltalake would have to read each deletion vector to count its rows. The log contains the counts: in Spark's checksum file of a version
-(`.crc`), in checkpoints, and in later commits. Called by `delta_table` after a merge."""
+deltalake would have to read each deletion vector. The log has the counts: in Spark's checksum file of a version (`.crc`), in checkpoints,
+and in the commits after these.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ import pyarrow.parquet as pq
 
 from sluice.spark_jobs.durable_lake import LAST_CHECKPOINT, LOG, SUMMARY, local_table
 
-COMMITS_MAX = 60  # The maximum number of commits to read. A checkpoint is made more often.
+COMMITS_MAX = 60  # At most this many commits are read. Checkpoints are made more often.
 VECTOR = b'"deletionVector"'
 COUNT_IN_CHECKPOINT = "add.deletionVector.cardinality"
 
 
 def marked_rows(path: str, version: int) -> int | None:
-    """Returns the number of removed rows at a version of the table. Returns None if the log is not on this machine, or does not contain the
-    number.
+    """Returns the number of rows that deletion vectors delete at a version of the table. Returns None if the log is not on this machine,
+    or does not have the number.
     """
     table = local_table(path)
     return None if table is None else _marked(table / LOG, version)
@@ -42,7 +44,7 @@ def _marked(log: Path, version: int) -> int | None:
 
 
 def _known_at(log: Path, version: int, checkpoint: int) -> int | None:
-    """Returns the number for the whole table from the files of one version. None if they do not contain it; 0 before the first version."""
+    """Returns the number for the whole table, if the files of this version have it, otherwise None. Returns 0 before the first version."""
     if version < 0:
         return 0
     summary = log / f"{version:020d}{SUMMARY}"
@@ -52,7 +54,7 @@ def _known_at(log: Path, version: int, checkpoint: int) -> int | None:
 
 
 def _last_checkpoint(log: Path) -> int:
-    """Returns the version of the last checkpoint; -1 if there is none."""
+    """Returns the version of the last checkpoint, or -1 if there is none."""
     try:
         return int(json.loads((log / LAST_CHECKPOINT).read_bytes())["version"])
     except FileNotFoundError:
@@ -60,7 +62,7 @@ def _last_checkpoint(log: Path) -> int:
 
 
 def _in_checkpoint(file: Path) -> int:
-    """Sums the counts of deletion vectors in a checkpoint. If the checkpoint has no such column, no row is removed."""
+    """Adds up the counts of the deletion vectors in a checkpoint. If the checkpoint has no such column, there are no deletion vectors."""
     with pq.ParquetFile(file) as read:
         leaves = (read.schema.column(number).path for number in range(len(read.schema)))
         if COUNT_IN_CHECKPOINT not in leaves:
@@ -70,7 +72,7 @@ def _in_checkpoint(file: Path) -> int:
 
 
 def _change(commit: Path) -> int:
-    """Returns by how much a commit changed the number of removed rows."""
+    """Returns by how much a commit changed the number of rows that deletion vectors delete."""
     content, found = commit.read_bytes(), 0
     for line in content.splitlines() if VECTOR in content else ():
         action = json.loads(line)

@@ -1,8 +1,10 @@
-"""Creates a Delta table as Spark would, but writes the first commit directly. `make_table` works only on file systems of this machine.
+"""Creates a Delta table as Spark would, but writes the first commit directly. `small.merge` creates empty tables, and
+`snapshot.whole_files` tables with rows.
 
-`small.merge` creates empty tables, and `snapshot.whole_files` creates tables with rows, also in stores. Spark's CREATE TABLE takes almost
-a second, and deltalake's enables a feature that some readers do not support (`variantType`). A first commit consists of a protocol, a
-schema and properties. Format: https://github.com/delta-io/delta/blob/master/PROTOCOL.md."""
+Spark's CREATE TABLE takes almost a second, and deltalake's enables a feature that some readers do not support (`variantType`). A first
+commit has a protocol, a schema and properties; its format is described in https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
+`make_table` works only on file systems of this machine. For object stores, `table_in_store` writes the text of `first_commit`.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ from sluice.spark_jobs.durable_lake import LOG, local_folder, sync
 from sluice.spark_jobs.tables.delta_table import LOCAL_TIMES_FEATURE, VECTORS_FEATURE, VECTORS_PROPERTY
 
 LEGACY = {"minReaderVersion": 1, "minWriterVersion": 2}
-LEGACY_FEATURES = ["appendOnly", "invariants"]  # the features that writer version 2 includes, by name
+LEGACY_FEATURES = ["appendOnly", "invariants"]  # The features that writer version 2 includes.
 FIRST_COMMIT = f"{0:020d}.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What the first commit contains in addition to protocol, schema and properties. `actions`: further actions in Delta's form. `metrics`:
-    the metrics of the operation, as Spark counts them.
+    """What the first commit has in addition to protocol, schema and properties: further actions in Delta's form, and the metrics of the
+    operation as Spark counts them.
     """
 
     operation: str = "CREATE TABLE"
@@ -54,19 +56,18 @@ def make_table(
     """Creates the whole table or nothing. Returns False if the path already exists or is not on this machine. Raises OSError, or the
     exceptions of `fill`.
 
-    - `check`: checks the fence, immediately before the table becomes visible. If it raises an exception, nothing remains.
-    - `fill`: writes files into the folder that becomes the table's folder, and syncs them.
-    - `aside`: the temporary name of that folder, which is next to the table's folder. It must begin with a dot. An existing folder of this
-      name is removed.
+    - `check` checks the fence immediately before the table becomes visible. If it raises an exception, nothing is left.
+    - `fill` writes files into the folder that becomes the table's folder, and syncs them.
+    - `aside` is the temporary name of that folder, next to the table's folder. It begins with a dot. An existing folder of this name is
+      removed.
 
-    An empty table is not synced to disk here: `durable_lake` syncs it together with the rows that are merged into it.
+    Does not sync an empty table: `durable_lake` syncs it together with the rows that are merged into it.
     """
     folder = local_folder(path)
     if folder is None:
         return False
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # The table is written to another path first, because a partial table at its path would make Spark's CREATE TABLE
-    # fail.
+    # The table is written under another name first, because a partial table at its path would make Spark's CREATE TABLE fail.
     made = folder.with_name(aside or f".{folder.name}.{uuid.uuid4().hex}")
     shutil.rmtree(made, ignore_errors=True)
     try:
@@ -74,7 +75,7 @@ def make_table(
         contents = fill(made)
         commit = made / LOG / FIRST_COMMIT
         commit.write_text(first_commit(columns, properties, contents), encoding="utf-8")
-        if contents.actions:  # If the commit contains rows, no later commit syncs it, so it is synced here.
+        if contents.actions:  # A commit with rows is synced here, because no later commit syncs it.
             for each in (commit, commit.parent, made):
                 sync(each)
         check()

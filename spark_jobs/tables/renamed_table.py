@@ -1,9 +1,10 @@
-"""Gives a renamed table the rows and columns of the Delta table under its former name (the origin). Called by `merge`.
+"""Gives a renamed table the rows and columns of the Delta table under its former name (the origin). `merge` calls this module.
 
-The path of a lake table depends on its name, so a RENAME moves rows between paths; if two tables swap names, in both directions. Each
-origin is read at its version immediately before the statement. Delta's log shows this version, even if this run or an earlier one has
-committed to the origin since. One commit replaces the table by a copy of the origin. It contains the statement's transaction, so it happens
-once or not at all."""
+The path of a lake table depends on its name, so a RENAME moves rows from one path to another, and in both directions if two tables swap
+names. Each origin is read at its version immediately before the statement. Delta's log tells this version, even if this run or an earlier
+one has committed to the origin since. One commit replaces the table by a copy of the origin. This commit has the statement's transaction,
+so it happens once or not at all.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,9 @@ from sluice.spark_jobs.targets import layout
 from sluice.spark_jobs.targets.report import TableTarget
 
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
-RENAMED_AT = "sluice.renamedAt"  # A table property: the order key at which the table took over another table's rows.
-# Prefixes of properties that Sluice or Delta manages. A table retains all other properties.
+# A table property with the order key at which the table took over the rows of another table.
+RENAMED_AT = "sluice.renamedAt"
+# Sluice or Delta manages the properties with these prefixes. A table that is created again keeps all others.
 NOT_CARRIED = (
     *("sluice.", "delta.columnMapping.", "delta.constraints.", "delta.feature.", "delta.inCommitTimestamp"),
     *("delta.rowTracking", "delta.enableRowTracking", "delta.coordinatedCommits"),
@@ -38,14 +40,14 @@ NOT_CARRIED = (
 
 
 def nowhere(_name: str) -> TableTarget | None:
-    """Returns None: the default of `target_of`, for a merge that has no targets of other tables."""
+    """Returns None. This is the default of `target_of`, for a merge that has no targets of other tables."""
     return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The Delta table under a former name. `snapshot`: its state immediately before the rename. `rows`: its current number of rows, by
-    which Spark's settings are selected.
+    """The Delta table under a former name. `snapshot` is its state immediately before the rename. `rows` is its number of rows now, by
+    which Spark's settings are chosen.
     """
 
     name: str
@@ -56,7 +58,7 @@ class Origin:
 
 @dataclasses.dataclass(frozen=True)
 class Origins:
-    """Finds the Delta tables under the former names of renamed tables. `writer`: the writer of the table that is merged."""
+    """Finds the Delta tables under the former names of renamed tables. `writer` is that of the table that is merged."""
 
     batch: StagedBatch
     writer: LakeWriter
@@ -101,10 +103,10 @@ class Origins:
 
 
 def take_over(table: DeltaTable, segment: SchemaSegment, target: TableTarget, origin: Origin, owner: Owner) -> str:
-    """Returns the statement that replaces the table by a copy of the origin, or empties it if the origin does not exist. Properties that
-    Sluice does not manage are retained.
+    """Returns the statement that replaces the table by a copy of the origin. If the origin does not exist, the statement empties the
+    table. Properties that Sluice does not manage stay.
 
-    Raises TableError if the origin cannot provide the columns that the table needs.
+    Raises TableError if the origin does not have the columns that the table needs.
     """
     there = origin.snapshot
     stays = table.snapshot if table.snapshot.exists else there
@@ -153,10 +155,10 @@ def _value(name: str, column: LakeColumn, origin: Origin) -> str:
 
 
 def carried_properties(snapshot: DeltaSnapshot) -> dict[str, str]:
-    """Returns the properties that a table retains when it is created again."""
+    """Returns the properties that a table keeps when it is created again."""
     return {name: value for name, value in snapshot.properties.items() if not name.startswith(NOT_CARRIED)}
 
 
 def is_mapped(snapshot: DeltaSnapshot) -> bool:
-    """Returns whether the table's columns are mapped by name, which cannot be reverted."""
+    """Returns whether the table's columns are mapped by name. This cannot be undone."""
     return snapshot.properties.get(MAPPING_PROPERTY, "none") != "none"

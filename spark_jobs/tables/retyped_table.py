@@ -1,7 +1,7 @@
-"""Converts columns of a Delta table to other types in one commit, which replaces the table by a copy of itself. Called by `merge`.
+"""Converts columns of a Delta table to other types, in one commit that replaces the table by a copy of itself. `merge` calls this module.
 
-A conversion must rewrite every row anyway. The copy has columns of the same names, so it needs no column mapping. Readers such as Polars do
-not support column mapping. The commit contains the statement's transaction, so it happens once or not at all.
+A conversion must rewrite every row anyway. The columns of the copy keep their names, so the table needs no column mapping, which readers
+such as Polars do not support. The commit has the statement's transaction, so it happens once or not at all.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from sluice.spark_jobs.targets import layout
 from sluice.spark_jobs.targets.report import TableTarget
 
 OWN = "sluice."  # The prefix of Sluice's properties, such as the owner.
-# Properties of tables that must not be created again: CHECK constraints would be lost, and the other features would
-# start from the beginning.
+# A table with such a property is not created again: CHECK constraints would be lost, and the other features would start from the
+# beginning.
 CHECKS = ("delta.constraints.", "delta.enableRowTracking", "delta.rowTracking", "delta.enableInCommitTimestamps")
 
 
 def can_be_retyped(snapshot: DeltaSnapshot, segment: SchemaSegment, plan: AlterationPlan) -> bool:
     """Returns whether one commit can execute the plan. It cannot in these cases:
 
-    - Columns are mapped by name. They remain so, and steps take no longer.
+    - Columns are mapped by name. They stay mapped in any case, and the steps take no longer.
     - Constraints or generated columns would be lost.
     - A column has another type than the statement expects. The steps report this error.
     - A new column has a name that requires column mapping.
@@ -50,10 +50,10 @@ def can_be_retyped(snapshot: DeltaSnapshot, segment: SchemaSegment, plan: Altera
 def retype(
     table: DeltaTable, segment: SchemaSegment, target: TableTarget, plan: AlterationPlan, values: Mapping[str, str]
 ) -> str:
-    """Returns the statement that rewrites the table. `values`: column → SQL expression, for converted and new columns.
+    """Returns the statement that rewrites the table. `values` has the SQL expression of each converted and each new column.
 
-    Existing columns retain their order, including columns that the source dropped earlier. Other new columns are NULL. Raises TableError if
-    conf/ has other partitions than the table.
+    Existing columns keep their order, also those that the source dropped earlier. Other new columns are NULL. Raises TableError if conf/
+    has other partitions than the table.
     """
     layout.refuse_other_partitions(table.name, target.path, target.layout, table.snapshot.partitions)
     there = table.snapshot.columns

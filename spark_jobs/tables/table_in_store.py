@@ -1,8 +1,9 @@
 """Creates a Delta table in an object store: its files are uploaded or copied into the table's folder, then one conditional commit names
-them. Used by `snapshot.whole_files`; `merging.merge` clears the path of a table that it creates.
+them. `snapshot.whole_files` calls this module. `merging.merge` calls `clear_path` before it creates a table.
 
-Readers see no table or the whole table, because a folder without a commit is no table. If a run is killed before the commit, its files
-remain, and whoever creates the table next removes them. Spark would take a folder with files for a table that exists."""
+A folder without a commit is not a table, so readers see no table or the whole table. If a run is killed before the commit, its files stay,
+and whoever creates the table next removes them, because Spark would take a folder with files for an existing table.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +27,19 @@ class FilesOfAttempt(Protocol):
     """The files that one attempt uploaded or copied."""
 
     def sizes(self) -> Mapping[str, int]:
-        """Returns name → bytes of the complete files."""
+        """Returns the bytes of each complete file, by name."""
 
     def remove(self) -> None:
         """Removes the files. The caller knows that no commit names them."""
 
 
 def uploaded_name(snapshot_id: str, attempt: str, number: int) -> str:
-    """Returns the name of an uploaded file. `attempt`: the hex digits of a UUID, so that no attempt replaces a file of another one."""
+    """Returns the name of an uploaded file. `attempt` has the hex digits of a UUID, so no attempt replaces a file of another one."""
     return f"snapshot-{snapshot_id}-{attempt}-{number:05d}.zstd.parquet"
 
 
 def left_files(names: Iterable[str]) -> frozenset[str]:
-    """Returns the files that killed attempts left in the folder of a table that does not exist. `names`: all files of the folder."""
+    """Returns the files that killed attempts left in a folder, or none if the folder is a table. `names` are all files of the folder."""
     names = tuple(names)
     if any(name.startswith(f"{LOG}/") for name in names):
         return frozenset()
@@ -46,8 +47,8 @@ def left_files(names: Iterable[str]) -> frozenset[str]:
 
 
 def clear_path(name: str, path: str, storage_options: Mapping[str, str], fence: Fence) -> bool:
-    """Removes what killed attempts left at the path of a table that does not exist. Returns whether the path is empty then; True for a path
-    that is not in a store. Raises TableError if the store fails, or if the run may no longer write.
+    """Removes what killed attempts left at the path of a table that does not exist. Returns whether the path is then empty. Returns True
+    for a path that is not in a store. Raises TableError if the store fails, or if the run may no longer write.
     """
     if not is_in_store(path):
         return True
@@ -60,17 +61,17 @@ def clear_path(name: str, path: str, storage_options: Mapping[str, str], fence: 
 
 @dataclasses.dataclass(frozen=True)
 class TableInStore:
-    """The path of a new table in an object store. `name`: "database.table". `folder`: the table's folder."""
+    """The path of a new table "database.table" (`name`) in an object store. `folder` is the table's folder."""
 
     name: str
     folder: StoreFolder
     fence: Fence
 
     def clear(self) -> bool:
-        """Implements `clear_path`, but raises StoreError if the store fails.
+        """Does what `clear_path` does, but raises StoreError if the store fails.
 
-        The method lists the files before it checks the fence. So the listed files are older than anything that another run writes after it
-        took the lock. If this run stands still between check and removal, it removes nothing of the table that the other run creates.
+        Lists the files before it checks the fence. So the listed files are older than anything that another run writes after it took the
+        lock. If this run is paused between the check and the removal, it removes nothing of the table that the other run creates.
         """
         names = set(self.folder.sizes())
         if left := left_files(names):
@@ -79,10 +80,11 @@ class TableInStore:
         return names == left
 
     def make(self, files: FilesOfAttempt, commit: Callable[[], str]) -> None:
-        """Makes the first commit. `commit`: uploads the files and returns the commit's text. Raises StoreError and the exceptions of
-        `commit`. Raises TableError if the run may no longer write, or if another program created the table or removed files meanwhile.
+        """Makes the first commit. `commit` uploads the files and returns the commit's text. If it is unknown whether the commit was made,
+        the files stay.
 
-        If it is unknown whether the commit was made, the files stay.
+        Raises StoreError, and the exceptions of `commit`. Raises TableError if the run may no longer write, or if another program created
+        the table or removed files meanwhile.
         """
         try:
             text = commit().encode()
@@ -96,8 +98,9 @@ class TableInStore:
         there = None if made else self.folder.read(first)
         # An earlier request of this call, whose answer was lost, may have written the file.
         if made or there == text:
-            # The request may have been repeated for minutes. A run that took the lock before the commit may have removed the files with
-            # `clear`, so the table must not count as published. A run that takes the lock later sees the commit and removes nothing.
+            # The store's client may have repeated the request for minutes. A run that took the lock before the commit may have removed the
+            # files with `clear`, so the table is not published unless the fence still allows it. A run that takes the lock later sees the
+            # commit and removes nothing.
             self.fence.check(self.name)
             return
         if there is not None:
@@ -106,7 +109,9 @@ class TableInStore:
         raise TableError(self.name, why, own=False)
 
     def _refuse_lost(self, uploaded: Mapping[str, int]) -> None:
-        """Raises TableError if the store no longer has a file as it was uploaded. The upload of a large table takes long."""
+        """Raises TableError if a file in the store differs from what was uploaded, or is missing. The upload of a large table takes long,
+        so this is checked.
+        """
         there = self.folder.sizes()
         if lost := sorted(name for name, size in uploaded.items() if there.get(name) != size):
             why = (

@@ -1,7 +1,8 @@
-"""Decides which types Delta can widen in place, and how values are converted from one type to another. Pure functions; used by
-`alterations`.
+"""Decides which types Delta can widen in place, and how values are converted from one type to another. Pure functions. `alterations` uses
+them.
 
-Types are Spark SQL's names, as in the manifest and the Delta log. Delta's rules: delta.io, "Type widening"."""
+Types have Spark SQL's names, as in the manifest and the Delta log. Delta's rules are in its documentation, delta.io, "Type widening".
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import re
 INTEGERS = {"tinyint": 1, "smallint": 2, "int": 4, "bigint": 8}
 FRACTIONS = {"float", "double"}
 MOMENTS = {"date", "timestamp", "timestamp_ntz"}
-# integer type → the digits before the decimal point that a decimal needs so that Delta can widen the integer type to it
+# To widen an integer type to a decimal, Delta requires this many digits before the decimal point.
 INTEGER_DIGITS_MIN = {
     "tinyint": 10,
     "smallint": 10,
@@ -38,8 +39,8 @@ def widens(old: str, new: str) -> bool:
 
 
 def converted(expression: str, old: str, new: str) -> str:
-    """Returns the SQL expression that converts a value from type `old` to type `new`. It is NULL for values that cannot be converted.
-    Fractions are rounded half away from zero, like in MySQL.
+    """Returns the SQL expression that converts a value from type `old` to type `new`. It gives NULL for values that cannot be converted.
+    Fractions are rounded half away from zero, as in MySQL.
     """
     if new in INTEGERS and (old in FRACTIONS or _decimal(old)):
         expression = f"round({expression})"
@@ -59,6 +60,6 @@ def _is_number(type_name: str) -> bool:
 
 
 def _decimal(type_name: str) -> tuple[int, int] | None:
-    """Returns (precision, scale) of a decimal; None for other types."""
+    """Returns the precision and the scale of a decimal, or None for other types."""
     found = re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", type_name)
     return (int(found[1]), int(found[2])) if found else None

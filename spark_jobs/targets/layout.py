@@ -1,7 +1,8 @@
-"""Defines the layout of a Delta table that conf/ configures: partitions, clustering, change data feed. Generates SQL clauses and
+"""Defines the layout of a Delta table that conf/ configures: partitions, clustering, change data feed. Generates its SQL clauses and
 properties. Pure functions.
 
-`delta_table` uses it for existing tables, `renamed_table` and `snapshot.publish` for tables that are created again."""
+`delta_table` uses the layout for existing tables. `renamed_table` and `snapshot.publish` use it for tables that are created again.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ CLUSTERED = (
     "conf/ has partition_by for the table, and Delta cannot partition a clustered table: remove partition_by "
     "from conf/, or move the table's folder away and re-snapshot it with `sluice snapshot start`"
 )
-# A table property: the clustering columns that Sluice set last. Delta stores them where clients do not read them.
+# A table property with the clustering columns that Sluice set last. Delta stores them where clients cannot read them.
 CLUSTER_PROPERTY = "sluice.clusterBy"
 
 
@@ -45,11 +46,11 @@ def clause(
     stays: tuple[str, ...] = (),
     features: Collection[str] = (),
 ) -> str:
-    """Returns the PARTITIONED BY or CLUSTER BY clause of CREATE TABLE, with a leading space, or an empty text. `stays`, `features`:
-    partition columns and Delta features of the existing table.
+    """Returns the PARTITIONED BY or CLUSTER BY clause of CREATE TABLE, with a leading space, or "". `stays` and `features` are the
+    partition columns and the Delta features of the existing table.
 
-    Without a setting in conf/, a table that is created again keeps its partitions, if it still has these columns. Raises TableError if
-    conf/ names a column that the table lacks, or if Delta does not support the layout.
+    If conf/ sets no layout, a table that is created again keeps its partitions, if it still has these columns. Raises TableError if conf/
+    names a column that the table does not have, or if Delta does not support the layout.
     """
     known = {column.name.lower() for column in wanted}
     for column in (*layout.partition_by, *layout.cluster_by):
@@ -74,14 +75,14 @@ def properties(layout: Layout) -> dict[str, str]:
 
 
 def changed_properties(layout: Layout, there: Mapping[str, str]) -> dict[str, str]:
-    """Returns the properties that must be added to a table with the properties `there`. A change data feed is enabled but never disabled,
+    """Returns the properties that must be added to a table with the properties `there`. A change data feed is switched on, but never off,
     because its readers would miss changes.
     """
     return {FEED_PROPERTY: "true"} if layout.change_feed and there.get(FEED_PROPERTY) != "true" else {}
 
 
 def cluster_change(layout: Layout, there: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:
-    """Returns the clause of ALTER TABLE that changes the clustering to the configured one, and the property that records it; None if
+    """Returns the clause of ALTER TABLE that changes the clustering to that of conf/, and the property that records it. Returns None if
     nothing changes.
     """
     if json.dumps(layout.cluster_by) == there.get(CLUSTER_PROPERTY, "[]"):
@@ -91,7 +92,7 @@ def cluster_change(layout: Layout, there: Mapping[str, str]) -> tuple[str, dict[
 
 
 def refuse_other_partitions(name: str, path: str, layout: Layout, there: tuple[str, ...]) -> None:
-    """Raises TableError if the table's partitions differ from conf/. If conf/ configures none, all partitions are accepted."""
+    """Raises TableError if the table's partitions differ from those in conf/. If conf/ has none, accepts all."""
     configured = [part.lower() for part in layout.partition_by]
     if (configured and configured != [part.lower() for part in there]) or (layout.cluster_by and there):
         is_by, ours = ", ".join(there) or "nothing", ", ".join(layout.partition_by) or "nothing (cluster_by)"

@@ -1,4 +1,4 @@
-"""Defines the input of a merge for one table, and the report of a table whose changes are buffered."""
+"""Defines where a merge writes one table, and the report of a table whose changes are buffered."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from sluice.spark_jobs.targets.ways import SmallSetting
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableTarget:
-    """The Delta table of a source table. `path`: an absolute path, or a URL that both Spark and deltalake accept.
+    """The Delta table of a source table, and how it is written.
 
-    - `merge`: whether Spark or small merges are configured.
-    - `change_log`, `history`: paths of the change log and the history; empty if conf/ configures none.
-    - `current_state`: whether there is a current-state table at `path`.
-    - `shard`: identifies the rows of the source table, if several source tables share the Delta table.
-    - `clash`: why no table may be created at the paths; empty if one may.
+    - `path` is an absolute path, or a URL that both Spark and deltalake accept.
+    - `merge` says whether conf/ selects Spark or small merges.
+    - `change_log` and `history` are the paths of these tables. They are empty if conf/ does not configure them.
+    - `current_state` says whether there is a current-state table at `path`.
+    - `shard` identifies the rows of the source table, if several source tables share the Delta table.
+    - `clash` says why no table may be created at the paths. It is empty if tables may be created.
     """
 
     path: str
@@ -37,8 +38,8 @@ class TableTarget:
     clash: str = ""
 
     def refuse_clash(self, name: str, then: str = "sluice schema resume") -> None:
-        """Raises TableError if a new table of "database.table" would be at the path of another table or inside it. `then`: the command that
-        continues after the path was changed.
+        """Raises TableError if a new table "database.table" would be at the path of another table or inside it. `then` is the command that
+        continues after somebody has changed the path.
         """
         if self.clash:
             raise TableError(name, f"{self.clash}; then `{then}`", for_good=True)
@@ -55,12 +56,12 @@ class TableTarget:
 
     @property
     def kept(self) -> str:
-        """The path of the Delta table with the most data: the current-state table, otherwise the history, otherwise the change log."""
+        """The path of the Delta table with the most data: the current-state table, or else the history, or else the change log."""
         return self.path if self.current_state else self.history or self.change_log
 
 
 def report_of_buffered(staged: StagedTable, path: str, rows: int, milliseconds: int) -> TableReport:
-    """Returns the report of a table whose changes are buffered. No commit is made, so it contains no version."""
+    """Returns the report of a table whose changes are buffered. Nothing was committed, so the report has no version."""
     changes = staged.changes
     whole = [each for each in staged.segments if not isinstance(each, ChangesSegment)]
     times = [each.commit_time_us for each in whole]

@@ -1,8 +1,9 @@
-"""Handles shards: source tables that share one Delta table, in which a column contains the shard of each row. Pure functions; used by
-merges and publications.
+"""Handles shards: source tables that share one Delta table, in which a column names the shard of each row. Pure functions. Merges and
+publications use them.
 
-Statements that empty or replace a table are restricted to the rows of one shard. Each shard has its own owner, in a table property named
-after the shard. A table has either shards or one owner. If destinations share it, a property also contains the location of its lock."""
+Statements that empty or replace a table are restricted to the rows of one shard. Each shard has its own owner, in a table property with
+the shard's name. A table has either shards or one owner. If several destinations write it, a property also has the location of its locks.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
 from sluice.spark_jobs.targets.casting import widens
 
 COLUMN_PROPERTY = "sluice.shardColumn"
-LOCKS_PROPERTY = "sluice.shardLocks"  # A table property: where writers of the table take its lock.
+LOCKS_PROPERTY = "sluice.shardLocks"  # A table property with the location where writers of the table take its lock.
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
-# kind of alteration → its plans that do not change the columns of other shards
+# For each kind of alteration, the plans that do not change the columns of other shards.
 FOLLOWED = {
     AlterationKind.ADD: ("apply",),
     AlterationKind.DROP: ("keep",),
@@ -36,8 +37,8 @@ FOLLOWED = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """A shard of a Delta table. `column`: the column that contains the shard's `name` in each row. `locks`: where writers take the table's
-    lock; empty for readers.
+    """A shard of a Delta table. In each row, the column `column` has the shard's `name`. `locks` is where writers take the table's lock.
+    It is empty for readers.
     """
 
     column: str
@@ -64,18 +65,18 @@ def owner_property(shard: Shard | None) -> str:
 
 
 def where(shard: Shard | None, *, after: str = "WHERE") -> str:
-    """Returns the condition of the shard's rows with the keyword `after` before it; empty if the table has no shards."""
+    """Returns the condition of the shard's rows, after the keyword `after`. Returns "" if the table has no shards."""
     return "" if shard is None else f" {after} {shard.condition}"
 
 
 def owners(properties: Mapping[str, str]) -> dict[str, str]:
-    """Returns name of a shard → its owner as text."""
+    """Returns the owner of each shard, as text, by the shard's name."""
     begin = f"{OWNER_PROPERTY}:"
     return {name.removeprefix(begin): value for name, value in properties.items() if name.startswith(begin)}
 
 
 def mismatch(shard: Shard | None, properties: Mapping[str, str], path: str, owner: str) -> str:
-    """Returns why the table's rows are not divided as conf/ requires; empty if they are. `owner`: the writer's owner, as text."""
+    """Returns why the table's rows are not divided into shards as conf/ says, or "". `owner` is the writer's owner as text."""
     return next(_mismatches(shard, properties, path, owner), "")
 
 
@@ -119,7 +120,9 @@ def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, o
 
 
 def _same_runs(one: Owner, other: Owner) -> bool:
-    """Returns whether the run lock already excludes simultaneous writes by both owners: they belong to the same destination and ledger."""
+    """Returns whether the run lock already prevents both owners from writing at the same time, because they have the same destination and
+    ledger.
+    """
     return (one.destination, one.ledger_id) == (other.destination, other.ledger_id)
 
 
@@ -132,8 +135,8 @@ def new_properties(shard: Shard | None, owner: str) -> dict[str, str]:
 
 
 def refuse_unmarked(staged: StagedTable, shard: Shard | None) -> None:
-    """Raises TableError if changes were staged without the name of their shard, because their rows could not be distinguished from rows of
-    other shards.
+    """Raises TableError if changes were staged without the name of their shard. Their rows could not be distinguished from those of other
+    shards.
     """
     if shard is None:
         return
@@ -158,26 +161,30 @@ def dropped(shard: Shard, properties: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def dropped_after(shard: Shard, properties: Mapping[str, str], segment: SchemaSegment) -> tuple[str, ...]:
-    """Returns all dropped columns after a DDL statement. A column that is added again remains in the list; `left_columns` excludes it."""
+    """Returns all dropped columns after a DDL statement. A column that is added again stays in the list; `left_columns` leaves it out."""
     gone = [each.column.lower() for each in segment.alterations if each.kind is AlterationKind.DROP]
     return tuple(dict.fromkeys([*dropped(shard, properties), *gone]))
 
 
 def left_columns(shard: Shard, properties: Mapping[str, str], segment: ChangesSegment) -> tuple[str, ...]:
-    """Returns the columns that this shard no longer has but other shards may have. Written rows of the shard get NULL in them."""
+    """Returns the columns that this shard no longer has but other shards may still have. The shard's rows get NULL in them when they are
+    written.
+    """
     staged = {column.name.lower() for column in segment.columns}
     return tuple(name for name in dropped(shard, properties) if name not in staged)
 
 
 def back_again(shard: Shard, properties: Mapping[str, str], segment: SchemaSegment) -> tuple[LakeColumn, ...]:
-    """Returns the columns that a DDL statement adds and that the shard had before. In existing rows, their old values must be removed."""
+    """Returns the columns that a DDL statement adds and that the shard had before. The old values in existing rows must be removed."""
     had = dropped(shard, properties)
     added = {each.column.lower() for each in segment.alterations if each.kind is AlterationKind.ADD}
     return tuple(column for column in segment.columns if column.name.lower() in added and column.name.lower() in had)
 
 
 def refuse_alterations(name: str, segment: SchemaSegment) -> None:
-    """Raises TableError for an alteration that would change columns of other shards. The checks of conf/ exclude such alterations."""
+    """Raises TableError for an alteration that would change columns of other shards. The check of conf/ already refuses settings that lead
+    to one.
+    """
     if segment.renamed_from:
         why = (
             f"the table was renamed from {segment.renamed_from}, and Sluice does not move rows of a shard; "
@@ -195,7 +202,7 @@ def refuse_alterations(name: str, segment: SchemaSegment) -> None:
 
 
 def widened(segment: SchemaSegment, there: Mapping[str, tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Returns (column, type) of the columns to widen. Columns that another shard has already widened are left out."""
+    """Returns the name and new type of each column to widen. Leaves out columns that another shard has already widened."""
     widening = {each.column.lower() for each in segment.alterations if each.kind is AlterationKind.WIDEN}
     found = ((column, there.get(column.name.lower(), ("", ""))) for column in segment.columns)
     return tuple(
@@ -206,5 +213,7 @@ def widened(segment: SchemaSegment, there: Mapping[str, tuple[str, str]]) -> tup
 
 
 def holds(shard: Shard | None, wide: str, narrow: str) -> bool:
-    """Returns whether a column of the table can store the values of a shard in which the column still has a narrower type."""
+    """Returns whether a column of type `wide` in the table can store the values of a shard in which the column still has the type
+    `narrow`.
+    """
     return shard is not None and widens(narrow, wide)

@@ -1,8 +1,9 @@
-"""Decides whether Spark's MERGE or `deltalake` in a task merges a table's part of a batch. Pure functions; used by `small.merge`.
+"""Decides whether Spark's MERGE or `deltalake` in a task merges a table's part of a batch. Pure functions. `small.merge` uses them.
 
-A MERGE by Spark takes almost a second of CPU time, even for few rows. `deltalake` takes hundredths of a second, but reads and writes whole
-files in one task, and does not support all features of Delta. So `deltalake` merges small tables without special features, and Spark merges
-the others."""
+A MERGE by Spark takes almost a second of CPU time, even for few rows. `deltalake` takes hundredths of a second, but it reads and writes
+whole files in one task, and does not support all features of Delta. So `deltalake` merges small tables without special features, and Spark
+merges the others.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ from sluice.batch_manifest.table_report import Way
 from sluice.batch_manifest.values import ChangesSegment, Segment, TruncateSegment
 
 SmallSetting = Literal["auto", "spark", "small"]
-# The maximum number of rows in the changes and in the files that they may match, which one task reads and rewrites.
+# The most rows, of the changes and of the files that they may match, that one task reads and rewrites.
 ROWS_MAX = 100_000
-BYTES_MAX = 64 << 20  # The maximum number of bytes of the changes and these files.
+BYTES_MAX = 64 << 20  # The most bytes of the changes and of these files.
 FEATURES = frozenset({"appendOnly", "invariants", "deletionVectors", "columnMapping", "timestampNtz"})
-# Delta's writer versions that deltalake may write: 2 for tables without named features, 7 for tables with features from
+# The writer versions of Delta tables that deltalake may write: 2 for tables without named features, 7 for tables whose features are all in
 # FEATURES.
 PLAIN_WRITER, FEATURED_WRITER = 2, 7
 MAPPINGS = frozenset({"none", "name"})
-# Types of key columns that only Spark merges: in Spark, 0.0 and -0.0 are the same key.
+# Only Spark merges tables with a key column of these types, because in Spark 0.0 and -0.0 are the same key.
 UNSAFE_KEYS = frozenset({"float", "double"})
 CONFIGURED = "conf/ sets `merge` so"
 PLAIN_TYPES = frozenset(
@@ -47,7 +48,7 @@ PLAIN_NAME = re.compile(r"\w+")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeChoice:
-    """Whether Spark or `deltalake` merges (`way`), with a short reason for the page of the run."""
+    """Whether Spark or `deltalake` merges (`way`), and a short reason that the page of the run shows."""
 
     way: Way
     reason: str
@@ -55,11 +56,15 @@ class MergeChoice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeFacts:
-    """The facts on which the decision depends. `rows`, `bytes`: the size of the changes and of the files that they may match. `alters`:
-    whether statements must be executed before rows are merged.
+    """The facts that decide who merges a table.
 
-    `makes`: whether the task can create a missing table. `mapping`: the mode of Delta's column mapping. `rounded`: whether files may have
-    bounds that deltalake rounded. `columns`: (name, Spark SQL type). `ruled`: columns with a constraint or a generated value.
+    - `rows` and `bytes` are the size of the changes and of the files that they may match.
+    - `alters` tells whether statements must be executed before rows are merged.
+    - `makes` tells whether the task can create a missing table.
+    - `mapping` is the mode of Delta's column mapping.
+    - `rounded` tells whether files may have bounds that deltalake rounded.
+    - `columns` are pairs of name and Spark SQL type.
+    - `ruled` are columns with a constraint or a generated value.
     """
 
     exists: bool
@@ -78,9 +83,7 @@ class MergeFacts:
 
 
 def choose(setting: SmallSetting, facts: MergeFacts) -> MergeChoice:
-    """Decides how to merge. The setting "small" removes the limits of size, but not the conditions under which `deltalake` can write a
-    table.
-    """
+    """Decides who merges. The setting "small" removes the limits of size, but `deltalake` must still be able to write the table."""
     if setting == "spark":
         return MergeChoice(way="spark", reason=CONFIGURED)
     if why := next(_obstacles(facts), ""):
@@ -96,7 +99,7 @@ def choose(setting: SmallSetting, facts: MergeFacts) -> MergeChoice:
 
 
 def _obstacles(facts: MergeFacts) -> Iterator[str]:
-    """Yields the reasons why `deltalake` cannot merge the table. Only the first one is reported."""
+    """Yields the reasons why `deltalake` cannot merge the table. The caller reports only the first one."""
     if not facts.exists and not facts.makes:
         yield (
             "the table is new, and conf/ defines its layout, or the Spark session has default properties for "
