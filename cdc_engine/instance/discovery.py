@@ -98,7 +98,7 @@ class SourceSchema:
     def foreign_keys(self) -> tuple[Cascade, ...]:
         """Returns the foreign keys that change rows of captured tables without row events."""
         found = self._snapshot
-        return () if found.server.logs_cascades else Cascades(found.tables, self._filter.keeps).all()
+        return () if found.server.logs_cascades else Cascades(found.tables, self._filter.keeps).all
 
     @functools.cached_property
     def _snapshot(self) -> SchemaSnapshot:
@@ -136,7 +136,7 @@ def discover(config: SluiceConfig, destination: str, password: str | None = None
         source = dataclasses.replace(source, password=lambda: password)
     snapshot = _read_schemas(source, captured.keeps)
     tables = tuple(schema.version() for schema in snapshot.tables)
-    cascades = () if snapshot.server.logs_cascades else Cascades(snapshot.tables, captured.keeps).all()
+    cascades = () if snapshot.server.logs_cascades else Cascades(snapshot.tables, captured.keeps).all
     comments = {f"{each.database}.{each.table}": each.comments for each in snapshot.tables if each.comments}
     _list(config, destination, tables, cascades, comments)
     return tables

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Set
 
 import structlog
 
@@ -12,7 +12,7 @@ from sluice.cdc_engine.contracts import NO_SESSION, StatementSession, TableChang
 from sluice.cdc_engine.errors import LeaseLostError, MetaError, StaleWriteError
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.history.history import TableHistory
-from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable, comments_of
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable, TableKey, comments_of
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import TableSchema
 from sluice.cdc_engine.table_meta.table_list.writing import TableListWriter
@@ -40,6 +40,7 @@ class PublishedHistory:
     ) -> None:
         self._history, self._listed, self._fence, self._begins = history, listed, fence, begins
         self._kept = kept
+        self._listed_cascades: tuple[Cascade, ...] | None = None  # Those of the list that was written last.
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         self._fence()
@@ -54,7 +55,7 @@ class PublishedHistory:
         before = (self._history.all_cascades(), self._history.revision)
         changes = self._history.apply(statement, default_database, position, session)
         if changes or (self._history.all_cascades(), self._history.revision) != before:
-            self.publish(position)
+            self._publish_changed(position)
         self._compact()
         return changes
 
@@ -115,12 +116,32 @@ class PublishedHistory:
         return self._history.versions(position)
 
     def publish(self, position: Position) -> None:
-        tables = (*self._history.versions(position), *self._history.stopped_versions(position))
-        states = ((each.name, self._history.state(each.database, each.table, position)) for each in tables)
+        """Makes the list that of all tables at a position."""
+        self._write(position, self._history.table_names(), self._history.all_cascades(), None)
+
+    def _publish_changed(self, position: Position) -> None:
+        """Does the same, and looks only at the tables whose state or foreign keys have changed since the list was written."""
+        changed, listed, now = self._history.unlisted, self._listed_cascades, self._history.all_cascades()
+        if changed is None or listed is None:
+            self.publish(position)
+            return
+        differ = set() if listed is now else set(listed) ^ set(now)
+        tables = changed | {each.child for each in differ}
+        cascades = [each for each in now if each.child in tables]
+        self._write(position, tables, cascades, {".".join(each) for each in tables})
+
+    def _write(
+        self, position: Position, tables: Iterable[TableKey], cascades: Iterable[Cascade], only: Set[str] | None
+    ) -> None:
+        versions = self._history.listed_versions(position, tables)
+        states = ((each.name, self._history.state(each.database, each.table, position)) for each in versions)
         comments = {name: found for name, state in states if (found := comments_of(state))}
         try:
-            self._listed.write(tables, self._history.all_cascades(), comments)
+            self._listed.write(versions, cascades, comments, only)
         except StaleWriteError as error:
             raise LeaseLostError(
                 f"{error}: this engine writes no more; it takes the destination again when the lease is free"
             ) from error
+        # After an error, the next statement writes these tables too.
+        self._history.list_written(position)
+        self._listed_cascades = self._history.all_cascades()

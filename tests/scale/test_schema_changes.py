@@ -11,10 +11,10 @@ from sluice.cdc_engine.table_meta.table_list.head import HEAD
 from sluice.cdc_engine.table_meta.table_list.reading import read_cascades, read_tables
 from sluice.cdc_engine.table_meta.table_list.record import record_of
 from tests.fix_ledgers import at
-from tests.scale.fix_many_tables import BEGIN, MANY, counted, make_destination, open_history
+from tests.scale.fix_many_tables import BEGIN, MANY, Counted, counted, growth, make_destination, open_history
 
+CALLS_GROWTH_MAX = 1.02  # With twice as many tables. One call per table would be 1.05.
 LOOK_CALLS = 200  # The function calls of a look at a list that has not changed.
-WALKED_CALLS = 60  # The function calls for a table that is only looked at.
 
 
 @pytest.mark.scale
@@ -33,10 +33,25 @@ def test_a_statement_costs_the_table_that_it_changes(tmp_path: Path) -> None:
     }
     assert set(found.read) <= {HEAD, Path(record_of("shop.t00003")).name}
     assert found.named["_followed"] == 0, "no foreign key concerns it"
-    assert found.calls < WALKED_CALLS * MANY
+    assert found.named["_is_same"] == 1, "the writer looks at one table"
     there = {each.name: each for each in read_tables(config.destination_dir("shop"))}
     assert len(there) == MANY
     assert [each.name for each in there["shop.t00003"].columns][-1] == "more"
+
+
+@pytest.mark.scale
+@pytest.mark.found
+def test_the_calls_of_a_statement_do_not_depend_on_the_number_of_tables(tmp_path: Path) -> None:
+    """Defect 27: after each statement a value was made for every table, and the digests of all tables were added."""
+
+    def statement(root: Path, count: int) -> Counted:
+        _, history = make_destination(root, count)
+        history.apply("ALTER TABLE t00003 ADD COLUMN more int", "shop", at(100))  # It compiles what later ones use.
+        with counted() as found:
+            history.apply("ALTER TABLE t00004 ADD COLUMN more int", "shop", at(101))
+        return found
+
+    assert growth(tmp_path, statement) < CALLS_GROWTH_MAX
 
 
 FOREIGN_KEYS = (

@@ -5,6 +5,7 @@ InnoDB executes ON DELETE and ON UPDATE inside the storage engine, so the binlog
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -51,8 +52,9 @@ class Cascades:
                         waiting.append(cascade.child)
         return tuple(found)
 
+    @functools.cached_property
     def all(self) -> tuple[Cascade, ...]:
-        """Returns the cascades whose child is captured, or whose child's cascades lead to a captured table."""
+        """The cascades whose child is captured, or whose child's cascades lead to a captured table."""
         every = (each for cascades in self._by_parent.values() for each in cascades)
         return tuple(each for each in every if each.captured or each.child in self._reaching)
 

@@ -86,6 +86,7 @@ class TableHistory:
         self._known, self._count = KnownSchemas(), 0
         self._known_cascades: Cascades | None = None
         self.revision = 0  # The number of writes to the repository.
+        self.unlisted: set[TableKey] | None = None  # Tables that changed since `list_written`; None: any may have.
         self._added = 0  # The number of records since the last compaction, or its last attempt.
         try:
             self._remember(self._repository.load())
@@ -229,7 +230,7 @@ class TableHistory:
 
     def all_cascades(self) -> tuple[Cascade, ...]:
         """Returns every foreign key that may change rows of a captured table in the newest state. Used for the list of tables."""
-        return self._cascades().all()
+        return self._cascades().all
 
     def _cascades(self) -> Cascades:
         if self._known_cascades is None:
@@ -246,6 +247,7 @@ class TableHistory:
         """Removes all records after this position, at which the stream starts again."""
         self._known_cascades = None
         if self._known.drop_after(position.order_key):
+            self.unlisted = None
             self._repository.append([HistoryRecord(kind=RecordKind.REWIND, position=position)])
             self._added += 1
 
@@ -286,17 +288,21 @@ class TableHistory:
         self._known, self._count, self._added = known, len(records), 0
 
     def versions(self, position: Position) -> tuple[TableVersion, ...]:
-        """Returns every captured table that has a schema at `position`, by name. Used for the list of tables."""
-        return tuple(_versions(state for state in self._captured_at(position) if isinstance(state, TableSchema)))
+        """Returns every captured table that has a schema at `position`, by name."""
+        states = self._captured_at(position, self.table_names())
+        return tuple(_versions(each for each in states if isinstance(each, TableSchema)))
 
-    def stopped_versions(self, position: Position) -> tuple[TableVersion, ...]:
-        """Returns the captured tables that a statement stopped and whose schemas after the stop are known."""
-        stopped = (state.schema for state in self._captured_at(position) if isinstance(state, Stopped))
-        return tuple(_versions(filter(None, stopped)))
+    def listed_versions(self, position: Position, names: Iterable[TableKey]) -> tuple[TableVersion, ...]:
+        """Returns those of the tables that are captured and have a schema at `position`, also if a statement stopped them."""
+        schemas = (each.schema if isinstance(each, Stopped) else each for each in self._captured_at(position, names))
+        return tuple(_versions(each for each in schemas if isinstance(each, TableSchema)))
 
-    def _captured_at(self, position: Position) -> list[KnownTable]:
-        key = position.order_key
-        return [self._known.table(name, key) for name in self._known.table_names() if self._captured(*name)]
+    def list_written(self, position: Position) -> None:
+        """Notes that the list of tables has the states of all tables at `position`."""
+        self.unlisted = set() if position.order_key >= self._known.head else None
+
+    def _captured_at(self, position: Position, names: Iterable[TableKey]) -> list[KnownTable]:
+        return [self._known.table(name, position.order_key) for name in names if self._captured(*name)]
 
     def state(self, database: str, table: str, position: Position) -> KnownTable:
         """Returns the table's state at `position`: its schema, its stop, that it was dropped, or None if nothing is known."""
@@ -315,6 +321,8 @@ class TableHistory:
             self._repository.append(records)
             self.revision += 1
             self._added += len(records)
+        if self.unlisted is not None:
+            self.unlisted |= {(record.database, record.table) for record in records if record.table}
         for record in records:
             self._known.remember(record)
             if self._known_cascades is not None and self._changes_cascades(self._known_cascades, record):

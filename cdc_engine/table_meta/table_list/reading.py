@@ -135,15 +135,16 @@ def _changed(store: RecordStore, head: ListHead, known: _ReadList) -> _ReadList 
     changed = head.changed_since(known.digest)
     if changed is None:
         return None
-    records = dict(known.records)
+    records, total = dict(known.records), int(known.digest, 16)
     for record in changed:
-        text = store.get(record)
-        if text is None:
-            records.pop(record, None)
-        else:
-            records[record] = share_of(record, text), parsed(text, store.where(record))
-    now = _list_of(records)
-    return now if now.digest == head.digest else None
+        before, text = records.pop(record, None), store.get(record)
+        now = None if text is None else (share_of(record, text), parsed(text, store.where(record)))
+        if now is not None and _is_own(record, now[1]):
+            records[record] = now
+            total += now[0]
+        total -= before[0] if before else 0
+    digest = digest_of([total])
+    return _read_list(digest, records) if digest == head.digest else None
 
 
 def _all(store: RecordStore, known: _ReadList) -> _ReadList:
@@ -152,10 +153,16 @@ def _all(store: RecordStore, known: _ReadList) -> _ReadList:
     for record, each in store.read_all(f"{FOLDER}/").items():
         share, there = share_of(record, each.text), known.records.get(record)
         records[record] = there if there and there[0] == share else (share, parsed(each.text, store.where(record)))
-    return _list_of(records)
+    own = {record: each for record, each in records.items() if _is_own(record, each[1])}
+    return _read_list(digest_of(share for share, _ in own.values()), own)
 
 
-def _list_of(records: Mapping[str, tuple[int, ListedTable]]) -> _ReadList:
-    # A copy of a record under another name is left out: it would be a second version of the table, which no write changes.
-    own = {record: each for record, each in records.items() if record == record_of(each[1].name)}
-    return _ReadList(digest_of(share for share, _ in own.values()), own, list_of(listed for _, listed in own.values()))
+def _read_list(digest: str, records: Mapping[str, tuple[int, ListedTable]]) -> _ReadList:
+    return _ReadList(digest, records, list_of(listed for _, listed in records.values()))
+
+
+def _is_own(record: str, listed: ListedTable) -> bool:
+    """Returns whether a record has the name that it was written with. A copy would be a second version of the table, which no write
+    changes.
+    """
+    return record == record_of(listed.name)

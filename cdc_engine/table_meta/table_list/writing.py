@@ -8,7 +8,7 @@ writes the head. A list in the form of an earlier version counts until the head 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.contracts import TableVersion
@@ -31,15 +31,18 @@ class _Prepared:
 
 
 class TableListWriter:
-    """Writes the list of one destination. Keeps what the records of each table give, so that a statement costs only the tables that it
+    """Writes the list of one destination. Keeps what the record of each table gives, so that a statement costs only the tables that it
     changes. `token`: that of the engine's lease. `fence`: called before a write; raises if this process may not write any more.
     """
 
     def __init__(self, directory: Location, token: int = 0, fence: Callable[[], None] = lambda: None) -> None:
         self._store = list_store(as_location(directory))
         self._token, self._fence = token, fence
-        self._prepared: dict[str, _Prepared] = {}
+        self._prepared: Mapping[str, _Prepared] = {}  # Replaced as a whole, because other threads read `names`.
+        self._sum = self._count = 0  # Of the prepared tables: the sum of their shares, and the number of captured ones.
         self._stored: dict[str, int] | None = None  # Record → share of the digest, as far as this process knows.
+        # Record → what it must give (None: nothing), for records that may differ from the stored ones.
+        self._unwritten = dict[str, _Prepared | None]()
         self._digest = ""
 
     @property
@@ -48,20 +51,36 @@ class TableListWriter:
         return frozenset(name for name, each in self._prepared.items() if each.listed.version is not None)
 
     def write(
-        self, tables: Iterable[TableVersion], cascades: Iterable[Cascade] = (), comments: Comments | None = None
+        self,
+        tables: Iterable[TableVersion],
+        cascades: Iterable[Cascade] = (),
+        comments: Comments | None = None,
+        only: Set[str] | None = None,
     ) -> None:
         """Makes this the list. Writes nothing if it is the list already. Raises MetaError, and StaleWriteError if a later holder of the
-        lease has written the list.
+        lease has written the list. `only`: the arguments describe only these tables, and the list keeps all others.
         """
         listed = listed_tables(tables, cascades, comments or {}, {})
-        self._prepared = {name: self._prepare(each) for name, each in listed.items()}
-        count = sum(each.version is not None for each in listed.values())
+        changed = {name: self._prepare(each) for name, each in listed.items()}
+        self._replace(changed, gone=(self._prepared.keys() if only is None else only) - changed.keys())
         for _ in range(TRIES_MAX):
-            if self._written(count):
+            if self._written():
                 return
         raise MetaError(f"other processes write {self._store.where(HEAD)} all the time; try again")
 
-    def _written(self, count: int) -> bool:
+    def _replace(self, changed: Mapping[str, _Prepared], gone: Set[str]) -> None:
+        prepared = dict(self._prepared)
+        for name in {*changed, *gone}:
+            before, now = prepared.pop(name, None), changed.get(name)
+            if now is not None:
+                prepared[name] = now
+            if before is not now:
+                self._unwritten[record_of(name)] = now
+                self._sum += (now.share if now else 0) - (before.share if before else 0)
+                self._count += _captured(now) - _captured(before)
+        self._prepared = prepared
+
+    def _written(self) -> bool:
         """Writes what differs. Returns False if another process has written the head meanwhile."""
         found = self._store.read(HEAD)
         if found is not None and found.token > self._token:
@@ -70,38 +89,38 @@ class TableListWriter:
         if self._stored is None or head is None or head.digest != self._digest:
             there = self._store.read_all(f"{FOLDER}/")
             self._stored = {record: share_of(record, each.text) for record, each in there.items()}
-        now = {each.record: each.share for each in self._prepared.values()}
-        digest = digest_of(now.values())
-        if head is not None and now == self._stored and head.digest == digest:
-            self._digest = digest
-            return True
-        self._fence()
-        stored, self._stored = self._stored, None  # After an error it is not known which records are written.
-        changed = self._write_records(stored, now)
-        self._stored = now
-        text = (head or ListHead()).after(digest, count, changed).to_text()
-        try:
-            self._store.write(HEAD, text, version=found.version if found else NOT_THERE, token=self._token)
-        except StaleWriteError:
-            self._stored = None
-            return False
-        self._digest = digest
+            own = {each.record: each for each in self._prepared.values()}
+            self._unwritten = {record: own.get(record) for record in {*own, *there}}
+        stored, digest = self._stored, digest_of([self._sum])
+        changed = {
+            record: each
+            for record, each in self._unwritten.items()
+            if stored.get(record) != (None if each is None else each.share)
+        }
+        if changed or head is None or head.digest != digest:
+            self._fence()
+            self._stored = None  # After an error it is not known which records are written.
+            self._write_records(changed)
+            text = (head or ListHead()).after(digest, self._count, sorted(changed)).to_text()
+            try:
+                self._store.write(HEAD, text, version=found.version if found else NOT_THERE, token=self._token)
+            except StaleWriteError:
+                return False
+        for record, each in changed.items():
+            if each is None:
+                del stored[record]
+            else:
+                stored[record] = each.share
+        self._stored, self._digest = stored, digest
+        self._unwritten.clear()
         return True
 
-    def _write_records(self, stored: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
-        """Writes the records that differ, and removes those of tables that are not in the list. Returns the records that
-        changed.
-        """
-        texts = {
-            each.record: to_text(each.listed)
-            for each in self._prepared.values()
-            if stored.get(each.record) != each.share
-        }
-        gone = stored.keys() - now.keys()
+    def _write_records(self, changed: Mapping[str, _Prepared | None]) -> None:
+        """Writes these records, and removes those of tables that are not in the list."""
+        texts = {record: to_text(each.listed) for record, each in changed.items() if each is not None}
         self._store.write_all(texts, token=self._token)
-        for record in sorted(gone):
+        for record in sorted(changed.keys() - texts.keys()):
             self._remove(record)
-        return sorted({*texts, *gone})
 
     def _remove(self, record: str) -> None:
         """Removes a record in the version that is read here. Raises StaleWriteError if a later holder of the lease has written it, for
@@ -130,6 +149,10 @@ class TableListWriter:
         typed = listed if listed.version is None else dataclasses.replace(listed, types=types_of(listed.version))
         record = record_of(listed.name)
         return _Prepared(typed, record, share_of(record, to_text(typed)))
+
+
+def _captured(prepared: _Prepared | None) -> bool:
+    return prepared is not None and prepared.listed.version is not None
 
 
 def write_tables(
