@@ -1,11 +1,11 @@
-"""Defines the assets and the merge job of one destination: one asset per Delta table, downstream of the external asset of its source
+"""Defines the assets and the merge job of one destination. Each Delta table has an asset, downstream of the external asset of its source
 table.
 
-A run merges its whole batch, whatever assets it selects, because the batch is acked as a unit. The selection only decides which tables
-the run reports as materializations of its outputs. The run reports all other tables of the batch as plain events. With `runs: drain`, the
-run also reports all tables of its later batches as plain events. In a destination with so many tables that they share assets
-(`base.shown_tables`), the merge job selects no assets. A run without a batch was started with "Materialize" in Dagster's UI: it
-requests a re-snapshot of the selected tables.
+A run merges its whole batch, whatever assets it selects, because the batch is acked as a unit. The selection only decides which tables the
+run reports as materializations of its outputs. All other tables, and with `runs: drain` all tables of later batches, are reported as plain
+events. If a destination has so many tables that they share assets (`base.shown_tables`), its merge job selects no assets.
+
+A run without a batch was started with "Materialize" in Dagster's UI. It requests a re-snapshot of the selected tables.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
@@ -90,8 +90,8 @@ def source_specs(config: SluiceConfig, destination: str, tables: tuple[TableVers
 def delta_assets(
     config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports
 ) -> dg.AssetsDefinition:
-    """Returns the assets of the Delta tables, one per table, and the step that merges a batch into them. At least one of `tables` must be
-    an asset of its own.
+    """Returns the assets of the Delta tables and the step that merges a batch into them. At least one of `tables` must have an asset of
+    its own.
     """
     reported = reported_tables(config, destination, tables)
     own = reported.shown.own(tables)
@@ -144,7 +144,7 @@ def delta_assets(
 
 
 def _described(comments: Comments, table: TableVersion, sentence: str) -> str:
-    """Returns the description of an asset: the table's comment in the source, if it has one, and `sentence`."""
+    """Returns the description of an asset: `sentence`, after the table's comment in the source if there is one."""
     comment = comments.get(table.name, {}).get("", "")
     return f"{plain(comment)}\n\n{sentence}" if comment else sentence
 
@@ -152,8 +152,8 @@ def _described(comments: Comments, table: TableVersion, sentence: str) -> str:
 def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports) -> MergeJob:
     """Returns the merge job that the sensor requests.
 
-    If `tables` is empty, or so large that tables share assets, the job is a plain op, which reports every table as an event. A selection of
-    assets would be expensive, because Dagster builds it from the assets of all tables.
+    If `tables` is empty, or so large that tables share assets, the job is a plain op that reports every table as an event. Dagster would
+    need too long to build a selection of assets from so many tables.
     """
     name, reported = f"{merge_name(destination)}_job", reported_tables(config, destination, tables)
     description = (
@@ -187,7 +187,7 @@ def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion
 def _merged(
     context: dg.OpExecutionContext, config: SluiceConfig, destination: str, ports: Ports
 ) -> Iterator[Sequence[MergedTable]]:
-    """Merges the batches of this run and yields the tables of each batch when it is merged. Raises dg.Failure with one sentence for every
+    """Merges the batches of this run. Yields the tables of each batch when it is merged. Raises dg.Failure with one sentence for every
     expected error.
     """
     try:
@@ -219,8 +219,8 @@ def _delta_out(
     *,
     columns: Mapping[str, Any],
 ) -> dg.AssetOut:
-    """Returns the output of a table. `followed`: a sentence about each foreign key that changes rows of the table without row events.
-    `comments`: the comments of all tables in the source. `columns`: metadata about the table's columns.
+    """Returns the output of a table. `followed` has a sentence about each foreign key that changes rows of the table without row events.
+    `comments` are those of all tables in the source. `columns` is metadata about the table's columns.
     """
     path = config.kept_path(destination, table.database, table.table)
     details: dict[str, Any] = {"dagster/uri": path, **columns}
@@ -245,14 +245,14 @@ def _delta_out(
         description=_described(comments, table, f"The rows of {table.name} in the source of {destination}, {key}."),
         metadata=details,
     )
-    # The output is optional, because a batch may lack tables that its run selects.
+    # The output is optional, because a run may select tables that its batch does not have.
     return dg.AssetOut.from_spec(
         shown_spec(Side.LAKE, named(destination, table.name), spec), dagster_type=dg.Nothing, is_required=False
     )
 
 
 def _port_name(name: str) -> str:
-    """Returns a name for Dagster's inputs and outputs, which is a hash of the table's name. MySQL's names may contain characters that
-    Dagster forbids, and replacing them could make two names equal.
+    """Returns a name for Dagster's inputs and outputs: a hash of the table's name. MySQL allows characters that Dagster forbids, and if
+    they were replaced, two tables could get the same name.
     """
     return f"t{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"

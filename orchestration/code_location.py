@@ -1,6 +1,4 @@
-"""Builds the definitions of a code location from a configuration. It only combines the parts: it reads one file per destination and
-starts nothing.
-"""
+"""Builds the definitions of a code location from a configuration. Reads one file per destination, and starts nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def destination_definitions(config: SluiceConfig, destination: str, ports: Ports) -> dg.Definitions:
-    """Returns all definitions of one destination. A table whose definition fails has no asset; runs merge it nevertheless, and the
+    """Returns all definitions of one destination. A table whose definition fails has no asset. Runs merge it nevertheless, and the
     engine's status names it.
     """
     tables = defined_tables(config, destination)
@@ -60,10 +58,10 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
 
 
 def _why_undefined(config: SluiceConfig, destination: str, ports: Ports, table: TableVersion) -> str:
-    """Returns a sentence if the definitions of a table cannot be built; otherwise an empty text."""
+    """Returns why the definitions of a table cannot be built, or ""."""
     try:
         _definitions(config, destination, ports, (table,))
-    except Exception as error:  # An error of any kind concerns only this table.
+    except Exception as error:  # Any error here concerns only this table.
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         return f"{table.name} has no asset in Dagster, because its definition failed ({why}); its changes are merged all the same"
     return ""
@@ -76,7 +74,7 @@ def _definitions(
     tables: tuple[TableVersion, ...],
     undefined: tuple[str, ...] = (),
 ) -> dg.Definitions:
-    """Returns the definitions of a destination, with assets for `tables`. `undefined`: a sentence about each table without an asset."""
+    """Returns the definitions of a destination, with assets for `tables`. `undefined` has a sentence about each table without an asset."""
     job, shown = merge_job(config, destination, tables, ports), shown_tables(config, destination)
     own = shown.own(tables)
 
@@ -145,8 +143,8 @@ def build_definitions(config: SluiceConfig, ports: Ports) -> dg.Definitions:
 
 
 def definitions_of(config: SluiceConfig, ports: Ports) -> dg.Definitions:
-    """Returns the definitions for a user's code location. The user chooses the executor of the jobs there. The job that removes old runs
-    is missing, because it would also remove runs of the user's own jobs.
+    """Returns the definitions for a user's code location, where the user chooses the executor of the jobs. Leaves out the job that removes
+    old runs, because it would also remove runs of the user's own jobs.
     """
     if not config.destinations:  # The jobs below need at least one destination.
         return dg.Definitions()

@@ -1,19 +1,19 @@
-"""Runs the code server, the process that contains the engines: `dagster api grpc`, but each run is a fork of a prepared process.
+"""Runs the code server, which is the process with the engines. It does what `dagster api grpc` does, but each run is a fork of a prepared
+process.
 
     python -m sluice.orchestration.code_server -m sluice.orchestration.definitions -h 127.0.0.1 -p 4266 --location-name sluice
 
-It accepts the arguments of `dagster api grpc` and differs in one point. `dagster api grpc` starts each run in a new interpreter, which
-imports Dagster, the definitions and Spark's client; that takes seconds of processor time per batch. This code server starts a small
-process that imports them once, and each run is a fork of that process. The small process has no threads, engine, connection or Dagster
-instance.
+The arguments are those of `dagster api grpc`, which starts each run in a new interpreter. Importing Dagster, the definitions and Spark's
+client there takes seconds of processor time per batch. This code server starts a small process that imports them once, and each run is a
+fork of that process. The small process has no threads, engine, connection or Dagster instance.
 
 All imports are inside functions, because every run loads this module again as its main module.
 """
 
 DEFINITIONS = "sluice.orchestration.definitions"
 
-# The modules that a run imports, as PYTHONPROFILEIMPORTTIME lists them. The fork server skips a missing module; a test checks that none
-# is missing.
+# The modules that a run imports, as PYTHONPROFILEIMPORTTIME lists them. The fork server ignores a name that does not exist, so a test
+# checks that each exists.
 WARM_MODULES = (
     "dagster._grpc.server",
     "dagster._core.execution.api",
@@ -50,7 +50,7 @@ WARM_MODULES = (
 
 
 def start_runs_warm(definitions_module: str) -> None:
-    """Makes the code servers of this process start each run as a fork of a process that has already imported the modules of a run."""
+    """Makes the code servers of this process start each run as a fork of a process that has already imported what a run needs."""
     import multiprocessing  # noqa: PLC0415
     from multiprocessing import forkserver  # noqa: PLC0415
     from typing import Any  # noqa: PLC0415
@@ -63,7 +63,7 @@ def start_runs_warm(definitions_module: str) -> None:
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*WARM_MODULES, definitions_module])
-    # The prepared process starts in parallel with this process's imports, so that the first run does not wait for it.
+    # This starts the prepared process in parallel with this process's imports, so that the first run does not wait for it.
     forkserver.ensure_running()
     make = DagsterApiServer.__init__
 
@@ -83,7 +83,7 @@ def start_runs_warm(definitions_module: str) -> None:
 
 def keep_engines() -> None:
     """Starts the engines in parallel with the code server, so that the first tick finds a staged batch. If an engine cannot start, its
-    ticks report why. Threads of this process then apply changes of conf/ to engines and definitions, and report to Dagster if no tick
+    ticks report why. Also starts threads that apply changes of conf/ to engines and definitions, and that report to Dagster if no tick
     arrives.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
@@ -96,7 +96,7 @@ def keep_engines() -> None:
     try:
         watch = ConfWatch(conf_dir(), "code-server")
     except ConfigurationError:
-        return  # The definitions are loaded next and report the error.
+        return  # The definitions are loaded next, and report the error.
     keep_small()
     from sluice.orchestration.upkeep import keep_up  # noqa: PLC0415
 
@@ -111,8 +111,9 @@ def main() -> None:
 
     arguments = sys.argv[1:]
     module = arguments[arguments.index("-m") + 1] if "-m" in arguments else DEFINITIONS
-    if module == DEFINITIONS:  # A user's definitions call engines in another process.
-        keep_engines()  # The engines come first, because this call records the conf/ in use, which the prepared process reads.
+    if module == DEFINITIONS:  # For a user's definitions, the engines are in another process.
+        # The engines start first, because this call records the conf/ in use, which the prepared process reads.
+        keep_engines()
     start_runs_warm(module)
     cli(["api", "grpc", *arguments], prog_name="dagster")
 

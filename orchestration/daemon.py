@@ -1,13 +1,13 @@
-"""Runs Dagster's daemon with shorter waits and without work for assets that have no freshness policy. The end of a tick wakes the run
-queue, and the launch of a run wakes the sensors.
+"""Runs Dagster's daemon so that changes wait less: the end of a tick wakes the run queue, and the launch of a run wakes the sensors. Also
+does no work for assets without a freshness policy.
 
     python -m sluice.orchestration.daemon run -w workspace.yaml
 
-This module accepts the arguments of `dagster-daemon run` and differs in two points. Dagster evaluates sensors every five seconds, so a
-busy destination would merge at most one batch in five seconds. This daemon evaluates the sensors again when a run was launched: the tick
-waits until the run ends, settles its batch and requests the next run. When a tick has ended, the daemon inspects the queue, because the
-tick may have requested a run. And Dagster stores a freshness state for each asset at the first start, also for the thousands that have no
-policy; this daemon leaves them out. `dagster-daemon run` also works, but changes wait longer.
+The arguments are those of `dagster-daemon run`, which works too. Dagster evaluates sensors every five seconds, so a busy destination would
+merge at most one batch in five seconds. This daemon evaluates the sensors again when a run was launched: the tick then waits until the run
+ends, settles its batch and requests the next run. When a tick has ended, the daemon looks at the run queue, because the tick may have
+requested a run. Dagster stores a freshness state for each asset at the first start, also for the thousands without a policy. This daemon
+leaves those out.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from dagster._core.workspace.context import IWorkspaceProcessContext
     from dagster._daemon.daemon import DaemonIterator, DagsterDaemon
 
-# The seconds between two evaluations of the sensors while no run is launched, as in Dagster's own loop.
+# The seconds between two evaluations of the sensors if nothing wakes them, as in Dagster's own loop.
 SENSOR_SECONDS = 5.0
-# The least time between two evaluations. A sensor is not evaluated twice within its minimum interval, which is at least a second
+# The least time between two evaluations. Dagster skips a sensor within its minimum interval, which is at least a second
 # (`sensors.INTERVAL_SECONDS_MIN`).
 AGAIN_SECONDS = 1.1
 SHUTDOWN_LOOK_SECONDS = 0.5
@@ -44,7 +44,7 @@ FRESHNESS = "FRESHNESS_DAEMON"  # Dagster's type of the daemon that evaluates fr
 
 
 class Wake:
-    """An event for which the loop of one daemon waits and which another daemon sets."""
+    """An event for which one daemon waits, and which another daemon sets."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -64,7 +64,7 @@ class Wake:
 
 
 class WokenRunQueue(QueuedRunCoordinatorDaemon):
-    """Launches queued runs when `wake` is set, and at Dagster's interval. Wakes the sensors after each launch."""
+    """Launches queued runs when `wake` is set, and at Dagster's interval. After each launch, wakes the sensors."""
 
     def __init__(self, interval_seconds: float, wake: Wake, sensors: Wake) -> None:
         super().__init__(interval_seconds)
@@ -87,7 +87,7 @@ class WokenRunQueue(QueuedRunCoordinatorDaemon):
 
 
 class WokenSensors(SensorDaemon):
-    """Evaluates sensors when `wake` is set, and every `SENSOR_SECONDS`. Wakes the run queue after each tick."""
+    """Evaluates sensors when `wake` is set, and every `SENSOR_SECONDS`. After each tick, wakes the run queue."""
 
     def __init__(self, settings: Any, wake: Wake, queue: Wake) -> None:
         super().__init__(settings)
@@ -127,7 +127,7 @@ class WokenSensors(SensorDaemon):
 
 
 class PoliciesOnly(FreshnessDaemon):
-    """Evaluates the freshness of assets that have a policy, or that had one when their state was stored."""
+    """Evaluates the freshness only of assets that have a policy, or that had one when their state was stored."""
 
     async def _evaluate_asset(self, context: LoadingContext, node: BaseAssetNode) -> bool:
         if not node.freshness_policy_or_from_metadata and await FreshnessStateRecord.gen(context, node.key) is None:
@@ -140,7 +140,9 @@ def _error(logger: Any, message: str) -> Any:
 
 
 def wake_each_other() -> None:
-    """Makes the sensor daemon and the run queue daemon of this process wake each other, and the freshness daemon evaluate policies only."""
+    """Makes the sensor daemon and the run queue daemon of this process wake each other, and restricts the freshness daemon to assets with
+    a policy.
+    """
     create = controller.create_daemon_of_type
     sensors, queue = Wake(), Wake()
 

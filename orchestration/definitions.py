@@ -1,7 +1,7 @@
-"""Defines Sluice's code location. `dagster api grpc -m sluice.orchestration.definitions` and every run process import it.
+"""Defines Sluice's own code location. `dagster api grpc -m sluice.orchestration.definitions` and every run process import this module.
 
-The import reads the conf/ in use and one file per destination. It opens no connection and starts no engine and no Spark. An invalid conf/
-raises one ConfigurationError that lists all errors. This module chooses the engine host: the launcher of this process, or the client that
+The import reads the conf/ in use and one file per destination. It opens no connection and starts neither an engine nor Spark. An invalid
+conf/ raises one ConfigurationError with all errors. This module chooses the engine host: the launcher of this process, or the client that
 calls engines in another process.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sluice.orchestration.base.ports import EngineHost
     from sluice.orchestration.rpc.remote_host import RemoteHost
 
-BUILT_FROM = stamp()  # The module `reload` compares this stamp with the conf/ in use.
+BUILT_FROM = stamp()  # `reload` compares this stamp with that of the conf/ in use.
 _READ = conf_in_use()
 IN_USE = _READ.config
 IS_REMOTE = IN_USE.engine.kind == "remote"

@@ -1,5 +1,5 @@
-"""Builds the real ports from the caller's engine host, the files of a destination, and Spark. Sluice's own definitions and those for a
-user's code location call it.
+"""Builds the real ports from the caller's engine host, the files of a destination, and Spark. Sluice's own code location and that of a
+user call this module.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def real_ports(
     conf_troubles: Callable[[str], tuple[str, ...]],
     remote: Callable[[], RemoteHost] | None,
 ) -> Ports:
-    """Returns the ports for definitions that were built from `files`, the texts of conf/. `remote`: calls the engines in processes of
-    their own; None if the code server contains the engines.
+    """Returns the ports for definitions that were built from `files`, the texts of conf/. `remote` calls the engines in other processes.
+    It is None if the engines are in the code server.
     """
     return Ports(
         host=host,

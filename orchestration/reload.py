@@ -1,9 +1,9 @@
-"""Reloads the definitions of a code server within its process, without an effect on its engines. Causes are a change of conf/, new
-tables, and "Reload" in Dagster's UI.
+"""Reloads the definitions of a code server in its process, without an effect on its engines. It does so after a change of conf/, for new
+tables, and after "Reload" in Dagster's UI.
 
-A code server of `dagster api grpc` cannot reload by itself. This module does what Dagster's own reload with state does: it rebuilds the
-repositories, replaces the old ones in one assignment, and gives the server another id. Webserver and daemon read that id every second,
-and read the definitions again when it differs.
+A code server of `dagster api grpc` cannot reload. This module does what Dagster does when it reloads with state: it rebuilds the
+repositories, replaces the old ones in one assignment, and gives the server another id. Webserver and daemon read that id every second. If
+it differs, they read the definitions again.
 
 Runs are forks of a process that imported the definitions when the server started. If conf/ has changed since then, the forked run drops
 those definitions and loads the current ones. Therefore that process imports this module too.
@@ -27,7 +27,7 @@ _lock = threading.Lock()
 
 
 def begin(server: Any, load: Callable[[], None]) -> None:
-    """Makes a code server load its definitions for the first time, and registers it for reloads. `server` must have the methods
+    """Makes a code server load its definitions for the first time, and registers it for reloads. `server` has the methods
     `reload_repositories` and `show`.
 
     Engines start before the definitions are read, so a new table may cause a reload during the first load. The lock delays that reload,
@@ -39,8 +39,8 @@ def begin(server: Any, load: Callable[[], None]) -> None:
 
 
 def reload_definitions(module: str = DEFINITIONS) -> None:
-    """Rebuilds the definitions and gives them to every code server of this process. If the build raises an error, the old definitions
-    stay and the error is raised.
+    """Rebuilds the definitions and gives them to every code server of this process. If the build raises an error, keeps the old
+    definitions and raises the error.
     """
     from sluice.orchestration.base.table_catalog import current_tables  # noqa: PLC0415  imports Dagster, in a process that forks
 
@@ -58,7 +58,9 @@ def reload_definitions(module: str = DEFINITIONS) -> None:
 
 
 def reload_repositories(self: Any) -> Any:
-    """Returns the code server's repositories, built from the current definitions. It becomes a method of Dagster's code server."""
+    """Returns the code server's repositories, built from the current definitions. This function becomes a method of
+    Dagster's code server.
+    """
     from dagster._grpc.server import LoadedRepositories  # noqa: PLC0415  takes seconds; needed by code servers only
 
     return LoadedRepositories(
@@ -70,13 +72,13 @@ def reload_repositories(self: Any) -> Any:
 
 
 def show(self: Any, repositories: Any) -> None:
-    """Replaces the code server's repositories and its id. It becomes a method of Dagster's code server."""
+    """Replaces the code server's repositories and its id. This function becomes a method of Dagster's code server."""
     self._loaded_repositories, self._server_id = repositories, str(uuid.uuid4())
 
 
 def forget_outdated() -> None:
-    """Drops the imported definitions if they were built from another conf/ than the one in use, so that the next import rebuilds them.
-    Called directly after a fork.
+    """Drops the imported definitions if they were built from another conf/ than the one in use. The next import then rebuilds them. A
+    forked process calls this first.
     """
     from sluice.cdc_engine.keeping.in_use import stamp  # noqa: PLC0415  already imported then
 

@@ -1,4 +1,4 @@
-"""Lists a destination's jobs other than merges, with the remedy when their runs fail. `code_location` passes the list to the ticks."""
+"""Lists a destination's jobs other than merges, and what to do when their runs fail. `code_location` passes the list to the ticks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _start_again(job: str, meanwhile: str) -> str:
 
 
 def _snapshot_is_open(directory: Path) -> bool:
-    """Returns whether a snapshot is in progress. Returns True if the records cannot be read, so that failures are reported."""
+    """Returns whether a snapshot is in progress. If the records cannot be read, returns True, so that failures are reported."""
     try:
         return any(each.is_open for each in SnapshotRecords(directory).all())
     except SluiceError:

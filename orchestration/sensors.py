@@ -1,5 +1,5 @@
-"""Defines the engine sensors. Each destination has its own, so that a slow or stopped sensor delays no other, and each can be switched
-off in the UI.
+"""Defines the engine sensors. Each destination has its own, so that a slow or stopped sensor delays no other destination, and each can be
+switched off in the UI.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from sluice.orchestration.assets import MergeJob
     from sluice.orchestration.base.ports import EngineHost
 
-# Dagster's daemon evaluates sensors every 5 s. With 5 here, it would skip an evaluation that comes a millisecond early, and the interval
-# would be ten seconds.
+# Dagster's daemon evaluates sensors every 5 s. If this were 5, the daemon would skip an evaluation that comes a millisecond early, and the
+# interval would become ten seconds.
 INTERVAL_SECONDS_MIN = 1
 
 

@@ -1,13 +1,12 @@
-"""Stores Dagster's data in SQLite files with connections that stay open. `sluice up` configures it, unless the user's dagster.yaml names
-another storage.
+"""Stores Dagster's data in SQLite files with connections that stay open. `sluice up` configures this storage, unless the user's
+dagster.yaml names another one.
 
-Dagster opens and closes a file for each event. SQLite then copies its write-ahead log into the file and syncs both, so an event costs three
-to five milliseconds of processor time and several syncs. With this storage, a process keeps its connections open, and SQLite does not sync
-each commit. A killed process loses nothing. A host that loses power may lose the newest events. No promise depends on these
+Dagster opens and closes a file for each event. SQLite then copies its write-ahead log into the file and syncs both, so an event costs
+three to five milliseconds of processor time and several syncs. With this storage, a process keeps its connections open, and SQLite does
+not sync each commit. A killed process loses nothing. If the host loses power, the newest events may be lost, on which no promise depends
 (docs/reliability.md).
 
-Each run has a file of its own. Dagster creates this file with migrations, which takes 60 milliseconds. This storage copies an empty file
-instead.
+Each run has its own file. Dagster creates it with migrations, which takes 60 milliseconds. This storage copies an empty file instead.
 """
 
 from __future__ import annotations
@@ -41,18 +40,19 @@ from dagster._serdes import ConfigurableClassData
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool, QueuePool
 
-BUSY_SECONDS_MAX = 30.0  # How long a writer waits for another one.
-KEPT_CONNECTIONS = 2  # Connections that stay open per file and process; more are opened while more threads need them.
-PURGE_SECONDS = 600.0  # Dagster keeps ticks for days, so some minutes more change nothing.
-RUN_FILES_KEPT = 8  # The number of run files with open connections in a process; the newest ones stay.
+BUSY_SECONDS_MAX = 30.0  # A writer waits at most this long for another one.
+# This many connections stay open per file and process. More are opened while more threads need them.
+KEPT_CONNECTIONS = 2
+PURGE_SECONDS = 600.0  # Dagster keeps ticks for days, so it does not matter if old ones stay some minutes longer.
+RUN_FILES_KEPT = 8  # A process keeps the connections of this many run files open, the newest ones.
 MIGRATIONS = "alembic_version"  # The table with the newest migration of a file.
 LOG_SUFFIX = "-wal"  # SQLite's write-ahead log, which contains the newest commits.
 
 
 class KeptFile:
-    """The open connections of this process to one SQLite file. If the file was replaced or removed, they are opened again.
+    """This process's open connections to one SQLite file. If the file was replaced or removed, they are opened again.
 
-    A forked process opens new connections. It neither uses nor closes the connections of its parent, because SQLite forbids both.
+    A forked process opens new connections. It neither uses nor closes those of its parent, because SQLite forbids both.
     """
 
     def __init__(self, url: str) -> None:
@@ -116,9 +116,9 @@ def _sync_at_checkpoints(connection: Any, _: Any) -> None:
 
 
 class KeptConnections:
-    """The shared base of storages with one file: connections stay open, and Dagster's migrations run only if a table is missing.
+    """The base class of storages with one file. Connections stay open, and Dagster's migrations run only if a table is missing.
 
-    It must precede Dagster's class in the list of bases. `NAME`: the name of the file. `TABLES`: the tables that a complete file has.
+    It must precede Dagster's class in the list of bases. `NAME` is the name of the file. `TABLES` are the tables of a complete file.
     """
 
     NAME: ClassVar[str]
@@ -153,7 +153,7 @@ class KeptRuns(KeptConnections, SqliteRunStorage):
 
 
 class KeptSchedules(KeptConnections, SqliteScheduleStorage):
-    """Stores ticks and the states of sensors and schedules. Dagster removes old ticks after each tick; this storage does it at most every
+    """Stores ticks and the states of sensors and schedules. Dagster removes old ticks after each tick. This storage does so at most every
     PURGE_SECONDS for each sensor.
     """
 
@@ -174,7 +174,7 @@ class KeptSchedules(KeptConnections, SqliteScheduleStorage):
 
 
 class KeptEvents(SqliteEventLogStorage):
-    """Stores events: one file for each run, and one common file."""
+    """Stores events in one file for each run and one common file."""
 
     def __init__(self, base_dir: str, inst_data: ConfigurableClassData | None = None) -> None:
         self._files: OrderedDict[str, KeptFile] = OrderedDict()
@@ -220,7 +220,7 @@ class KeptEvents(SqliteEventLogStorage):
         return self._empty
 
     def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
-        """Stores the events of one run in one transaction of each file. Dagster calls it for the materializations that a run plans."""
+        """Stores the events of one run with one transaction per file. Dagster calls this for the materializations that a run plans."""
         kinds = {each.dagster_event_type if each.is_dagster_event else None for each in events}
         if len({each.run_id for each in events}) > 1 or kinds - ASSET_EVENTS:
             super().store_event_batch(events)
@@ -237,7 +237,7 @@ class KeptEvents(SqliteEventLogStorage):
                 self._store_asset_event(connection, event, event_id)
 
     def watch(self, run_id: str, cursor: str | None, callback: Any) -> None:
-        """Calls `callback` for each new event of a run; the run's page in Dagster's UI uses it."""
+        """Calls `callback` for each new event of a run. The run's page in Dagster's UI needs this."""
         super().watch(run_id, cursor, callback)
         observer: Any = self._obs
         dagsters, watch = self._watchers[run_id][callback]
@@ -254,8 +254,8 @@ class KeptEvents(SqliteEventLogStorage):
 
 
 class LogWatchdog(SqliteEventLogStorageWatchdog):
-    """Watches a run's event file and its write-ahead log. Dagster watches only the file, which changes when SQLite copies the log into
-    it.
+    """Watches a run's event file and its write-ahead log. Dagster watches only the file, which changes later, when SQLite copies the log
+    into it.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -268,7 +268,7 @@ class LogWatchdog(SqliteEventLogStorageWatchdog):
 
 
 def _write_new(file: Path, content: bytes) -> None:
-    """Creates a file with this content atomically. Does nothing if the file exists, or if the file system has no hard links."""
+    """Creates a file with this content at once. Does nothing if the file exists, or if the file system has no hard links."""
     made = file.with_name(f"{file.name}.{os.getpid()}.{threading.get_ident()}.new")
     made.write_bytes(content)
     try:

@@ -1,7 +1,8 @@
-"""Runs the code server's background threads: they apply changes of conf/ to engines and definitions, limit the size of logs, and report
-to Dagster if no tick arrives.
+"""Runs the code server's background threads. They apply changes of conf/ to engines and definitions, limit the size of logs, and report to
+Dagster if no tick arrives.
 
-`code_server` starts them. Each look compares what is in use with what should be, so that it repeats what an earlier look failed to do.
+`code_server` starts them. Each look compares what is in use with what should be in use, so it also repeats what an earlier look failed to
+do.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-AGAIN_SECONDS = 10.0  # The interval between two attempts to build definitions from the same inputs.
-# The interval between two reads of a list of tables, so that a hundred new tables cause few reloads.
+AGAIN_SECONDS = 10.0  # Definitions from the same inputs are built again at most this often.
+# A list of tables is read at most this often, so that a hundred new tables cause few reloads.
 TABLES_SECONDS = 10.0
 
 
 class ShownDefinitions:
-    """Reloads the definitions when their inputs change: the conf/ in use, and the tables of each destination."""
+    """Reloads the definitions when the conf/ in use or the tables of a destination change."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class ShownDefinitions:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reload, self._clock = reload, clock
-        # Destination → digest of its tables, and when to read them again.
+        # For each destination: the digest of its tables, and when to read them again.
         self._tables = dict[str, tuple[str, float]]()
         self._shown = self._tried = self._seen(in_use)
         self._again_at, self._reported = 0.0, ""
@@ -57,7 +58,7 @@ class ShownDefinitions:
         self._tried, self._again_at = now, self._clock() + AGAIN_SECONDS
         try:
             self._reload()
-        # An error of any kind, from Dagster or from a destination's files, leaves the old definitions in use.
+        # Any error, from Dagster or from a destination's files, leaves the old definitions in use.
         except Exception as error:
             if (why := f"{type(error).__name__}: {error}") != self._reported:
                 log.exception("definitions_not_reloaded", reason=why)
@@ -78,7 +79,7 @@ class ShownDefinitions:
             return known
         try:
             found = digest_of_list(in_use.config.destination_dir(name))
-        except SluiceError:  # The code that needs the tables reports the error.
+        except SluiceError:  # The code that needs the tables reports this error.
             found = ""
         self._tables[name] = (found or known, now + TABLES_SECONDS)
         return found or known
@@ -87,8 +88,8 @@ class ShownDefinitions:
 def first_definitions(
     in_use: InUse, reload: Callable[[], None] = reload_definitions, clock: Callable[[], float] = time.monotonic
 ) -> ShownDefinitions:
-    """Copies the lists of tables for the first definitions, and returns what reloads these definitions when a list changes."""
-    # The digests are read first: a list that changes in between is copied again.
+    """Copies the lists of tables for the first definitions. Returns the object that reloads the definitions when a list changes."""
+    # The digests are read before the copies, so a list that changes in between is copied again.
     shown = ShownDefinitions(in_use, reload, clock)
     try:
         with current_tables():
@@ -114,9 +115,8 @@ class CheckPublishers:
 
 
 def keep_up(watch: ConfWatch) -> None:
-    """Starts the background threads, which end with the process. It starts no engine if the engines have a process of their own.
-
-    The definitions are read after this call, in this process and in the process from which runs are forked.
+    """Starts the background threads, which end with the process. Starts no engine if the engines have a process of their own. The
+    definitions are read after this call, in this process and in the process from which runs are forked.
     """
     stopping, lookers = threading.Event(), [first_definitions(watch.in_use).look, LogFiles().look]
     if watch.in_use.config.engine.kind == "embedded":

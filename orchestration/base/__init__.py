@@ -1,3 +1,3 @@
-"""Contains what the other packages of orchestration share: the ports and their fakes, the batch reference, the list of tables, and the
-settings of a lake.
+"""What the other packages of orchestration share: the ports and their fakes, the batch reference, the list of tables, and the settings of
+a lake.
 """

@@ -1,13 +1,14 @@
-"""Defines `BatchReference`, by which a run names its batch. The sensor creates it. The run reads it from its config. The sensor finds it
-again in the run's tags. A reference contains no rows and no secrets.
+"""Defines `BatchReference`, by which a run names its batch. The sensor creates the reference, the run reads it from its config, and the
+sensor finds it again in the run's tags. A reference has no rows and no secrets.
 
-A reference is passed in three ways. The run config says what the run merges. The sensor finds the runs of a batch by their tags. Dagster's
-daemon starts one run per run key. The fields (ledger, batch, first end, delivery) identify one delivery permanently. The batch's end is not
-a field, because it is fixed only when the run takes the batch. After a rollback, the batch gets another delivery number. So its run key is
-new. Dagster remembers the keys of failed runs, and starts a run for a new key. The ledger's id is a field, so that a run of a lost ledger
-never settles a batch of the ledger that replaced it. `first_end` is a field, because an older ledger that is restored hands out the same
-numbers again. A run that succeeded before the restore settles a batch only if `first_end` is equal too. Then the run has merged all changes
-of the batch.
+A reference is used in three ways. The run config tells the run what to merge. The tags let the sensor find the runs of a batch. The run
+key lets Dagster's daemon start only one run per delivery: it remembers the keys of failed runs too, and starts a run only for a new key.
+
+The fields identify one delivery permanently. The batch's end is not a field, because it is fixed only when the run takes the batch. After
+a rollback the batch gets another delivery number, and so a new run key. The ledger's id is a field, so that a run of a lost ledger never
+settles a batch of the ledger that replaced it. `first_end` is a field, because an older ledger that is restored hands out the same numbers
+again. A run that succeeded before the restore settles a batch only if `first_end` is equal too. The run has then merged all changes of the
+batch.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sluice.cdc_engine.contracts import OutstandingBatch
 
-# Dagster's storage is queried only by the values of tags. The run's config contains the rest of the reference. The destination's tag has
-# two uses: the run queue admits one run per destination by it (dagster.yaml), and people filter runs by it.
+# Dagster's storage is queried by the values of tags only. The run's config has the rest of the reference. The destination's tag has two
+# uses: the run queue (dagster.yaml) admits one run per destination, and people filter runs by destination.
 DESTINATION_TAG = "sluice/destination"
-BATCH_TAG = "sluice/batch"  # The tag by which a tick finds the runs of a batch in one indexed query.
-# The value DRAIN marks a run that also takes the batches after its first one. Such a run sets BATCH_TAG to its current batch.
+BATCH_TAG = "sluice/batch"  # By this tag a tick finds the runs of a batch in one indexed query.
+# The value DRAIN marks a run that takes further batches after its first one. Such a run sets BATCH_TAG to its current batch.
 RUNS_TAG = "sluice/runs"
 DRAIN = "drain"
 
@@ -33,15 +34,13 @@ _LEDGER = re.compile(r"[0-9a-f]{12}")
 
 
 class BatchReferenceError(ValueError):
-    """The config or the tags of a run name no batch, or name different batches. The message describes the error."""
+    """Raised if the config or the tags of a run name no batch, or name different batches."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchReference:
-    """Identifies one delivery of a batch. `batch`: the batch's id in the ledger, which is the same for all its deliveries. `first_end`:
-    the order key up to which the batch was first staged.
-
-    Raises BatchReferenceError if a field is invalid.
+    """Identifies one delivery of a batch. `batch` is the batch's id in the ledger, which all deliveries of the batch have. `first_end` is
+    the order key up to which the batch was staged first. Raises BatchReferenceError if a field is invalid.
     """
 
     destination: str
@@ -76,9 +75,7 @@ class BatchReference:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> BatchReference:
-        """Parses a run's config, which `to_config` wrote. Raises BatchReferenceError if a field is missing, unknown or of the wrong
-        type.
-        """
+        """Parses a run's config that `to_config` wrote. Raises BatchReferenceError if a field is missing, unknown or of the wrong type."""
         names = {field.name for field in dataclasses.fields(cls)}
         if set(config) != names:
             raise BatchReferenceError(
@@ -107,22 +104,20 @@ class BatchReference:
 
 
 def delivery_of(tags: Mapping[str, str]) -> str:
-    """Returns the delivery number in a run's tags, or an empty text if the run has no batch tag."""
+    """Returns the delivery number in a run's tags, or "" if the run has no batch tag."""
     return tags.get(BATCH_TAG, "").rpartition(":")[2]
 
 
 def changes_of(tags: Mapping[str, str]) -> str:
-    """Returns a run's batch tag without the delivery number. The result is equal for all deliveries of a batch, and empty if the run has no
+    """Returns a run's batch tag without the delivery number, which is equal for all deliveries of a batch. Returns "" if the run has no
     batch tag.
     """
     return tags.get(BATCH_TAG, "").rpartition(":")[0]
 
 
 def check_tags(reference: BatchReference, tags: Mapping[str, str]) -> None:
-    """Raises BatchReferenceError if the tags and the config of a run name different batches, because the sensor would settle the wrong
-    batch when the run ends.
-
-    A run without the tags is accepted: the sensor settles nothing for it.
+    """Raises BatchReferenceError if the tags and the config of a run name different batches. The sensor would otherwise settle the wrong
+    batch when the run ends. Accepts a run without the tags, because the sensor settles nothing for it.
     """
     for tag, value in reference.to_tags().items():
         if tags.get(tag, value) != value:

@@ -1,9 +1,8 @@
-"""Defines named points at which a test can pause a process, to kill it there. The points are before, between and after the steps that
-must survive a crash.
+"""Defines named points at which a test can pause a process and kill it there. The points are before, between and after the steps that must
+survive a crash.
 
-Without the environment variable SLUICE_FAILPOINTS, a point does nothing but look it up. The variable names a directory. If the directory
-contains a file with the name of a point (its gate), a process that reaches the point writes `<name>.reached` and waits until the gate is
-removed.
+The environment variable SLUICE_FAILPOINTS names a directory. If the directory has a file with the name of a point (its gate), a process
+that reaches the point writes `<name>.reached` and waits until the gate is removed. Without the variable, a point has no effect.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ AFTER_MERGE = "after_merge"  # Every Delta commit exists, and the run has not en
 # The run succeeded or reported its batch as merged, but the ledger does not contain the ack yet.
 BEFORE_ACK = "before_ack"
 AFTER_ACK = "after_ack"  # The ledger's cursor has moved, but the next batch is not handed out.
-AFTER_CHUNK = "after_chunk"  # A chunk of a snapshot is complete.
+AFTER_CHUNK = "after_chunk"  # A chunk of a snapshot has been read and stored.
 # The snapshot has read all rows, and the stream has passed their position, but the lake contains none of the rows.
 BEFORE_PUBLISH = "before_publish"
 AFTER_PUBLISH = "after_publish"  # The lake contains the table, but the snapshot's record is not updated yet.

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.targets.report import TableTarget
     from sluice.spark_jobs.uploaded_files import UploadSettings
 
-# The stores for which Sluice configures Spark, by their names in `sluice setup --with`, and the schemes of their URLs.
+# The stores for which Sluice configures Spark, by their names in `sluice setup --with`, with the schemes of their URLs.
 SPARK_STORES = {"s3": ("s3://", "s3a://"), "google": ("gs://",)}
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 SHARED_KINDS = ("sql", "zookeeper")
-# Lists the open Spark sessions, so that the next run can end sessions that a killed run left in Spark.
+# The file with the ids of open Spark sessions. The next run ends the sessions that a killed run left in Spark.
 SESSIONS_FILE = "spark-sessions.json"
 
 
 def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
-    """Returns the settings with which a run connects to a destination's Spark or starts one. Only the holder of the run lock may use the
-    file of Spark sessions that they name.
+    """Returns the settings with which a run connects to a destination's Spark, or starts one. They name the file of Spark sessions, which
+    only the holder of the run lock may use.
     """
     from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415
 
-    # Options and credentials are for a Spark that Sluice starts. Whoever starts any other Spark configures it.
+    # Options and credentials are only for a Spark that Sluice starts. Any other Spark is configured by whoever starts it.
     inside = bool(config.spark.master)
     return SparkSettings(
         remote=config.spark.address,
@@ -47,7 +47,7 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
 
 
 def _upload_settings(config: SluiceConfig, destination: str) -> UploadSettings:
-    """Returns where a run uploads files for Spark to read: the object store of the staged batches. The settings are empty if staged batches
+    """Returns where a run uploads files that Spark reads: the object store of the staged batches. The settings are empty if staged batches
     are not in a store.
     """
     from sluice.spark_jobs.uploaded_files import UploadSettings  # noqa: PLC0415
@@ -64,9 +64,10 @@ def spark_stores(config: SluiceConfig) -> tuple[str, ...]:
 
 
 def several_sparks(config: SluiceConfig) -> str:
-    """Returns why this conf/ is unsafe for a lake in S3: several hosts may write the lake, each with its own Spark. Empty if it is safe.
+    """Returns why this conf/ is unsafe for a lake in S3, or "". It is unsafe if several hosts may write the lake, each with its own Spark.
 
-    Spark's commit checks whether its version exists and then writes it. Only within one Spark server no other write happens in between.
+    A commit of Spark first checks whether its version exists and then writes it. Only a single Spark server can prevent another write in
+    between.
     """
     own = config.spark.master or (urllib.parse.urlsplit(config.spark.remote).hostname or "") in LOOPBACK
     if not (own and "s3" in spark_stores(config) and config.meta.kind in SHARED_KINDS):
@@ -81,8 +82,8 @@ def several_sparks(config: SluiceConfig) -> str:
 
 
 def store_settings(config: SluiceConfig) -> dict[str, str]:
-    """Returns Spark options, without credentials, for the lake's object stores; they are for a Spark that Sluice starts. Raises
-    MergeFailedError, which names what is missing.
+    """Returns the Spark options for the lake's object stores, without credentials. They are for a Spark that Sluice starts. Raises
+    MergeFailedError if a secret cannot be read.
     """
     if not (stores := spark_stores(config)):
         return {}
@@ -93,8 +94,8 @@ def store_settings(config: SluiceConfig) -> dict[str, str]:
 
 
 def store_environment(config: SluiceConfig) -> dict[str, str]:
-    """Returns environment variables with the credentials of the lake's object stores, for a Spark that Sluice starts. Raises
-    MergeFailedError, which names what is missing.
+    """Returns environment variables with the credentials of the lake's object stores. They are for a Spark that Sluice starts. Raises
+    MergeFailedError if a secret cannot be read.
     """
     if not (stores := spark_stores(config)):
         return {}
@@ -105,10 +106,10 @@ def store_environment(config: SluiceConfig) -> dict[str, str]:
 
 
 def target(config: SluiceConfig, destination: str, name: str, *, locks: str = "", clash: str = "") -> TableTarget:
-    """Returns the target of a merge: where and how Sluice merges the table `name` ("database.table").
+    """Returns the target of a merge: where and how the table `name` ("database.table") is merged.
 
-    `locks`: the path of the locks for tables that several destinations write. `clash`: why Sluice may not create the table, or an empty
-    text. `table_locks.written_target` provides both.
+    `locks` is the path of the locks for tables that several destinations write. `clash` says why Sluice may not create the table, or is
+    empty. `table_locks.written_target` provides both.
     """
     from sluice.spark_jobs.targets.layout import Layout  # noqa: PLC0415
     from sluice.spark_jobs.targets.report import TableTarget  # noqa: PLC0415
@@ -141,7 +142,7 @@ def lake_error_line(config: SluiceConfig, error: object) -> str:
 
 @contextlib.contextmanager
 def lake_errors(config: SluiceConfig) -> Iterator[None]:
-    """Translates errors of the lake: into SparkAwayError if no Spark answers, otherwise into MergeFailedError. The messages contain no
+    """Converts errors of the lake: to SparkAwayError if Spark does not answer, otherwise to MergeFailedError. The messages contain no
     secrets.
     """
     from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415  not needed by definitions
@@ -155,9 +156,7 @@ def lake_errors(config: SluiceConfig) -> Iterator[None]:
 
 
 def storage_options(configured: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options with each secret reference replaced by its value. Raises MergeFailedError, which names a secret that cannot be
-    read.
-    """
+    """Returns the options with each secret reference replaced by its value. Raises MergeFailedError if a secret cannot be read."""
     try:
         return resolved(configured)
     except StoreError as error:

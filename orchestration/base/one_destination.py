@@ -1,4 +1,6 @@
-"""Lets a job that serves all destinations run for one of them: adds the field `destination` to the launchpad and checks its value."""
+"""Lets a job that serves all destinations run for one of them: adds the field `destination` to the job's launchpad, and
+checks its value.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ DESCRIPTION = "A file of conf/destinations."
 
 
 def with_destination(base: type[Config], configured: Iterable[str]) -> type[Config]:
-    """Returns a subclass of a job's config with a field `destination`, which accepts only configured names.
+    """Returns a subclass of a job's config with the field `destination`, which accepts only configured names.
 
-    With one destination, its name is the default. With several destinations, the field has no default, because a run must not choose one by
-    itself. The launchpad then reports that `destination` is missing, and offers the names.
+    If there is one destination, it is the default. If there are several, the field has no default, so that nobody starts a run for the
+    wrong one: the launchpad reports that `destination` is missing, and offers the names.
     """
     names = tuple(sorted(configured))
     field: Any = Field(default=names[0], description=DESCRIPTION) if len(names) == 1 else Field(description=DESCRIPTION)
@@ -27,8 +29,8 @@ def with_destination(base: type[Config], configured: Iterable[str]) -> type[Conf
 
 
 def one_destination(given: str, configured: Iterable[str]) -> str:
-    """Returns the given name, or the only configured name if the given name is empty. Raises ConfigurationError if the name is unknown, or
-    if it is empty and there are several destinations.
+    """Returns the given name. If it is empty and only one destination is configured, returns that name. Raises ConfigurationError if the
+    name is unknown, or if it is empty and there are several destinations.
     """
     names = sorted(configured)
     if not given and len(names) == 1:

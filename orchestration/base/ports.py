@@ -1,8 +1,8 @@
-"""Defines protocols for the parts of Sluice that orchestration calls: the engines, the files of a destination, the merge. `testing`
-contains fakes of them.
+"""The protocols of the parts of Sluice that orchestration calls: the engines, the files of a destination, the merge. `testing` has fakes
+of them.
 
-The sensor keeps no engine: each tick gets it from the host. The host belongs to the process and not to Dagster's definitions, so a
-rebuild of the definitions starts no second engine. Runs use no host: they read the destination's files and call the merge. All ports are
+The sensor keeps no engine: each tick gets it from the engine host. The host belongs to the process and not to Dagster's definitions, so
+rebuilding the definitions starts no second engine. Runs use no host: they read the destination's files and call the merge. All ports are
 functions that import their code at the first call, so that building definitions does not import it.
 """
 
@@ -27,11 +27,15 @@ if TYPE_CHECKING:
 
 
 class EngineSnapshot(Protocol):
-    """The state of an engine at one moment. `state`: its name, for example RUNNING or POSITION_LOST. `reason`: a sentence, or empty.
+    """The state of an engine at one moment.
 
-    `lag_seconds`: the lag behind the source's clock. `retention_left_hours`: hours until the source purges the binlog file that a restart
-    needs; None: unlimited or unknown. `oldest_binlog_hours`: the age of the source's oldest binlog file; None: unknown. `cursor`: the
-    acked position. `position`: the read position. `troubles`: other problems, one sentence each.
+    - `state` is its name, for example RUNNING or POSITION_LOST. `reason` is a sentence, or empty.
+    - `lag_seconds` is the lag behind the source's clock.
+    - `retention_left_hours` are the hours until the source purges the binlog file that a restart needs. None means that it is unlimited or
+      unknown.
+    - `oldest_binlog_hours` is the age of the source's oldest binlog file, or None if it is unknown.
+    - `cursor` is the position up to which everything is acked. `position` is the one up to which the engine has read.
+    - `troubles` has a sentence about each other problem.
     """
 
     @property
@@ -77,37 +81,33 @@ class EngineHandle(Protocol):
         """Returns the oldest batch in flight, or None. Repeated calls change nothing."""
 
     def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
-        """Returns the batch in flight. If there is none, waits until the next batch is staged; returns None after the timeout.
-
-        `appendable`: the engine may leave the end of the next batch open until the batch's run takes it.
+        """Returns the batch in flight. If there is none, waits until the next batch is staged, and returns None after the timeout. If
+        `appendable`, the engine may leave the end of the next batch open until the batch's run takes it.
         """
 
     def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
-        """Fixes the end of the batch and returns the batch. The run calls this before it merges. Every later call returns the same batch.
+        """Fixes the end of the batch and returns the batch. A run calls this before it merges. Every later call returns the same batch.
 
-        `append`: first append the changes that arrived since the batch was staged, if the batch is appendable. Raises CanalServiceError
-        if the batch is no longer in flight. After any other error the caller may repeat the call.
+        If `append` and the batch is appendable, first appends the changes that arrived since the batch was staged. Raises
+        CanalServiceError if the batch is no longer in flight. After any other error the caller may repeat the call.
         """
 
     def ack(self, batch: OutstandingBatch) -> None:
         """Acks the batch. Raises CanalServiceError if `batch` is no longer in flight."""
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
-        """Rolls the batch back: the engine hands out the same changes again with a new delivery number. Raises CanalServiceError as `ack`
-        does.
-
-        `damaged`: the run could not read the staged files, so the engine stages them again.
+        """Rolls the batch back: the engine hands out the same changes again with a new delivery number. If `damaged`, the run could not
+        read the staged files, so the engine stages them again. Raises CanalServiceError if the batch is no longer in flight.
         """
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
-        """Stops tables that cannot be merged and hands the batch out again without them. Raises CanalServiceError as `ack` does.
-
-        `reasons`: "database.table" → (state, reason).
+        """Stops tables that cannot be merged, and hands the batch out again without them. `reasons` has the state and the reason for each
+        "database.table". Raises CanalServiceError if the batch is no longer in flight.
         """
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        """Replaces the problems that the sensor reports in the engine's status, one sentence each: changes of the Delta tables or of
-        conf/ by other programs, and failing runs.
+        """Replaces the problems that the sensor reports in the engine's status, one sentence each. They are changes that other programs
+        made to Delta tables or conf/, and failing runs.
         """
 
     def tell_tick(self, failed: str = "") -> None:
@@ -117,32 +117,32 @@ class EngineHandle(Protocol):
         """Records the Dagster state of the batch's run in the engine's status. `state` is empty if the batch has no run."""
 
     def tell_failing(self, reason: str) -> None:
-        """Records in the engine's status why several runs in a row failed to merge the batch in flight; empty if they did not. The reason
+        """Records in the engine's status why several runs in a row failed to merge the batch in flight, or "" if they did not. The reason
         stays until a batch is acked.
         """
 
     def tell_waiting(self, reason: str) -> None:
-        """Records in the engine's status why the next attempt to merge the batch in flight waits; empty if it does not wait."""
+        """Records in the engine's status why the next attempt to merge the batch in flight waits, or "" if it does not wait."""
 
 
 class EngineHost(Protocol):
     """Starts and returns the engines of this process."""
 
     def get_or_start(self, destination: str) -> EngineHandle:
-        """Returns the engine and starts it if necessary. Returns or raises after a short wait at most. Raises LeaseLostError if another
-        process runs the destination, EngineStartingError while the engine starts, and another SluiceError if it cannot start.
+        """Returns the engine, and starts it if necessary. Waits only briefly. Raises LeaseLostError if another process runs the
+        destination, EngineStartingError while the engine starts, and another SluiceError if it cannot start.
         """
 
 
 class EngineAwayError(SluiceError):
-    """No engine process answers, or the engine process rejects the caller. The request may nevertheless be executed, now or later."""
+    """Raised if no engine process answers, or if it rejects the caller. The request may have been executed, or may still be."""
 
     code = "ENGINE_AWAY"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
-    """The engine's answer to a draining run: its next batch, or None if none is staged yet. `leave`: why the run must end; otherwise
+    """The engine's answer to a draining run: its next batch, or None if none is staged yet. `leave` says why the run must end, or is
     empty.
     """
 
@@ -150,23 +150,23 @@ class Offer:
     leave: str = ""
 
 
-# The errors by which a run finds no engine: its host is stopped or dead, the engine is starting, or another process runs it. The sensor
-# settles the merged batches later.
+# A run raises these errors if it finds no engine: the engine's host is stopped or dead, the engine is starting, or another process runs
+# it. The sensor settles the merged batches later.
 NO_ENGINE = (EngineAwayError, EngineStartingError, LeaseLostError)
 
 
 class RunEngine(Protocol):
-    """The engine of a destination as a run uses it: like `EngineHandle`, but with references instead of batches.
+    """The engine of a destination as a run uses it. The methods are those of `EngineHandle`, with references instead of batches.
 
-    Each call raises one of NO_ENGINE if no engine answers, although the request may have been executed, and another SluiceError if the
-    engine refuses. The caller may repeat every call after each of these errors.
+    Each call raises one of NO_ENGINE if no engine answers; the request may have been executed nevertheless. It raises another SluiceError
+    if the engine refuses. The caller may repeat every call after each of these errors.
     """
 
     def hand_out(self, timeout_seconds: float) -> Offer:
-        """Returns what `EngineHandle.hand_out` returns, with the end of the batch fixed."""
+        """Returns the batch in flight, or the next one, with a fixed end (see `EngineHandle.hand_out`)."""
 
     def take(self, reference: BatchReference, *, append: bool) -> None:
-        """Does what `EngineHandle.take` does. Raises BatchNotFoundError if the batch is no longer in flight."""
+        """Fixes the end of the batch (see `EngineHandle.take`). Raises BatchNotFoundError if the batch is no longer in flight."""
 
     def ack(self, reference: BatchReference) -> None:
         """Acks a batch that is merged into all of its tables. Raises BatchNotFoundError if it is no longer in flight."""
@@ -176,15 +176,15 @@ class DestinationFiles(Protocol):
     """Reads the files of a destination and takes its locks. `directory`: the destination's directory."""
 
     def head_of_line(self, directory: Path) -> OutstandingBatch | None:
-        """Returns the oldest batch in flight from the ledger, which must be settled next. Raises SluiceError if the ledger cannot be
-        read.
+        """Returns the oldest batch in flight according to the ledger. This batch must be settled next. Raises SluiceError if the ledger
+        cannot be read.
         """
 
     def run_lock(self, directory: Path, timeout_seconds: float) -> AbstractContextManager[Callable[[], str]]:
-        """Takes the run lock, which one run of the destination holds at a time. Raises SluiceError if another process holds it for longer
+        """Takes the run lock, which only one run of the destination can hold. Raises SluiceError if another process holds it for longer
         than the timeout.
 
-        Yields the fence: a function that checks the lock at its store and returns why the run may not write any more, or an empty text.
+        Yields the fence: a function that checks the lock at its store. It returns why the run may no longer write, or "".
         """
 
     def run_lock_held(self, directory: Path) -> bool:
@@ -194,8 +194,8 @@ class DestinationFiles(Protocol):
         """Returns whether a process waits for the run lock now."""
 
     def drain_lock(self, directory: Path) -> AbstractContextManager[Callable[[], str]]:
-        """Takes the drain lock until the block ends. Yields a function that returns why this run may not drain, or an empty text. The
-        function waits for another holder, because that holder may have been killed.
+        """Takes the drain lock until the block ends. Yields a function that returns why this run may not drain, or "". The function waits
+        for another holder, because that holder may have been killed.
         """
 
     def drain_lock_held(self, directory: Path) -> bool:
@@ -204,10 +204,12 @@ class DestinationFiles(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeOrder:
-    """A request to merge one batch. `batch_dir`: the directory of the staged batch. `tables`: the "database.table" names in the batch.
+    """A request to merge one batch.
 
-    `refusal`: called before each commit, from any thread; returns why this batch may no longer be merged, or an empty text. `run`: the
-    run's id, which the commits record. `stored`: the URL of the same files in an object store, or empty if they are only in `batch_dir`.
+    - `batch_dir` is the directory of the staged batch, and `tables` are its tables as "database.table".
+    - `refusal` is called before each commit, from any thread. It returns why this batch may no longer be merged, or "".
+    - `run` is the run's id, which the commits record.
+    - `stored` is the URL of the staged files in an object store. It is empty if they are only in `batch_dir`.
     """
 
     config: SluiceConfig
@@ -221,15 +223,16 @@ class MergeOrder:
 
 class Merge(Protocol):
     def __call__(self, order: MergeOrder, on_table_done: Callable[[TableReport], None]) -> None:
-        """Merges the whole batch. Calls `on_table_done` after each table, in the calling thread.
+        """Merges the whole batch. Calls `on_table_done` after each table, in the calling thread. Merging the same batch again changes
+        nothing.
 
-        Raises MergeFailedError with one sentence; SparkAwayError if no Spark answered. Merging the same batch again changes nothing.
+        Raises SparkAwayError if Spark does not answer, and otherwise MergeFailedError with one sentence.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class TableFailure:
-    """Why one table could not be merged. `for_good`: another attempt cannot succeed, because the table has another owner or was
+    """Why one table could not be merged. `for_good` says that another attempt cannot succeed, because the table has another owner or was
     replaced.
     """
 
@@ -239,9 +242,8 @@ class TableFailure:
 
 
 class MergeFailedError(Exception):
-    """A batch could not be merged, or only some of its tables. The message is a sentence for the run's page and contains no secret.
-
-    `tables`: "database.table" → the failure of that table, for tables that failed for a reason of their own.
+    """Raised if a batch, or a part of its tables, could not be merged. The message is a sentence for the run's page and contains no
+    secret. `tables` has the failures of those "database.table" that failed for a reason of their own.
     """
 
     def __init__(self, message: str, tables: Mapping[str, TableFailure] | None = None) -> None:
@@ -250,11 +252,11 @@ class MergeFailedError(Exception):
 
 
 class SparkAwayError(MergeFailedError):
-    """No Spark answered, or it stopped during the merge. The merge is tried again soon."""
+    """Raised if Spark does not answer, or stopped during the merge. The merge is tried again soon."""
 
 
 class BatchDamagedError(MergeFailedError):
-    """The staged files do not match their manifest. The engine stages them again."""
+    """Raised if the staged files differ from their manifest. The engine stages them again."""
 
 
 class CompareTables(Protocol):
@@ -265,12 +267,12 @@ class CompareTables(Protocol):
 
 
 def no_comparison(*_: object, **__: object) -> Iterator[TableResult]:
-    """Implements `CompareTables` for definitions that never compare."""
+    """Stands for `CompareTables` in definitions that never compare."""
     raise NotImplementedError
 
 
 class WrittenTable(Protocol):
-    """A table after a commit: its columns (name, type), and its size if the Delta log states it."""
+    """A table after a commit: its columns as (name, type), and its size if the Delta log has it."""
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]: ...
@@ -281,9 +283,8 @@ class WrittenTable(Protocol):
 
 
 class PublishOutcome(WrittenTable, Protocol):
-    """The result of a snapshot's publication; `spark_jobs.snapshot.publish.Published` implements it.
-
-    `label`: the order key up to which the table contains changes. `way`, `reason`: as in `TableReport`.
+    """The result of a snapshot's publication. `spark_jobs.snapshot.publish.Published` implements it. `label` is the order key up to which
+    the table has all changes. `TableReport` describes `way` and `reason`.
     """
 
     @property
@@ -314,13 +315,14 @@ class Publish(Protocol):
         refusal: Callable[[], str],
         amend: Callable[[str, int], None] | None = None,
     ) -> PublishOutcome:
-        """Publishes a table in the lake from the rows that the snapshot read and the buffered changes. The caller holds the run lock and
-        may repeat the call.
+        """Publishes a table in the lake: the rows that the snapshot read, and the buffered changes. The caller holds the run lock and may
+        repeat the call.
 
-        `run`: the Dagster run's id, for the commit's metadata. `refusal`: the fence of the run lock, called before each commit. `amend`:
-        called with the table and its label after the commit, to add the table to the newest consistent snapshot.
+        - `run` is the id of the Dagster run, for the commit's metadata.
+        - `refusal` is the fence of the run lock. It is called before each commit.
+        - `amend` is called after the commit with the table and its label, to add the table to the newest consistent snapshot.
 
-        Raises MergeFailedError, SparkAwayError, or TableChangedError if the rows must be read again.
+        Raises TableChangedError if the rows must be read again, SparkAwayError if Spark does not answer, and otherwise MergeFailedError.
         """
 
 
@@ -334,7 +336,7 @@ def no_publish(
     refusal: Callable[[], str],  # noqa: ARG001
     amend: Callable[[str, int], None] | None = None,  # noqa: ARG001
 ) -> PublishOutcome:
-    """Implements `Publish` for definitions without a Spark."""
+    """Stands for `Publish` in definitions without a Spark: raises MergeFailedError."""
     raise MergeFailedError(
         f"{record.name} of {destination} cannot be published, because these definitions have no Spark; "
         "`sluice up` starts definitions with Spark"
@@ -342,7 +344,7 @@ def no_publish(
 
 
 def no_run_engine(directory: Path, destination: str) -> RunEngine:
-    """Raises EngineAwayError. It implements `run_engine` for definitions whose runs cannot call an engine."""
+    """Stands for `run_engine` in definitions whose runs cannot call an engine: raises EngineAwayError."""
     raise EngineAwayError(f"these definitions reach no engine of {destination} ({directory})")
 
 
@@ -350,9 +352,10 @@ def no_run_engine(directory: Path, destination: str) -> RunEngine:
 class Ports:
     """The functions through which the definitions call the rest of Sluice.
 
-    `conf_troubles`: returns one sentence for each reason why the file of a destination in conf/ is not used. Either another version is in
-    use here, or the engine uses another version. `conf_changed`: returns why a run must begin no more work, or an empty text. The reason is
-    that conf/ has changed, and a run with the current conf/ must do the work.
+    - `conf_troubles` returns a sentence for each reason why a destination's file in conf/ is not used: another version of the file is in
+      use here, or in the engine.
+    - `conf_changed` returns why a run must begin no more work, or "". The reason is that conf/ has changed, so a run with the new conf/
+      must do the work.
     """
 
     host: Callable[[], EngineHost]

@@ -1,7 +1,7 @@
-"""Decides which tables of a destination are assets of their own in Dagster. In a destination with thousands of tables, the others share one
-asset per database.
+"""Decides which tables of a destination have an asset of their own in Dagster. In a destination with thousands of tables, the others share
+one asset per database.
 
-Every asset has a cost, also if nobody looks at it: memory in the code server, the webserver and the daemon, and an event per batch in
+Every asset has a cost, even if nobody looks at it: memory in the code server, the webserver and the daemon, and an event per batch in
 Dagster's storage. Definitions and the reports of runs use the same rule, so that events match the definitions.
 """
 
@@ -27,15 +27,15 @@ from sluice.orchestration.base.table_catalog import (
     owners_of,
 )
 
-# The second part of the keys of these assets. Keys of tables have two or three parts, so a key of four parts is not the key of a table.
+# The second part of the keys of these assets. The keys of tables have two or three parts, so a key of four parts never belongs to a table.
 OTHER_TABLES = ("other", "tables")
-TOLD_MAX = 5000  # The number of tables that the table of contents of one asset lists.
+TOLD_MAX = 5000  # The description of a shared asset lists at most this many tables.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownTables:
-    """Which tables are assets of their own. `grouped`: whether the tables without an entry in `tables` of conf/ share an asset. `named`:
-    the "database.table" of those with an entry, and of shards with a freshness policy.
+    """Decides which tables have an asset of their own. If `grouped`, the other tables share assets. `named` has the tables, as
+    "database.table", that always have their own asset: those with an entry in `tables` of conf/, and shards with a freshness policy.
     """
 
     destination: str
@@ -50,7 +50,7 @@ class ShownTables:
         return tuple(table for table in tables if self.has_asset(table.name))
 
     def others(self, tables: Iterable[TableVersion]) -> dict[str, tuple[TableVersion, ...]]:
-        """Returns database → the tables that share its asset, sorted by name."""
+        """Returns, for each database, the tables that share its asset, sorted by name."""
         left = sorted((each for each in tables if not self.has_asset(each.name)), key=lambda each: each.name)
         return {name: tuple(found) for name, found in groupby(left, key=lambda each: each.database)}
 
@@ -62,7 +62,9 @@ class ShownTables:
 
 
 def shown_tables(config: SluiceConfig, destination: str) -> ShownTables:
-    """Returns the rule for a destination, by the number of tables from which its definitions are built. Raises MetaError."""
+    """Returns the rule for a destination. It depends on the number of tables in the list from which the definitions are built. Raises
+    MetaError if the list cannot be read.
+    """
     settings, tables = config.destinations[destination], defined_tables(config, destination)
     # A shard cannot have an entry in `tables`, and a freshness policy needs an asset.
     fresh = [each.name for each in tables if settings.table(each.database, each.table).fresh_within_minutes]
@@ -76,13 +78,13 @@ def shown_tables(config: SluiceConfig, destination: str) -> ShownTables:
 def grouped_now(config: SluiceConfig, destination: str) -> bool:
     """Returns whether the engine's current list has so many tables that several tables share one asset.
 
-    A run builds its definitions from this list if it has no copied lists. This is so on another host, and if the code server is an ordinary
-    one. The run's merge job then has no assets. Dagster refuses a selection of assets for such a job until the code server's definitions
-    are reloaded too.
+    A run builds its definitions from this list if it has no copy of the lists, that is on another host, or with an ordinary code server of
+    Dagster. The run's merge job then has no assets. Dagster refuses a selection of assets for such a job until the code server's
+    definitions are reloaded too.
     """
     try:
         count = count_of_list(config.destination_dir(destination)) or 0
-    except MetaError:  # The definitions report it.
+    except MetaError:  # The definitions report this error.
         return False
     return count > config.destinations[destination].table_assets_max
 
@@ -93,12 +95,12 @@ def others_key(destination: str, database: str) -> dg.AssetKey:
 
 
 def others_source_key(destination: str, database: str) -> dg.AssetKey:
-    """Returns the key of the external asset that the same tables share in the source."""
+    """Returns the key of the external asset that these tables share in the source."""
     return dg.AssetKey([SOURCE, *others_key(destination, database).path])
 
 
 def others_specs(config: SluiceConfig, shown: ShownTables, tables: Sequence[TableVersion]) -> list[dg.AssetSpec]:
-    """Returns the specs of the assets that tables share, in the source and in the lake. They have no "Materialize"."""
+    """Returns the specs of the shared assets, in the source and in the lake. They cannot be materialized in Dagster's UI."""
     settings, specs = config.destinations[shown.destination], list[dg.AssetSpec]()
     for database, found in shown.others(tables).items():
         source, owners = others_source_key(shown.destination, database), owners_of(settings)

@@ -36,8 +36,8 @@ DESCRIPTIONS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SideAsset:
-    """The asset of a change log or a history. `of`: the captured table. `kind`: LOG or HISTORY. `current_state`: whether `of` has a
-    current-state table.
+    """The asset of a change log or a history (`kind`: LOG or HISTORY). `of` is the captured table. `current_state` tells whether `of` has
+    a current-state table.
     """
 
     destination: str
@@ -55,10 +55,10 @@ class SideAsset:
 def side_tables(
     config: SluiceConfig, destination: str, tables: Iterable[TableVersion]
 ) -> Mapping[str, tuple[SideAsset, ...]]:
-    """Returns, for each "database.table", its change log and its history, if they have assets of their own.
+    """Returns the change log and the history of each "database.table", if they have assets of their own.
 
-    With `current_state: false`, the asset of the table itself shows the first of them, so it has no asset of its own. A change log or
-    history whose name is also the name of a captured table has none either.
+    With `current_state: false`, the asset of the table itself shows the first of them. A change log or history also has no asset of its
+    own if a captured table has the same name.
     """
     captured = {table.name: table for table in tables}
     return {
@@ -77,7 +77,7 @@ def _sides(config: SluiceConfig, destination: str, table: TableVersion) -> Itera
 
 
 def side_specs(config: SluiceConfig, sides: Iterable[SideAsset]) -> list[dg.AssetSpec]:
-    """Returns the specs of the assets. They are downstream of the Delta table, or of the source table if there is no current-state
+    """Returns the specs of these assets. They are downstream of the Delta table, or of the source table if there is no current-state
     table.
     """
     return [_spec(config, side) for side in sides]
@@ -104,8 +104,8 @@ def _spec(config: SluiceConfig, side: SideAsset) -> dg.AssetSpec:
 def side_events(
     sides: Sequence[SideAsset], columns: Sequence[tuple[str, str]], details: Mapping[str, dg.MetadataValue[Any]]
 ) -> list[dg.AssetMaterialization]:
-    """Returns the materializations of the change log and the history that a run wrote with a table. `columns`: the columns of the table,
-    which its history has too. `details`: metadata of the write.
+    """Returns the materializations of the change log and the history that a run wrote together with a table. `columns` are those of the
+    table, which the history has too. `details` is metadata of the write.
     """
     return [
         dg.AssetMaterialization(
@@ -121,7 +121,7 @@ def side_events(
 
 
 class WrittenSides:
-    """Builds the events of the change logs and histories that a snapshot, a repair or a backfill wrote. One instance serves one run."""
+    """Builds the events of change logs and histories that a snapshot, a repair or a backfill wrote. Each run has its own instance."""
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._directory = config.destination_dir(destination)
@@ -134,8 +134,8 @@ class WrittenSides:
         details: Mapping[str, dg.MetadataValue[Any]],
         kinds: Sequence[str] = (LOG, HISTORY),
     ) -> list[dg.AssetMaterialization]:
-        """Returns the events for a "database.table". `kinds`: the kinds that the run writes; those that do not exist get no event. Raises
-        MetaError.
+        """Returns the events for a "database.table". `kinds` are those that the run writes. A table that does not exist gets no event.
+        Raises MetaError if the records of the lake cannot be read.
         """
         sides = [side for side in self._sides.get(table, ()) if side.kind in kinds]
         there = LakeTables(self._directory).side_tables(table) if sides else {}

@@ -1,11 +1,11 @@
-"""Lists the tables of a destination for the definitions, from the list that the engine writes. It opens no connection to the source.
+"""Lists the tables of a destination for the definitions. Reads the list that the engine writes, and opens no connection to the source.
 
-Every run process imports the definitions, so this module reads the lists and nothing else. Runs merge a new table immediately. `upkeep`
-detects the changed list and reloads the definitions, which then include an asset for the table.
+Every run process imports the definitions, so this module does nothing but read the lists. Runs merge a new table at once. `upkeep` notices
+the changed list and reloads the definitions, which then have an asset for the table.
 
-The engine can write its list at any time, and a run builds its definitions later than the code server that requests the run. Dagster
-could not run a selection that names an asset which only one of them defines. Therefore the code server copies the lists when it builds
-its definitions, each as a file, and runs read the copies.
+The engine can write its list at any time, and a run builds its definitions later than the code server that requests it. If only one of
+them defined an asset, Dagster could not run a selection with this asset. Therefore the code server copies the lists to files when it
+builds its definitions, and runs read the copies.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from sluice.orchestration.base.translation import Side, TranslatedTable, shown_k
 
 log = logging.getLogger(__name__)
 
-ENGINE = "engine"  # The last part of the asset key of an engine.
-# The first part of the keys of source tables. No destination can have this name, because destinations have no capital letters.
+ENGINE = "engine"  # The last part of the key of an engine's asset.
+# The first part of the keys of source tables. No destination can have this name, because their names have no capital letters.
 SOURCE = "Source"
 DELTA_KINDS = {"deltalake", "spark"}
-# Sluice's columns in each Delta table, as `spark_jobs` writes them, with their types; the last one in tables with soft deletes.
+# Sluice's columns in each Delta table and their types, as `spark_jobs` writes them. DELETED_COLUMN exists in tables with soft deletes.
 OWN_COLUMNS = (("_sluice_order_key", "bigint"), ("_sluice_commit_time", "timestamp"), ("_sluice_operation", "string"))
 DELETED_COLUMN = ("_sluice_deleted", "boolean")
-# The most columns of a table for which the lineage is shown, because each adds a few hundred bytes to every materialization.
+# The lineage of a table shows at most this many columns. Each column adds a few hundred bytes to every materialization.
 LINEAGE_COLUMNS_MAX = 200
 
 
 def defined_tables(config: SluiceConfig, destination: str) -> tuple[TableVersion, ...]:
-    """Returns the tables from which the definitions are built, sorted by name: the copied list if there is one. Raises MetaError, which
-    states the remedy.
+    """Returns the tables from which the definitions are built, sorted by name. Reads the copied list if there is one. Raises MetaError if
+    the list cannot be read.
     """
     return _list_of_definitions(config, destination).tables
 
 
 @contextlib.contextmanager
 def current_tables() -> Iterator[None]:
-    """Copies the engine's current lists of tables for the definitions that the block builds and for later runs.
+    """Copies the engine's current lists of tables, for the definitions that the block builds and for later runs. If the block fails,
+    restores the previous copies. If the store of a list does not answer, keeps the previous copy of the list.
 
-    If the block fails, the previous copies are restored. Raises OSError if the lists cannot be copied, MetaError if one cannot be read. If
-    the store of a list does not answer, its previous copy stays. Does nothing if no conf/ is recorded as in use, because the code server
-    and the runs then read the engine's lists.
+    Does nothing if no conf/ is recorded as in use, because the code server and the runs then read the engine's lists. Raises OSError if
+    the lists cannot be copied, and MetaError if one cannot be read.
     """
     folder = tables_in_use()
     if folder is None:
@@ -77,7 +77,7 @@ def current_tables() -> Iterator[None]:
 
 
 def _copy_of(config: SluiceConfig, destination: str, before: Mapping[str, bytes]) -> bytes | None:
-    """Returns the content of the copy of a list; None if there is no list yet."""
+    """Returns the content for the copy of a list, or None if there is no list yet."""
     try:
         found = reading.read_list(config.destination_dir(destination))
     except NotSharedError as error:
@@ -101,8 +101,8 @@ def _copy(folder: Path, lists: Mapping[str, bytes]) -> None:
 
 
 def _list_of_definitions(config: SluiceConfig, destination: str) -> TableList:
-    """Returns the copied list, or the engine's list if there are no copies. An empty one if the store of the list does not answer. Raises
-    MetaError.
+    """Returns the copied list, or the engine's list if there are no copies. Returns an empty list if the store does not answer. Raises
+    MetaError if the list cannot be read.
     """
     folder = tables_in_use()
     if folder is not None and folder.is_dir():
@@ -115,8 +115,9 @@ def _list_of_definitions(config: SluiceConfig, destination: str) -> TableList:
 
 
 def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]:
-    """Returns "database.table" → sentences about the foreign keys that change rows of the table without row events, and about what the
-    lake does. Returns nothing if a sentence cannot be built, because the asset must be defined nevertheless. Raises MetaError.
+    """Returns sentences about the foreign keys that change rows without row events, and what the lake does about them, by
+    "database.table". Returns {} if a sentence cannot be built, because the assets must be defined anyway. Raises MetaError if the list
+    cannot be read.
     """
     cascades = _list_of_definitions(config, destination).cascades
     try:
@@ -130,16 +131,18 @@ def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]
 
 
 def source_comments(config: SluiceConfig, destination: str) -> Comments:
-    """Returns the comments of tables and columns in the source, for the definitions of assets. Raises MetaError."""
+    """Returns the comments of tables and columns in the source, for the definitions of assets. Raises MetaError if the list cannot be
+    read.
+    """
     return _list_of_definitions(config, destination).comments
 
 
 def delta_key(destination: str, name: str) -> dg.AssetKey:
-    """Returns the key of the asset of a Delta table; `name` is "database.table".
+    """Returns the key of the asset of the Delta table "database.table" (`name`).
 
     If the database has the destination's name, the key leaves it out: shop/orders, not shop/shop/orders. Such a key has two parts, and
-    every other key has three, so the keys are unique. A table named like the engine's asset always gets three parts. The first dot in
-    `name` separates database and table, because database names contain no dots in practice.
+    every other key has three, so keys are unique. A table with the name of the engine's asset always gets three parts. The first dot in
+    `name` separates database and table, because database names have no dots in practice.
     """
     return shown_key(Side.LAKE, named(destination, name), default_key(destination, name))
 
@@ -185,9 +188,8 @@ def group_of(settings: DestinationConfig, table: str = "") -> str:
 
 
 def source_group_of(settings: DestinationConfig, table: str) -> str:
-    """Returns the asset group of a "database.table" in the source.
-
-    The group differs from the lake's, because Dagster's sidebar shows only the last part of each key, and each name would appear twice.
+    """Returns the asset group of a "database.table" in the source. It differs from the group in the lake: Dagster's sidebar shows only the
+    last part of each key, so in one group each name would appear twice.
     """
     return f"{group_of(settings, table)}_source"
 
@@ -208,15 +210,14 @@ def source_schema(columns: Iterable[Column], comments: Mapping[str, str]) -> dg.
 
 
 def checkable(destination: str, names: Iterable[str]) -> list[str]:
-    """Returns the tables that can have a check. Dagster builds the check's name from the table's letters, digits and underscores. A table
-    has no check of its own if its name contains other characters, or if the check's name would be ambiguous. The engine's check reports
-    such tables.
+    """Returns the tables that can have a check of their own. Dagster builds the check's name from the letters, digits and underscores of
+    the table's name. Tables with other characters, or with an ambiguous result, have none; the engine's check reports them.
     """
     return checkable_keys({name: delta_key(destination, name) for name in names})
 
 
 def checkable_keys(keys: Mapping[str, dg.AssetKey]) -> list[str]:
-    """Returns the names of those asset keys that can have a check, by the same rule."""
+    """Returns the names whose asset keys can have a check, by the same rule."""
     identifiers = {name: key.to_python_identifier() for name, key in keys.items()}
     counts = Counter(identifiers.values())
     return [
@@ -227,10 +228,8 @@ def checkable_keys(keys: Mapping[str, dg.AssetKey]) -> list[str]:
 
 
 def size_metadata(rows: int | None, size_bytes: int | None) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns metadata that Dagster shows as a table's row count and storage, for a materialization or an observation. Unknown values are
-    left out.
-
-    Dagster shows the values of the last materialization, or of the last observation if there is none.
+    """Returns metadata that Dagster shows as a table's row count and storage. Leaves out unknown values. Dagster shows the values of the
+    last materialization, or of the last observation if there is none.
     """
     sizes = {"dagster/row_count": rows, "dagster/size_bytes": size_bytes}
     return {name: dg.MetadataValue.int(int(number)) for name, number in sizes.items() if number is not None}
@@ -242,10 +241,10 @@ def _names(columns: Iterable[str], name: str) -> bool:
 
 
 class SourceColumns:
-    """Maps columns in the lake to columns in the source. One instance serves one run, or the definitions of one destination.
+    """Maps columns in the lake to columns in the source. Each run, or the definitions of one destination, has its own instance.
 
-    `find`: returns what a list has of a "database.table", by default the engine's current list, because a draining run merges many
-    batches, and their schema changes alter tables.
+    `find` returns what a list of tables has about a "database.table". By default this is the engine's current list: a draining run merges
+    many batches, and their schema changes alter tables.
     """
 
     def __init__(
@@ -256,10 +255,12 @@ class SourceColumns:
         self._find = find or (lambda name: reading.read_table(directory, name))
 
     def metadata(self, table: str, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
-        """Returns the metadata of a materialization: the columns (name, type) of a "database.table", and the source columns of each.
+        """Returns the metadata of a materialization: the columns (name, type) of a "database.table", and for each the columns in the
+        source from which it comes.
 
-        A column that the source lacks has no source column. The description of a column is its comment and type in the source. For a
-        column that a transform writes, the source columns are those that the transform reads, and the description names its function.
+        The description of a column is its comment and type in the source. A column that the source does not have gets no source column.
+        For a column that a transform writes, the source columns are those that the transform reads, and the description names its
+        function.
         """
         there, comments = self._known(table)
         described = {
@@ -280,7 +281,7 @@ class SourceColumns:
     def _lineage(
         self, table: str, columns: Sequence[tuple[str, str]], there: Collection[str]
     ) -> dict[str, dg.MetadataValue[Any]]:
-        """Returns the source columns of each column. `there`: the columns in the source."""
+        """Returns, for each column, the columns in the source from which it comes. `there` are the columns in the source."""
         key, transform = source_key(self._destination, table), self._transform(table)
         dependencies = dict[str, list[dg.TableColumnDep]]()
         for name, _ in columns[:LINEAGE_COLUMNS_MAX]:
@@ -300,7 +301,7 @@ class SourceColumns:
         return settings.transform if settings is not None else None
 
     def _known(self, table: str) -> tuple[dict[str, str], Mapping[str, str]]:
-        """Returns column → type in the source for a table, and the comments of the table and its columns."""
+        """Returns the type of each column in the source, and the comments of the table and its columns."""
         try:
             found = self._find(table)
         except MetaError:  # Missing metadata must not fail a merge.
@@ -311,9 +312,11 @@ class SourceColumns:
 
 
 class DefinedColumns:
-    """The columns that the definition of a lake table's asset shows, with their source columns. The materializations of each batch then
-    need not carry them. For two kinds of tables, the definition may show other columns than the lake has: tables without types
-    in the list, and tables whose settings change types. The materializations of these tables carry the columns.
+    """The columns that the definition of a lake table's asset shows, with their source columns, so that the materializations of each batch
+    need not repeat them.
+
+    For tables whose types are not in the list, and tables whose settings change types, the definition may show other columns than the lake
+    has. Only the materializations of such tables have the columns.
     """
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
@@ -333,12 +336,12 @@ class DefinedColumns:
         return self._built.get(name)
 
     def metadata(self, table: TableVersion) -> dict[str, dg.MetadataValue[Any]]:
-        """Returns the metadata for the definition of a table's asset; empty if the types of its columns are not known."""
+        """Returns the metadata for the definition of a table's asset. Returns {} if the types of its columns are not known."""
         columns = self._columns(self._defined(table.name))
         return self._sources.metadata(table.name, columns) if columns else {}
 
     def shows(self, name: str, columns: Iterable[tuple[str, str]]) -> bool:
-        """Returns whether the definition of a "database.table" shows exactly these columns, in any order."""
+        """Returns whether the definition of "database.table" shows exactly these columns, in any order."""
         try:
             found = self._now().get(name)
         except MetaError:  # Missing metadata must not fail a merge.

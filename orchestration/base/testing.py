@@ -1,8 +1,7 @@
-"""Contains fakes of the ports for tests of definitions: an engine over a counter, a lock that is a flag, and a merge that records its
-requests.
+"""Fakes of the ports for tests of definitions: an engine that counts, a lock that is a flag, and a merge that records its requests.
 
-The fake engine keeps the contract of `ports.EngineHandle`: one batch in flight at a time, repeatable hand-outs, a new delivery number after
-each rollback, acks in order. The "changes" of the fake engine are integers. A batch contains the integers in (start, end].
+The fake engine obeys the contract of `ports.EngineHandle`: one batch in flight at a time, repeatable hand-outs, a new delivery number
+after each rollback, acks in order. Its changes are integers. A batch has the integers above its start and up to its end.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def position(offset: int) -> Position:
 
 
 class FakeEngine:
-    """Implements `ports.EngineHandle`. `waiting`: the last reason given to `tell_waiting`; `acked`: the acked deliveries, in order."""
+    """A fake of `ports.EngineHandle`. `waiting` is the last reason that `tell_waiting` got. `acked` has the acked deliveries in order."""
 
     def __init__(self, directory: Path, tables: tuple[str, ...] = ("shop.orders",)) -> None:
         self.directory = directory
@@ -202,9 +201,8 @@ class FakeEngine:
 
 
 class FakeHost:
-    """Implements `ports.EngineHost`. `holder`: pid of another process that holds the lease; `error`: why the engine cannot start.
-
-    `starting`: the number of calls that find the engine still starting.
+    """A fake of `ports.EngineHost`. `holder` is the pid of another process that holds the lease. `error` is raised because the engine
+    cannot start. The next `starting` calls find the engine still starting.
     """
 
     def __init__(self, engine: FakeEngine) -> None:
@@ -225,9 +223,8 @@ class FakeHost:
 
 
 class FakeRunEngine:
-    """Implements `ports.RunEngine` over a fake engine. `leave`: the answer by which runs must end. `calls`: the requests, in order.
-
-    `away`: requests find no engine. `before`: called with the name of each call before the call is executed.
+    """A fake of `ports.RunEngine` over a fake engine. `leave` is the answer by which runs must end. `calls` has the requests in order. If
+    `away`, no engine answers. `before` is called with the name of each call before it is executed.
     """
 
     def __init__(self, engine: FakeEngine) -> None:
@@ -266,7 +263,9 @@ class FakeRunEngine:
 
 
 class FakeFiles:
-    """Implements `ports.DestinationFiles` over a fake engine. `held_by`, `drained_by`: holders of the run lock and the drain lock."""
+    """A fake of `ports.DestinationFiles` over a fake engine. `held_by` and `drained_by` are the holders of the run lock and the drain
+    lock.
+    """
 
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
@@ -320,10 +319,8 @@ class FakeFiles:
 
 
 class FakeMerge:
-    """Implements `ports.Merge` and records its requests. `error`: the message of the error that it raises after the tables in
-    `before_error`.
-
-    `away`: the error says that no Spark answers. `between`: called with the name of each table before the table is merged.
+    """A fake of `ports.Merge` that records its requests. `between` is called with the name of each table before it is merged. If `error`
+    is set, raises an error with this message after the tables in `before_error`. If `away`, this error says that Spark does not answer.
     """
 
     def __init__(self) -> None:
@@ -345,8 +342,8 @@ class FakeMerge:
 
 
 class FakeCompare:
-    """Implements `ports.CompareTables` with preset verdicts by table; other tables are equal. `compared`: the tables and the extent of
-    each call. `errors`: raised when the comparison reaches the table.
+    """A fake of `ports.CompareTables`. `verdicts` has results by table; other tables are equal. `compared` has the tables and the extent
+    of each call. `errors` has errors by table, raised when the comparison reaches the table.
     """
 
     def __init__(self) -> None:

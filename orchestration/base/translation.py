@@ -1,9 +1,9 @@
-"""Applies the translations of a user's code location to the assets of tables: their keys, groups, owners, tags, kinds and other
+"""Applies the translations of a user's code location to the assets of tables: to their keys, groups, owners, tags, kinds and other
 attributes.
 
-A translation is a user's function that changes an asset's spec. Definitions use the translated specs, and code that reports about a table
-uses the translated key, so that events match the definitions. Translations apply to the whole process: a run imports the user's
-definitions before it reports anything. Without a translation, assets have their default keys.
+A translation is a user's function that changes an asset's spec. Definitions use the translated specs. Code that reports about a table uses
+the translated key, so that events match the definitions. Translations apply to the whole process: a run imports the user's definitions
+before it reports anything. Without a translation, assets have their default keys.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sluice.cdc_engine.errors import ConfigurationError, SluiceError
 
 @dataclasses.dataclass(frozen=True)
 class TranslatedTable:
-    """Names the table of an asset, as the argument of a translation."""
+    """The table of an asset, as a translation gets it."""
 
     destination: str
     database: str
@@ -42,8 +42,8 @@ class Side(Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Translations:
-    """The functions with which a user's code location changes Sluice's assets. `lake`: for assets of Delta tables. `source`: for assets of
-    source tables. None: the assets are not changed.
+    """The functions with which a user's code location changes Sluice's assets: `lake` for assets of Delta tables, `source` for assets of
+    source tables. If a function is None, the assets stay as they are.
     """
 
     lake: Translation | None = None
@@ -65,7 +65,7 @@ _in_use = _InUse()
 
 
 def use_translations(translations: Translations) -> None:
-    """Sets the translations of this process. Call it before its definitions are built."""
+    """Sets the translations of this process. Call this before the definitions are built."""
     _in_use.translations, _in_use.keys = translations, {}
 
 
@@ -80,11 +80,10 @@ def shown_key(side: Side, table: TranslatedTable, default: dg.AssetKey) -> dg.As
 
 
 def shown_spec(side: Side, table: TranslatedTable, spec: dg.AssetSpec) -> dg.AssetSpec:
-    """Returns the translated spec of an asset. Raises ConfigurationError if the translation fails, adds dependencies, or returns another
-    key than `shown_key`.
+    """Returns the translated spec of an asset. `spec` has the default key. The translated key may depend only on this key and the table's
+    names, because a run knows no other attributes of a new table.
 
-    `spec`: the spec with the default key. The translated key may depend only on that key and the table's names, because a run knows no
-    other attributes of a new table.
+    Raises ConfigurationError if the translation fails, adds dependencies, or returns another key than `shown_key`.
     """
     translation = _in_use.translations.of(side)
     if translation is None:

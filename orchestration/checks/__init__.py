@@ -1,3 +1,1 @@
-"""Defines the asset checks, which report stopped tables and engines and differences between lake and source, and the engine's
-observations.
-"""
+"""The asset checks, which report stopped tables and engines and differences between lake and source, and the engine's observations."""

@@ -1,10 +1,10 @@
 """Defines the asset check `equals_lake`, which compares a source table with its Delta table, and the check's job and schedule.
 
-The check belongs to the asset of the source table. Dagster shows a check's result only until its asset is materialized again. Every batch
-materializes the Delta table, so the next merge would hide a difference.
+The check belongs to the asset of the source table, because Dagster shows a check's result only until its asset is materialized again.
+Every batch materializes the Delta table, so there the next merge would hide a difference.
 
-The run's config limits the cost: all rows, a share of the chunks, or the chunks that changed since their last comparison. The check takes
-no lock, and its runs are not merges, so merges and comparisons can run at the same time.
+The run's config limits the cost: all rows, a share of the chunks, or the chunks that changed since their last comparison. Merges and
+comparisons can run at the same time, because the check takes no lock.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
@@ -27,10 +27,11 @@ from sluice.orchestration.base.shown_tables import others_source_key, shown_tabl
 from sluice.orchestration.base.table_catalog import checkable, checkable_keys, source_key
 
 EQUAL_CHECK = "equals_lake"  # The check of the asset of a source table.
-REASONS = "reasons"  # Metadata of the check of a shared asset: "database.table" → why it differs, for programs.
-NAMED_MAX, TOLD_MAX = 3, 100  # The number of tables that a sentence names, and that the metadata of a result list.
+REASONS = "reasons"  # The metadata of a shared asset's check: for programs, why each "database.table" differs.
+# A sentence names at most this many tables, and the metadata of a result lists at most this many.
+NAMED_MAX, TOLD_MAX = 3, 100
 Metadata = dict[str, dg.MetadataValue[Any]]
-NIGHTLY = "17 3 * * *"  # The time of the schedule if conf/ sets none; the schedule is then off.
+NIGHTLY = "17 3 * * *"  # The time of the schedule if conf/ sets none. The schedule is then switched off.
 # Dagster's enums cannot contain a hyphen, so the config writes since_last.
 MODES: dict[str, Literal["full", "sample", "since-last"]] = {
     "full": "full",
@@ -55,8 +56,8 @@ class EqualityRun(dg.Config):
 def equality_check(
     config: SluiceConfig, destination: str, tables: Sequence[TableVersion], compare: CompareTables
 ) -> dg.AssetChecksDefinition | None:
-    """Returns the check of every table in `tables` that can have one, and of the assets that tables share. None if there is no table to
-    compare.
+    """Returns one definition with the check of every table in `tables` that can have one, and of every shared asset. Returns None if there
+    is no table to compare.
     """
     tables_of, settings = _tables(config, destination, tables), config
     if not tables_of:
@@ -81,7 +82,7 @@ def equality_check(
                     continue
                 results = shared.setdefault(key, [])
                 results.append(found)
-                # The result is reported at the asset's last table, so that an error in another asset does not lose it.
+                # The result is reported after the asset's last table, so that an error in another asset does not lose it.
                 if len(results) == len(tables_of[key]):
                     yield result_of_several(key, shared.pop(key))
             for key, results in shared.items():
@@ -95,7 +96,7 @@ def equality_check(
 def equality_job(
     config: SluiceConfig, destination: str, tables: Sequence[TableVersion]
 ) -> UnresolvedAssetJobDefinition:
-    """Returns the job that compares all tables of a destination within the bounds of conf/."""
+    """Returns the job that compares all tables of a destination. conf/ limits which rows it reads."""
     bounds = config.destinations[destination].equality
     given = EqualityRun(mode="since_last" if bounds.mode == "since-last" else bounds.mode, percent=bounds.percent)
     keys = [dg.AssetCheckKey(key, EQUAL_CHECK) for key in _tables(config, destination, tables)]
@@ -116,7 +117,7 @@ def equality_job_name(destination: str) -> str:
 def equality_schedule(
     config: SluiceConfig, destination: str, job: UnresolvedAssetJobDefinition
 ) -> dg.ScheduleDefinition:
-    """Returns the schedule of the comparison. It is on by default if conf/ sets a time, otherwise off."""
+    """Returns the schedule of the comparison. By default it is on if conf/ sets a time, and off otherwise."""
     schedule = config.destinations[destination].equality.schedule
     running, stopped = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
     return dg.ScheduleDefinition(
@@ -133,7 +134,7 @@ def equality_schedule(
 
 
 def repaired_metadata(config: SluiceConfig, destination: str, table: str) -> Metadata:
-    """Returns metadata about the newest repair of a table, from its Delta log; empty if the log contains no repair."""
+    """Returns metadata about the newest repair of a table, from its Delta log. Returns {} if the log has no repair."""
     from sluice.orchestration.base.lake_settings import storage_options, target  # noqa: PLC0415  not needed by merges
     from sluice.spark_jobs.rows.last_repair import last_repair  # noqa: PLC0415
 
@@ -165,7 +166,7 @@ def evaluation_of(config: SluiceConfig, destination: str, found: TableResult) ->
 
 
 def result_of(key: dg.AssetKey, found: TableResult, more: Metadata | None = None) -> dg.AssetCheckResult:
-    """Converts a comparison's result to a check result, with the compared extent and the source's position. `more`: additional metadata."""
+    """Converts a comparison's result to a check result, with what was compared and the source's position. `more` is additional metadata."""
     metadata: dict[str, dg.MetadataValue[Any]] = {
         **(more or {}),
         "mode": dg.MetadataValue.text(found.mode),
@@ -231,12 +232,12 @@ def result_of_several(key: dg.AssetKey, found: Sequence[TableResult]) -> dg.Asse
 def compare_with_source(
     config: SluiceConfig, destination: str, tables: Sequence[str], extent: Extent
 ) -> Iterator[TableResult]:
-    """Implements `ports.CompareTables`."""
+    """Compares tables with the source (see `ports.CompareTables`)."""
     from sluice.cdc_engine.instance.sources import reader_of, source_of  # noqa: PLC0415  not needed by merges
     from sluice.equality.destination import ComparedDestination, compare_destination  # noqa: PLC0415
     from sluice.orchestration.base.lake_settings import storage_options  # noqa: PLC0415
 
-    # The process from which this run was forked may have started before a failover, so the source in use is read again.
+    # This process may be a fork of one that started before a failover, so the source in use is read again.
     now = config.with_sources_in_use()
     source = source_of(now.destinations[destination])
     reader = reader_of(now.destinations[destination])
@@ -251,7 +252,7 @@ def _step(destination: str) -> str:
 def _tables(
     config: SluiceConfig, destination: str, tables: Sequence[TableVersion]
 ) -> dict[dg.AssetKey, tuple[str, ...]]:
-    """Returns asset key → the tables that its check compares. A table with only a change log has no rows to compare."""
+    """Returns the tables that the check of each asset compares. A table that has only a change log has no rows to compare."""
     settings, shown = config.destinations[destination], shown_tables(config, destination)
     compared = [table for table in tables if settings.table(table.database, table.table).tells_rows]
     names = checkable(destination, [table.name for table in shown.own(compared)])
@@ -264,6 +265,6 @@ def _tables(
 
 
 def _named(names: Sequence[str]) -> str:
-    """Returns the first names of a list, and the number of the rest."""
+    """Returns the first names, and how many follow."""
     left = len(names) - NAMED_MAX
     return ", ".join(names[:NAMED_MAX]) + (f" and {left} more" if left > 0 else "")

@@ -1,8 +1,8 @@
-"""Builds the events that a tick publishes about an engine: observations for the plots, and check results. The functions have no side
-effects.
+"""Builds the events that a tick publishes about an engine: observations for the plots, and check results. Pure functions.
 
 A tick publishes an observation at most once a minute, because Dagster plots only the newest hundred events. The numeric keys and their
-types never change, so that each plot is an unbroken line. A check result is published when it changes, and once a minute while it fails.
+types never change, so that each plot is an unbroken line. A check result is published when it changes, and once a minute while the check
+fails.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 TABLE_CHECK = "flowing"  # The check of a Delta table: its changes are merged.
 TABLES_CHECK = "tables_flowing"  # The check of the engine: the changes of all tables are merged.
 ENGINE_CHECK = "running"  # The check of the engine: it reads the source.
-LAG_CHECK = "caught_up"  # The check of the engine: no unmerged change is older than the limit.
-LAG = ":lag"  # The key of a LAG_CHECK failure in a mapping of failures. The key "" is the engine; all other keys are "database.table".
+LAG_CHECK = "caught_up"  # The check of the engine's lag: no unmerged change is older than the limit.
+# The key of a LAG_CHECK failure in a mapping of failures. The engine has the key "", and tables have "database.table".
+LAG = ":lag"
 BEHIND = "BEHIND"
 HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}
 TROUBLED = "TROUBLED"  # The state of an engine that reads but reports problems.
-# The state of a table during its re-snapshot: its rows in the lake are older than the cursor.
+# The state of a table during its re-snapshot. Its rows in the lake are older than the cursor.
 RE_SNAPSHOT = "RE_SNAPSHOT"
 IN_DAGSTER = "or in Dagster: launch the job `decide`, which shows this with links to its launchpad"
 # An engine or table leaves these states without an operator, so they are warnings and not errors.
@@ -41,9 +42,8 @@ AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterializa
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedObservations:
-    """What the sensor has published and when. Stored as the sensor's cursor, and used only to avoid repetition.
-
-    `failing`: check → reason, for checks whose newest result is a failure. None: nothing was published yet.
+    """What the sensor has published, and when. It is stored as the sensor's cursor, and used only to avoid repetition. `failing` has the
+    reason of each check whose newest result is a failure. It is None if nothing was published yet.
     """
 
     observed_at_seconds: float = 0.0
@@ -55,7 +55,7 @@ class PublishedObservations:
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> PublishedObservations:
-        """Parses a cursor that `to_cursor` wrote. An invalid cursor means that nothing was published."""
+        """Parses a cursor that `to_cursor` wrote. If it is invalid, returns one without publications."""
         try:
             record = json.loads(cursor or "{}")
             failing = record.get("failing")
@@ -95,8 +95,8 @@ def _hours(**hours: float | None) -> dict[str, dg.MetadataValue[Any]]:
 
 
 def stopped_sentence(failing: Mapping[str, str]) -> str:
-    """Returns all stopped tables and all tables whose re-snapshot is in progress, with reasons; empty if there are none. The text begins
-    with RE_SNAPSHOT if no table is stopped.
+    """Returns all stopped tables, and all tables whose re-snapshot is in progress, with reasons. Returns "" if there are none. The text
+    begins with RE_SNAPSHOT if no table is stopped.
     """
     tables = {name: why for name, why in sorted(failing.items()) if name not in {"", LAG}}
     reasons = "; ".join(f"{name}: {why}" for name, why in tables.items())
@@ -105,8 +105,8 @@ def stopped_sentence(failing: Mapping[str, str]) -> str:
 
 
 def behind(lag_seconds: float, lag_seconds_max: float) -> str:
-    """Returns why the lag check fails, or an empty text. The sentence does not contain the lag, so that it is published only once while
-    the lag grows.
+    """Returns why the lag check fails, or "". The sentence does not contain the lag, so that it is published only once while the lag
+    grows.
     """
     if lag_seconds <= lag_seconds_max:
         return ""
@@ -118,8 +118,8 @@ def behind(lag_seconds: float, lag_seconds_max: float) -> str:
 
 
 def failures(destination: str, status: EngineSnapshot | None, lag_seconds_max: float = math.inf) -> dict[str, str]:
-    """Returns the reasons of all failures by key: "" for the engine, "database.table" for a stopped table, LAG for a lake that is too far
-    behind.
+    """Returns the reasons of all failures. The key is "" for the engine, "database.table" for a stopped table, and LAG for a lake that is
+    too far behind.
     """
     if status is None:
         return {}
@@ -137,20 +137,20 @@ def failures(destination: str, status: EngineSnapshot | None, lag_seconds_max: f
 
 
 def why_engine_stopped(destination: str, state: str, reason: str) -> str:
-    """Returns an engine's state and reason, and the remedy if the state has one."""
+    """Returns an engine's state and reason, and what to do if something can be done."""
     how = engine_way_out(state, destination)
     return ": ".join(filter(None, (str(state), reason))) + (f" ({how})" if how else "")
 
 
 def why_stopped(destination: str, table: str, state: str, reason: str) -> str:
-    """Returns why a "database.table" stopped, with the commands that resume it unless the reason already contains them."""
+    """Returns why "database.table" stopped. Adds the commands that resume the table, unless the reason already has them."""
     how = "" if state in {*OF_THE_LAKE, TableState.DDL_HELD} else way_out(state, destination, table)
     return f"{state}: {reason}{f' ({how})' if how else ''}"
 
 
 def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], *, only: set[str]) -> list[AssetEvent]:
-    """Returns the results of the checks in `only`. The keys "" and LAG belong to the engine. A check fails if `failing` contains
-    its key.
+    """Returns the results of the checks in `only`, by the keys of `failures`: "" and LAG belong to the engine. A check fails if `failing`
+    has its key.
     """
     found: list[AssetEvent] = [
         result_of(delta_key(destination, name), TABLE_CHECK, failing.get(name, "")) for name in tables if name in only
@@ -165,8 +165,8 @@ def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], 
 
 
 def result_of(key: dg.AssetKey, check: str, why: str) -> dg.AssetCheckEvaluation:
-    """Returns the result of a check. `why`: "STATE: reason" if the check fails, otherwise empty. A reason of several lines contains the
-    plan of a pending schema change.
+    """Returns the result of a check. `why` is "STATE: reason" if the check fails, otherwise empty. If the reason has several lines, they
+    are the plan of a pending schema change.
     """
     state, _, reason = why.partition(": ")
     metadata: dict[str, dg.MetadataValue[Any]] = {
@@ -194,9 +194,8 @@ def due(
     published: PublishedObservations,
     now_seconds: float,
 ) -> tuple[list[AssetEvent], PublishedObservations]:
-    """Returns the events to publish now, and the `PublishedObservations` to store after that.
-
-    `tables`: the tables with a check of their own. `status` None: the engine did not start, so only the engine's check has a result.
+    """Returns the events to publish now, and the `PublishedObservations` to store afterwards. `tables` are those with a check of their
+    own. If `status` is None, the engine did not start, and only the engine's check has a result.
     """
     known = {""} if status is None else {"", LAG, *tables, *failing}
     before = published.failing

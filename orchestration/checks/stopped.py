@@ -1,7 +1,7 @@
-"""Defines the asset checks of a destination that report stopped tables and engines. The sensor publishes the results when they change.
+"""Defines the asset checks of a destination that report stopped tables and engines. The sensor publishes their results when they change.
 
-A person can also execute the checks in Dagster's UI. They then read the files that the engine writes and return the same results. They
-never start an engine.
+A person can also execute the checks in Dagster's UI. The checks then read the files that the engine writes, and return the same results.
+They never start an engine.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
@@ -42,16 +42,15 @@ from sluice.orchestration.checks.observations import (
 )
 
 QUARANTINE_CHECK = "all_decoded"  # The check of a Delta table whose undecodable values go to quarantine.
-STATUS_SECONDS_MAX = 60.0  # No running engine writes a status file that is older than this.
-LOOK_SECONDS = 2.0  # The interval between two reads of status.json by one run.
+STATUS_SECONDS_MAX = 60.0  # A running engine never lets its status file become older than this.
+LOOK_SECONDS = 2.0  # One run reads status.json at most this often.
 
 
 def destination_checks(
     config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...]
 ) -> dg.AssetChecksDefinition:
-    """Returns one check per table, and three checks of the engine: it reads, its lag is within the limit, and no table is stopped.
-
-    A table whose undecodable values go to quarantine has another check, which passes while its quarantine is empty.
+    """Returns one check per table, and three checks of the engine: it reads the source, its lag is within the limit, and no table is
+    stopped. A table whose undecodable values go to quarantine has another check, which passes while its quarantine is empty.
     """
     names = checkable(destination, [table.name for table in tables])
     engine = engine_key(destination)
@@ -113,8 +112,8 @@ def quarantines(config: SluiceConfig, destination: str, table: str) -> bool:
 
 
 def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) -> dg.AssetCheckEvaluation:
-    """Returns the result of the quarantine check, with the number of values in the quarantine table; `sluice quarantine replay` restores
-    them. Raises dg.Failure with a sentence.
+    """Returns the result of the quarantine check, with the number of values in the quarantine table. `sluice quarantine replay` puts them
+    back. Raises dg.Failure with a sentence if the table cannot be read.
     """
     from sluice.orchestration.base.lake_settings import lake_error_line, storage_options  # noqa: PLC0415  not needed by ticks
     from sluice.spark_jobs.errors import TableError  # noqa: PLC0415
@@ -145,18 +144,18 @@ def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) ->
 
 
 def _taken(sentences: list[str] | None) -> str:
-    """Returns the description of a table's check, with a sentence about each foreign key that changes rows of the table without row
+    """Returns the description of a table's check. It has a sentence about each foreign key that changes rows of the table without row
     events.
     """
     return " ".join(["The table's changes are merged.", *(f"{sentence}." for sentence in sentences or ())])
 
 
 class FlowingTables:
-    """Evaluates the check `flowing` for the tables that a run materializes. One instance serves one run.
+    """Evaluates the check `flowing` for the tables that a run materializes. Each run has its own instance.
 
-    Dagster shows "0 / 1 Passed" for a check as soon as another run has materialized its table. Therefore each run that materializes a table
-    also reports a passed check. Only the sensor reports failures, and it repeats each failure every minute. So if a slow run reports a
-    pass, it hides a failure for a minute at most. A failure that a run reported would stay.
+    Dagster shows "0 / 1 Passed" for a check as soon as another run has materialized its table. Therefore each run that materializes a
+    table also reports a passed check. Only the sensor reports failures, and it repeats each failure every minute: a pass that a slow run
+    reports hides a failure for at most a minute, but a failure that a run reported would stay.
     """
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
@@ -166,7 +165,7 @@ class FlowingTables:
         self._failing, self._read_at = frozenset[str](), -math.inf
 
     def passed(self, table: str) -> list[dg.AssetCheckEvaluation]:
-        """Returns a passed check for a "database.table"; nothing if the table has no such check or is stopped."""
+        """Returns a passed check for "database.table". Returns nothing if the table has no such check, or is stopped."""
         if table not in self._names or table in self._failing_now():
             return []
         return [result_of(delta_key(self._destination, table), TABLE_CHECK, "")]
@@ -182,9 +181,8 @@ class FlowingTables:
 
 
 def older_tables(directory: Path) -> dict[str, str]:
-    """Returns "database.table" → why the lake's table is older than the cursor: its re-snapshot is in progress.
-
-    The values have the form of `observations.failures`. A table that is not in the lake yet is not included. Raises MetaError.
+    """Returns why the lake's table is older than the cursor, for each "database.table" whose re-snapshot is in progress. The values have
+    the form of `observations.failures`. Leaves out tables that are not in the lake yet. Raises MetaError if the records cannot be read.
     """
     being_read = [each for each in SnapshotRecords(directory).all() if each.is_open]
     in_lake = set(LakeTables(directory).names) if being_read else set()
@@ -212,7 +210,7 @@ def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = 
     except (OSError, ValueError, KeyError, TypeError) as error:
         return {"": f"UNKNOWN: {path} cannot be read: {type(error).__name__}: {error}"}
     stopped |= {LAG: late} if late else {}
-    # These states include a failed start, which is reported however old the file is.
+    # A failed start is among these states. It is reported however old the file is.
     if ended(state):
         return {**stopped, "": why_engine_stopped(directory.name, state, reason)}
     # If the file's time is in the future, the clock was set back after the last write.

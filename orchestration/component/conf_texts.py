@@ -1,6 +1,5 @@
-"""Reads the texts of conf/ for a user's code location, from a folder or from the inline settings of a component.
-
-Inline settings are written to `.sluice/conf` of the project, where the engine process and the console read them.
+"""Reads the texts of conf/ for a user's code location, from a folder or from the inline settings of a component. Inline settings are
+written to `.sluice/conf` of the project, where the engine process and the console read them.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from sluice.cdc_engine.config.conf_files import MAIN, ConfFiles, mapping_of, rea
 from sluice.cdc_engine.durable_files import replace_file
 from sluice.cdc_engine.errors import ConfigurationError
 
-INLINE_FOLDER = Path(".sluice") / "conf"  # The folder for inline settings, below the project's root.
+INLINE_FOLDER = Path(".sluice") / "conf"  # The folder for inline settings, relative to the project's root.
 # Dagster replaces the process of a code location at any time, so the engines need another process.
 OWN_PROCESS = {"kind": "remote"}
 
 
 def folder_texts(directory: Path) -> ConfFiles:
-    """Returns the texts of a conf/ folder. Raises ConfigurationError if its settings do not put the engines into a process of their own."""
+    """Returns the texts of a conf/ folder. Raises ConfigurationError unless its settings put the engines into a process of their own."""
     files = read_conf_files(directory.resolve())
     engine = mapping_of(MAIN, files.main, []).get("engine")
     if not isinstance(engine, dict) or engine.get("kind") != OWN_PROCESS["kind"]:
@@ -33,7 +32,7 @@ def folder_texts(directory: Path) -> ConfFiles:
 
 
 def inline_texts(root: Path, settings: Mapping[str, Any], destinations: Mapping[str, Mapping[str, Any]]) -> ConfFiles:
-    """Converts inline settings to the texts of a conf/. `settings`: the content of sluice.yaml. `root`: the project's folder."""
+    """Converts inline settings to the texts of a conf/. `settings` is the content of sluice.yaml. `root` is the project's folder."""
     main = {"engine": OWN_PROCESS, **settings}
     return ConfFiles(
         root.resolve() / INLINE_FOLDER,

@@ -6,13 +6,13 @@ import dagster as dg
 
 
 def on_updates() -> dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey]:
-    """Returns a condition that requests a run of an asset when one of its dependencies was materialized after the last request.
+    """Returns a condition that requests a run of an asset if one of its dependencies was materialized after the last request.
 
-    `AutomationCondition.eager()` resets when the asset itself is materialized. It then misses a batch that is merged while the asset's
-    run reads, until the next change. This condition requests another run for that batch. `eager()` also waits until no dependency is in
-    progress, which may never happen for tables that change all the time; this condition does not wait.
+    `AutomationCondition.eager()` resets when the asset itself is materialized. So it misses a batch that is merged while the asset's run
+    reads, until the next change. This condition requests another run for that batch. `eager()` also waits until no dependency is in
+    progress, which may never happen for tables that change all the time. This condition does not wait.
     """
     conditions = dg.AutomationCondition
-    # `since` resolves a tie within one tick by comparing times, but Dagster does so only for conditions that are not joined with & or |.
+    # `since` compares times if both events are in one tick, but Dagster does this only for conditions that are not joined with & or |.
     updated = conditions.any_deps_match(conditions.newly_updated()).since(conditions.newly_requested())
     return (updated & ~conditions.any_deps_missing() & ~conditions.in_progress()).with_label("on_updates")

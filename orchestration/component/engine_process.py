@@ -1,7 +1,7 @@
 """Starts the engines and Spark in processes of their own, and calls them, so that `dagster dev` and `dg dev` need no other command.
 
-A tick that finds no engine starts `sluice up --foreground --without-dagster`. That process continues when the code location reloads. Each
-tick touches a file. The process ends when no tick has touched the file for SILENCE_SECONDS_MAX, for example because Dagster has ended.
+A tick that finds no engine starts `sluice up --foreground --without-dagster`. That process goes on when the code location reloads. Each
+tick touches a file. If no tick has touched the file for SILENCE_SECONDS_MAX, for example because Dagster has ended, the process ends.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from sluice.orchestration.rpc.remote_host import RemoteEngine, RemoteHost
 
 WANTED_FILE, LOCK_FILE = "engine-process.wanted", "engine-process.lock"
-# The longest time without a tick before the process ends. A restart of the daemon, or ticks that wait for each other, take less time.
+# The engine process ends after this time without a tick. A restart of the daemon, or ticks that wait for each other, take less.
 SILENCE_SECONDS_MAX = 120.0
-# How long the process may take to answer. This is enough to compile kernels, start Spark and read the source on a busy machine.
+# The process must answer within this time, which is enough to compile kernels, start Spark and read the source on a busy machine.
 START_SECONDS_MAX = 300.0
 AGAIN_SECONDS = 30.0  # The wait between two starts of the process.
 LOG_LINE_MAX = 300
 
 
 class StartingHost:
-    """Implements `ports.EngineHost` with calls to the engine process. `starts`: whether to start that process if none answers."""
+    """Calls the engine process for `ports.EngineHost`. If `starts`, starts that process if none answers."""
 
     def __init__(self, remote: RemoteHost, config: SluiceConfig, files: ConfFiles, *, starts: bool) -> None:
         self.remote = remote
@@ -61,7 +61,7 @@ class StartingHost:
 
 
 class EngineProcess:
-    """Starts the engine process and knows whether it runs. Another code server may also have started the process that runs."""
+    """Starts the engine process, and knows whether it runs. The running process may have been started by another code server."""
 
     def __init__(self, data_dir: Path, files: ConfFiles) -> None:
         self._data_dir, self._files = data_dir, files
@@ -77,7 +77,7 @@ class EngineProcess:
 
     def start_after(self, error: SluiceError) -> None:
         """Starts the engine process if none runs, and raises EngineStartingError with the path of its log. Returns only if this process
-        was started long ago and still cannot be called; `error` then explains why.
+        was started long ago and still cannot be called: then `error` says why.
         """
         with self._lock:
             ended = self._process is not None and self._process.poll() is not None
@@ -86,7 +86,7 @@ class EngineProcess:
                 raise EngineStartingError(
                     f"the process of the engines ended: {self._last_line()}; it is started again soon"
                 )
-            begins = self._process is not None and not ended  # A process that starts does not hold the lock yet.
+            begins = self._process is not None and not ended  # A process that is starting does not hold the lock yet.
             if not begins and not is_locked(self._data_dir / LOCK_FILE):
                 self._start()
             elif age > START_SECONDS_MAX and self._process is not None:
@@ -106,7 +106,7 @@ class EngineProcess:
                 stderr=subprocess.STDOUT,
                 cwd=self._files.directory.parent,
                 env={**os.environ, "SLUICE_CONF": str(self._files.directory)},
-                # Ctrl-C in Dagster's terminal must not reach this process, which shuts down cleanly when no tick has arrived for a while.
+                # Ctrl-C in Dagster's terminal must not end this process. It ends by itself when no tick has arrived for a while.
                 start_new_session=True,
             )
         self._started = time.monotonic()
@@ -120,7 +120,7 @@ class EngineProcess:
 
 
 def is_wanted(data_dir: Path, now: float | None = None) -> bool:
-    """Returns whether a tick has arrived recently. The engine process calls it to decide whether to end."""
+    """Returns whether a tick has arrived recently. The engine process ends if this is False."""
     try:
         touched = (data_dir / WANTED_FILE).stat().st_mtime
     except OSError:

@@ -1,7 +1,7 @@
-"""Builds Sluice's definitions for a user's code location. `SluiceComponent` and `sluice.build_definitions` call it.
+"""Builds Sluice's definitions for a user's code location. `SluiceComponent` and `sluice.build_definitions` call this module.
 
-This module starts nothing. A run builds its definitions later than the code server that requests it, and must find the same tables and
-steps. Therefore the code server writes the texts of conf/ and the lists of tables to files, and its runs read those files.
+It starts nothing. A run builds its definitions later than the code server that requests it, and must find the same tables and steps.
+Therefore the code server writes the texts of conf/ and the lists of tables to files, and its runs read those files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROLE = "component"
-# How many files are kept. Each change of conf/ or of the tables writes another one, and the oldest are removed.
+# This many files are kept. Each change of conf/ or of the tables writes a new file, and the oldest are removed.
 KEPT_MAX = 20
 
 
@@ -60,9 +60,12 @@ def build_definitions(
 ) -> dg.Definitions:
     """Returns Sluice's definitions for your own code location. Add them to yours with `Definitions.merge`.
 
-    `conf_dir`: the folder with sluice.yaml; default SLUICE_CONF, or conf/ in the working folder. `translation`: changes the asset of a
-    Delta table; it gets the `AssetSpec` and a `TranslatedTable`. `source_translation`: the same for the asset of a table in the source.
-    `starts_engine`: the sensors start the engines and Spark if no process answers. Raises ConfigurationError.
+    - `conf_dir` is the folder with sluice.yaml. The default is SLUICE_CONF, or conf/ in the working folder.
+    - `translation` changes the asset of a Delta table. It gets the `AssetSpec` and a `TranslatedTable`, and returns an `AssetSpec`.
+    - `source_translation` does the same for the asset of a table in the source.
+    - `starts_engine` lets the sensors start the engines and Spark if no process answers.
+
+    Raises ConfigurationError if the settings have errors.
     """
     files = folder_texts(usual_conf_dir() if conf_dir is None else Path(conf_dir))
     return location_definitions(files, Translations(translation, source_translation), starts_engine=starts_engine)
@@ -95,7 +98,7 @@ def location_definitions(files: ConfFiles, translations: Translations, *, starts
 
 
 def _in_use(files: ConfFiles) -> InUse:
-    """Returns the configuration in use. A run reads the file that its code server wrote. A code server uses `files` and writes them for
+    """Returns the configuration in use. A run reads the file that its code server wrote. A code server uses `files`, and writes them for
     its runs.
     """
     written = os.environ.get(VARIABLE, "")
@@ -112,7 +115,9 @@ def _in_use(files: ConfFiles) -> InUse:
 
 
 def _write_down(in_use: InUse) -> None:
-    """Writes the texts and the lists of tables for the runs of this process. The file's name contains a digest of them. Raises OSError."""
+    """Writes the texts of conf/ and the lists of tables for the runs of this process. The file's name has a digest of them. Raises OSError
+    if they cannot be written.
+    """
     config, digest = in_use.config, hashlib.sha256(repr(in_use.files).encode(errors="surrogateescape"))
     for name in sorted(config.destinations):
         digest.update(_digest_of_tables(config, name).encode())

@@ -14,13 +14,13 @@ from sluice.orchestration.retention.rules import RunRetention
 from sluice.orchestration.run.merge_run import failure
 
 JOB = "prune_dagster"
-# Once an hour, so that one run never has much to remove; not on the hour, when other schedules start.
+# Once an hour, so that a run never has much to remove. Not at the full hour, when other schedules start.
 AT = "41 * * * *"
-TAG = "sluice/prune"  # The queue runs at most one run with this tag at a time, by conf/dagster.yaml.
+TAG = "sluice/prune"  # conf/dagster.yaml lets the queue run only one run with this tag at a time.
 
 
 def prune_job(config: SluiceConfig) -> dg.JobDefinition:
-    """Returns the job, which has one step. The metadata of the step's output state how much was removed."""
+    """Returns the job, which has one step. The metadata of the step's output says how much was removed."""
     settings = config.dagster
 
     @dg.op(name="remove_old_runs")

@@ -1,7 +1,7 @@
-"""Removes old runs and events from Dagster's storage. Each step starts from what the storage contains, so a run can continue after a
-killed one.
+"""Removes old runs and events from Dagster's storage, because Dagster itself removes only old ticks and keeps runs and events for ever.
+The job of `jobs` calls this module.
 
-Dagster itself removes only old ticks, and keeps runs and events for ever. The job of `jobs` calls this module.
+Each step starts from what the storage contains, so a run can continue the work of a killed one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sluice.orchestration.retention.stored_runs import StoredRuns
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pruned:
-    """The numbers of removed items. `files`: event files of runs in SQLite. `snapshots`: stored job definitions to which no run refers."""
+    """How much was removed. `files` are SQLite's event files of runs. `snapshots` are stored definitions of jobs to which no run refers."""
 
     runs: int
     files: int
@@ -44,8 +44,8 @@ def prune(
     destinations: Collection[str],
     clock: Callable[[], float] = time.time,
 ) -> Pruned:
-    """Removes old runs and events. `label`: the tag by which Dagster marks the runs of this code location. Raises MergeFailedError if the
-    storage is not a SQL database.
+    """Removes old runs and events. `label` is the tag with which Dagster marks the runs of this code location. Raises MergeFailedError if
+    the storage is not a SQL database.
     """
     run_storage, event_storage = instance.run_storage, instance.event_log_storage
     if not isinstance(run_storage, SqlRunStorage) or not isinstance(event_storage, SqlEventLogStorage):
@@ -62,7 +62,7 @@ def prune(
         outdated = [each.run_id for each in page if is_outdated(each, retention, oldest_kept, now)]
         if outdated:
             for run_id in outdated:
-                # The folder contains the outputs of the run's steps.
+                # This folder has the outputs of the run's steps.
                 shutil.rmtree(Path(instance.storage_directory()) / run_id, ignore_errors=True)
             runs.remove(outdated)
         removed += len(outdated)

@@ -1,15 +1,15 @@
-"""Decides which runs and events in Dagster's storage are old. The functions have no side effects; `prune` removes what they select."""
+"""Decides which runs and events in Dagster's storage are old. Pure functions. `prune` removes what they select."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 
-# How many of a job's newest runs stay, however old they are. The ticks count consecutive failures among them (`sensor.runs`). Without the
-# newest runs, two old failures would count as consecutive although a run between them succeeded.
+# This many of a job's newest runs stay, however old they are. Ticks count consecutive failures among them (`sensor.runs`). If the newest
+# runs were removed, two old failures would look consecutive although a run between them succeeded.
 NEWEST_RUNS_KEPT = 50
-# How far in the future the time of a run may be. A later time was written while the clock was wrong. It counts as old, because otherwise
-# its run would stay for years.
+# A run's time may be this far in the future. A later time was written while the clock was wrong; such a run is removed like an old one,
+# because it would otherwise stay for years.
 AHEAD_SECONDS_MAX = 3600.0
 
 
@@ -28,7 +28,7 @@ class RunRetention:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EndedRun:
-    """A run that has ended. `number`: rises in the order in which runs were created. `ended_at`: in seconds since 1970."""
+    """A run that has ended, at `ended_at` in seconds since 1970. `number` rises in the order in which runs were created."""
 
     number: int
     run_id: str
@@ -38,8 +38,8 @@ class EndedRun:
 
 
 def is_outdated(run: EndedRun, retention: RunRetention, oldest_kept: Mapping[str, int], now: float) -> bool:
-    """Returns whether a run must be removed. `oldest_kept`: job → the number of its oldest run that must stay because it is one of the
-    newest. A job with few runs is missing, and all its runs stay.
+    """Returns whether a run must be removed. `oldest_kept` has, for each job, the number of the oldest run that stays because it is among
+    the newest. All runs of a job that is not in `oldest_kept` stay.
     """
     if run.job not in oldest_kept or run.number >= oldest_kept[run.job]:
         return False

@@ -1,7 +1,7 @@
 """Returns the free pages of Dagster's SQLite files to the file system. Postgres reuses free pages by itself.
 
-A VACUUM copies the whole file while all writers wait. So it runs only once, while the file is small or mostly free. This VACUUM also
-switches on incremental vacuum, by which SQLite later frees pages in small steps.
+A VACUUM copies the whole file while all writers wait. So it runs only once, while the file is small or mostly free. It also switches on
+incremental vacuum, with which SQLite later frees pages in small steps.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import sqlite3
 from pathlib import Path
 
 INCREMENTAL = 2  # SQLite's number for the incremental mode of auto_vacuum.
-SMALL_BYTES_MAX = 64 * 2**20  # The largest file that is always worth a VACUUM. SQLite copies it in about a second.
-FREE_BYTES_MIN = 16 * 2**20  # The least free bytes that are worth a VACUUM of a larger file. Fewer are soon reused.
+SMALL_BYTES_MAX = 64 * 2**20  # A file up to this size always gets a VACUUM, because SQLite copies it in about a second.
+FREE_BYTES_MIN = 16 * 2**20  # A larger file gets a VACUUM only with this many free bytes. Fewer are soon reused.
 FREE_PART_MIN = 0.25
 PAGES_AT_ONCE = 1000
-WAIT_SECONDS = 5.0  # How long to wait for another writer; Dagster's own writers wait up to 30 s.
+WAIT_SECONDS = 5.0  # Another writer may lock the file for this long. Dagster's own writers wait up to 30 s.
 
 
 def give_back(file: str) -> int:
-    """Returns free pages of a file to the file system if there are many. Returns the number of bytes by which the file shrank, or 0 if
-    other writers lock it all the time.
+    """Returns the free pages of a file to the file system if there are many. Returns by how many bytes the file shrank, or 0 if other
+    writers lock it all the time.
     """
     if not Path(file).is_file():
         return 0

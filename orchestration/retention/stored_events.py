@@ -1,6 +1,6 @@
-"""Removes old events and check results from Dagster's event storage with SQL for SQLite and Postgres. The newest of each asset stay.
+"""Removes old events and check results from Dagster's event storage with SQL for SQLite and Postgres. Keeps the newest ones of each asset.
 
-Each step compares events with the runs that exist, so a later run removes what a killed run did not. Each transaction is small, because
+Each step compares events with the runs that exist, so a later run removes what a killed run has left. Each transaction is small, because
 SQLite has only one writer.
 """
 
@@ -35,7 +35,8 @@ NEWEST_KEPT = [
     dg.DagsterEventType.ASSET_OBSERVATION.value,
     dg.DagsterEventType.FRESHNESS_STATE_CHANGE.value,
 ]
-# The least age of a file that is removed. A younger file may belong to a removed run whose page in Dagster has just created the file again.
+# A file is removed only if it is at least this old. A younger file may belong to a removed run whose page in Dagster has just created the
+# file again.
 FILE_SECONDS_MIN = 3600.0
 
 IsOld = Callable[[float], bool]
@@ -44,15 +45,17 @@ Connect = Callable[[], AbstractContextManager[db.Connection]]
 
 
 class StoredEvents:
-    """Removes events of the assets of some destinations, and events of runs that no longer exist. `existing`: selects, from the given run
-    ids, those of runs that exist.
+    """Removes events of the assets of some destinations, and events of runs that no longer exist. `existing` gets run ids and returns
+    those of existing runs.
     """
 
     def __init__(self, storage: SqlEventLogStorage, destinations: Collection[str], existing: Existing) -> None:
         self._storage, self._destinations, self._existing = storage, frozenset(destinations), existing
 
     def remove_files(self) -> int:
-        """Removes the event files of runs that no longer exist; SQLite has one file per run. Returns the number of removed files."""
+        """Removes the event files of runs that no longer exist, because SQLite has one file per run. Returns the number
+        of removed files.
+        """
         if not isinstance(self._storage, SqliteEventLogStorage):
             return 0
         run_ids, removed = self._storage.get_all_run_ids(), 0
@@ -63,9 +66,7 @@ class StoredEvents:
         return removed
 
     def remove_events(self, is_old: IsOld) -> int:
-        """Removes old events that belong to no existing run, except an asset's newest event of each type. Returns the number of removed
-        events.
-        """
+        """Removes old events whose run does not exist. Keeps an asset's newest event of each type. Returns the number of removed events."""
         removed = 0
         for rows in _pages(self._storage.index_connection, Events, Events.c.timestamp, is_old):
             ids = self._without_run(rows)
@@ -77,7 +78,7 @@ class StoredEvents:
         return removed
 
     def remove_runless_copies(self, is_old: IsOld) -> int:
-        """Removes old events without a run from SQLite's second copy of them, which the pages of assets do not read."""
+        """Removes old events without a run from SQLite's second copy of these events. The pages of assets do not read that copy."""
         if not isinstance(self._storage, SqliteEventLogStorage):
             return 0
         connect, removed = self._connect_runless, 0
@@ -89,7 +90,7 @@ class StoredEvents:
         return removed
 
     def remove_check_results(self, is_old: IsOld) -> int:
-        """Removes old check results that belong to no existing run, except the newest result of each check. Returns the number of removed
+        """Removes old check results whose run does not exist. Keeps the newest result of each check. Returns the number of removed
         results.
         """
         removed = 0
@@ -103,7 +104,7 @@ class StoredEvents:
 
     @property
     def files(self) -> list[str]:
-        """The SQLite files that contain the events of runs and the events without a run; empty for another database."""
+        """The SQLite files with the events of runs and the events without a run. Empty for another database."""
         connects = [self._storage.index_connection]
         if isinstance(self._storage, SqliteEventLogStorage):
             connects.append(self._connect_runless)
@@ -130,7 +131,7 @@ class StoredEvents:
 
 
 def _pages(connect: Connect, table: db.Table, moment: db.Column[Any], is_old: IsOld) -> Iterator[list[Any]]:
-    """Yields the old rows of a table in pages, oldest first. Ids rise with time, so it ends at the first page without an old row."""
+    """Yields the old rows of a table in pages, oldest first. Ends at the first page without an old row, because ids rise with time."""
     columns = [table.c.id, table.c.run_id, table.c.asset_key, moment.label("moment")]
     last = 0
     while True:
@@ -170,15 +171,15 @@ def _newest_checks(connection: db.Connection, ids: Collection[int]) -> set[int]:
 
 
 def _seconds(moment: dt.datetime | None) -> float:
-    """Converts a time from Dagster's storage, which is UTC without a zone, to seconds since 1970. Returns 0 for None, which counts as
+    """Converts a time of Dagster's storage, which is UTC without a zone, to seconds since 1970. Returns 0 for None, so that such a row is
     old.
     """
     return float(calendar.timegm(moment.utctimetuple())) if moment is not None else 0.0
 
 
 def _unlink(path: Path) -> bool:
-    """Removes the event file of a run, and returns whether it did. Removes its companion files first, because nothing lists them once the
-    file is gone.
+    """Removes the event file of a run, and returns whether it did. Removes its companion files first, because nothing would list them once
+    the file is gone.
     """
     try:
         if abs(time.time() - path.stat().st_mtime) < FILE_SECONDS_MIN:

@@ -19,23 +19,24 @@ from sluice.orchestration.retention.rules import NEWEST_RUNS_KEPT, EndedRun
 if TYPE_CHECKING:
     from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
 
-PAGE = 500  # The number of runs per transaction, for which another writer waits milliseconds.
+PAGE = 500  # The number of runs per transaction. Another writer waits milliseconds for such a transaction.
 BODIES_PAGE = 100
-SNAPSHOTS_KEPT = 100  # The newest snapshots stay, because Dagster stores a snapshot before the run that refers to it.
+# This many of the newest snapshots stay, because Dagster stores a snapshot before the run that refers to it.
+SNAPSHOTS_KEPT = 100
 ENDED = [DagsterRunStatus.SUCCESS.value, DagsterRunStatus.FAILURE.value, DagsterRunStatus.CANCELED.value]
 PLAN = re.compile(r'"execution_plan_snapshot_id": ?"([^"]+)"')
 
 
 class StoredRuns:
-    """Lists and removes the runs of one code location. `label`: the tag by which Dagster marks these runs; empty for runs without the
-    tag, which were started in process.
+    """Lists and removes the runs of one code location. `label` is the tag with which Dagster marks these runs. It is empty for runs
+    without the tag, which were started in process.
     """
 
     def __init__(self, storage: SqlRunStorage, label: str) -> None:
         self._storage, self._label = storage, label
 
     def oldest_kept(self) -> dict[str, int]:
-        """Returns job → the number of the oldest among its NEWEST_RUNS_KEPT newest runs. Jobs with fewer runs are missing."""
+        """Returns, for each job, the number of the oldest among its NEWEST_RUNS_KEPT newest runs. Jobs with fewer runs are missing."""
         found = {}
         with self._storage.connect() as connection:
             for (job,) in connection.execute(db.select(RunsTable.c.pipeline_name).distinct()).fetchall():
@@ -80,7 +81,7 @@ class StoredRuns:
             ]
 
     def remove(self, run_ids: Sequence[str]) -> None:
-        """Removes runs, and then their tags. On Postgres, each statement is a separate transaction. If the tags were removed first, a crash
+        """Removes runs, and then their tags. On Postgres each statement is a separate transaction: if the tags were removed first, a crash
         could leave runs without tags, which a later run of this job would not find.
         """
         with self._storage.connect() as connection:
@@ -88,15 +89,14 @@ class StoredRuns:
             connection.execute(RunTagsTable.delete().where(RunTagsTable.c.run_id.in_(run_ids)))
 
     def existing(self, run_ids: Collection[str]) -> set[str]:
-        """Selects, from the given run ids, those of runs that exist in any code location."""
+        """Returns those of the given run ids whose runs exist, in any code location."""
         with self._storage.connect() as connection:
             query = db.select(RunsTable.c.run_id).where(RunsTable.c.run_id.in_(list(run_ids)))
             return {row[0] for row in connection.execute(query).fetchall()}
 
     def remove_snapshots(self) -> int:
-        """Removes stored definitions of jobs and plans to which no run refers any more. Returns the number of removed definitions.
-
-        If a run that is being created refers to a removed definition, the run fails, and its batch is handed out again.
+        """Removes stored definitions of jobs and plans to which no run refers. Returns their number. If a run that is being created refers
+        to a removed definition, the run fails, and its batch is handed out again.
         """
         with self._storage.connect() as connection:
             newest = db.select(SnapshotsTable.c.snapshot_id).order_by(SnapshotsTable.c.id.desc())
@@ -125,13 +125,13 @@ class StoredRuns:
 
     @property
     def file(self) -> str:
-        """The path of the SQLite file; empty for another database."""
+        """The path of the SQLite file, or "" for another database."""
         with self._storage.connect() as connection:
             return sqlite_file(connection)
 
 
 def sqlite_file(connection: db.Connection) -> str:
-    """Returns the path of the SQLite file of a connection; empty for another database and for a database in memory."""
+    """Returns the path of a connection's SQLite file. Returns "" for another database, and for a database in memory."""
     url = connection.engine.url
     return url.database or "" if url.get_backend_name() == "sqlite" else ""
 
