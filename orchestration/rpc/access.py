@@ -18,18 +18,18 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 TOKEN_FILE = "engine-token"  # noqa: S105  a file name
 TOKEN_LENGTH_MIN = 16
-# A batch with many tables, or the reasons of many stopped tables, may exceed gRPC's limit of 4 MiB. The server must limit requests,
-# because it reads a request before it checks the token. The limit for ticks is enough for some hundred thousand tables. Runs only name a
-# batch, so gRPC's default is enough for them.
+# gRPC's limit of 4 MiB is too small for a batch with many tables, or for the reasons of many stopped tables. The server must have a limit,
+# because it reads a request before it checks the token. The limit for ticks is enough for some hundred thousand tables. A run only names a
+# batch, so gRPC's default is enough.
 REQUEST_BYTES_MAX, RUN_REQUEST_BYTES_MAX = 64 << 20, 4 << 20
 LENGTHS_OF_CALLER = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
-# The time-out of a connection attempt. gRPC's default is 20 s, so a dead host would use up the time of a call.
+# An attempt to connect ends after this time. With gRPC's default of 20 s, a dead host would use up the time of a call.
 CONNECT_MS_MAX = 2000
 
 
 def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
-    """Returns the token that engine and callers share. `make`: create the token file if it does not exist, as an engine host does. Raises
-    ConfigurationError, whose message does not contain the token.
+    """Returns the token that engine and callers share. If `make`, creates the token file if it does not exist, as an engine host does.
+    Raises ConfigurationError if there is no valid token. The message does not contain the token.
     """
     if config.token:
         token = filled(config.token, "engine.token")
@@ -56,8 +56,8 @@ def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
 
 
 def server_credentials(config: EngineConfig) -> Any:
-    """Returns the TLS credentials of an engine host, or None for a host without TLS, which may listen only on the loopback address.
-    Raises ConfigurationError.
+    """Returns the TLS credentials of an engine host. Returns None for a host without TLS, which may listen only on the loopback address.
+    Raises ConfigurationError if another address has no TLS, or if a file cannot be read.
     """
     if config.certificate is None or config.key is None:
         if host_and_port(config.listens_at)[0] not in LOOPBACK:
@@ -70,7 +70,9 @@ def server_credentials(config: EngineConfig) -> Any:
 
 
 def channel_to(address: str, config: EngineConfig) -> Any:
-    """Returns a gRPC channel, which connects at its first call. Raises ConfigurationError."""
+    """Returns a gRPC channel, which connects at its first call. Raises ConfigurationError if the certificate of the authority cannot be
+    read.
+    """
     options = [
         ("grpc.enable_http_proxy", 0),
         ("grpc.use_local_subchannel_pool", 1),
@@ -96,11 +98,11 @@ def _content(path: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Writes a random token to a file atomically, readable by its owner only. If two processes do so at the same time, the first file
+    """Writes a random token to a file in one step. Only the owner can read it. If two processes do this at the same time, the first file
     stays.
     """
     make_folder(path.parent)
-    # The random name cannot be that of a file which a crashed process left.
+    # The name is random, so a file that a crashed process left cannot have it.
     temporary = path.with_suffix(f".{secrets.token_hex(8)}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -1,4 +1,4 @@
-"""Calls methods of an `RpcServer`. Each call has a deadline; gRPC restores a broken connection."""
+"""Calls methods of an `RpcServer`. Each call has a deadline. gRPC restores a broken connection."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The time for an answer beyond the wait that a call requests: the engine syncs its ledger, and the machine may be busy.
+# An answer may take this much longer than the wait that a call requests, because the engine syncs its ledger and the machine may be busy.
 ANSWER_SECONDS_MAX = 10.0
 
 
 class Connection:
-    """Calls the methods of one server. `token`: returns the token; called before each call."""
+    """Calls the methods of one server. `token` returns the token, and is called before each call."""
 
     def __init__(self, address: str, config: EngineConfig, token: Callable[[], str]) -> None:
         self.address, self._config, self._token = address, config, token
@@ -39,8 +39,8 @@ class Connection:
         arguments: Mapping[str, Any],
         answer_seconds_max: float | None = None,
     ) -> T:
-        """Calls a method and returns its answer. `answer_seconds_max`: the time for the answer beyond `timeout_seconds` of the arguments.
-        Raises the method's error, or EngineAwayError.
+        """Calls a method and returns its answer. The server may take `answer_seconds_max` for the answer, in addition to `timeout_seconds`
+        in the arguments. Raises the method's error, or EngineAwayError if there is no answer.
         """
         wait_seconds = float(arguments.get("timeout_seconds", 0.0))
         seconds_max = wait_seconds + (ANSWER_SECONDS_MAX if answer_seconds_max is None else answer_seconds_max)

@@ -1,6 +1,5 @@
-"""Defines the table of RPC methods of an engine process: name, arguments and answer of each, and their form in JSON.
-
-Ticks and runs call the same methods. `remote_host` calls them, `server` serves them.
+"""Defines the table of RPC methods of an engine process: the name, arguments and answer of each, and their form in JSON. Ticks and runs
+call the same methods. `remote_host` calls them, and `server` serves them.
 """
 
 from __future__ import annotations
@@ -41,25 +40,25 @@ class Codec(Generic[T]):
 
 @dataclasses.dataclass(frozen=True)
 class Method(Generic[T]):
-    """An RPC method of an engine process. `arguments`: name → codec. A call must pass all of them."""
+    """An RPC method of an engine process. `arguments` has a codec for each argument. A call must pass all of them."""
 
     name: str
     answer: Codec[T]
     arguments: Mapping[str, Codec[Any]] = dataclasses.field(default_factory=dict)
 
     def request(self, arguments: Mapping[str, Any]) -> Record:
-        """Converts the arguments of a call to JSON."""
+        """Converts a call's arguments to JSON."""
         return {name: codec.write(arguments[name]) for name, codec in self.arguments.items()}
 
     def call(self, engine: object, request: Record) -> Any:
-        """Calls the method of this name on the engine with the arguments of a request. Returns the answer in JSON."""
+        """Calls the engine's method of this name with the arguments of a request. Returns the answer as JSON."""
         arguments = {name: codec.read(request[name]) for name, codec in self.arguments.items()}
         return self.answer.write(getattr(engine, self.name)(**arguments))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RemoteState:
-    """Implements `ports.EngineSnapshot`: the state of a remote engine at one moment."""
+    """The state of a remote engine at one moment (see `ports.EngineSnapshot`)."""
 
     state: str
     reason: str
@@ -82,7 +81,7 @@ def _write_state(state: EngineSnapshot) -> Record:
 
 
 def _record_of(kind: type[T]) -> Codec[T]:
-    """Returns the codec of a dataclass by its type."""
+    """Returns the codec for a dataclass."""
     return Codec(to_record, functools.partial(from_record, kind))
 
 

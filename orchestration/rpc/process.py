@@ -1,4 +1,4 @@
-"""Implements `./sluice engine`: runs the engines in a process of their own until a signal ends it. It neither starts nor imports Dagster.
+"""Runs the engines in a process of their own until a signal ends it (`./sluice engine`). Neither starts nor imports Dagster.
 
     python -m sluice.orchestration.rpc.process
 
@@ -33,8 +33,8 @@ log = structlog.get_logger()
 
 
 def keep_engines(stopping: threading.Event) -> None:
-    """Runs the engines until `stopping` is set. Raises ConfigurationError if conf/ is invalid or lacks `engine.kind: remote`, or if the
-    port is in use.
+    """Runs the engines until `stopping` is set. Raises ConfigurationError if conf/ is invalid or does not have `engine.kind: remote`, or
+    if the port is in use.
     """
     watch = ConfWatch(conf_dir(), "engine")
     config = watch.in_use.config
@@ -70,7 +70,7 @@ def serve(engines: ServedEngines, config: SluiceConfig, *, listen: str = "") -> 
 
 
 def _digest_of(name: str) -> str:
-    """Returns the digest of a destination's file in conf/, without the files of the groups to which the destination belongs."""
+    """Returns the digest of a destination's file in conf/. The files of groups to which the destination belongs are not part of it."""
     return launcher.kept().get(name, "").partition("+")[0]
 
 

@@ -1,7 +1,7 @@
-"""Calls engines in other processes: implements `ports.EngineHost` and `ports.EngineHandle` with the methods of `methods`.
+"""Calls engines in other processes with the methods of `methods`, for `ports.EngineHost` and `ports.EngineHandle`.
 
-The classes keep no state of an engine, because an engine host or the caller may restart at any time. Each `get_or_start` finds which of
-several hosts runs a destination.
+The classes keep no state of an engine, because an engine host or the caller may restart at any time. Each `get_or_start` finds out which
+of several hosts runs a destination.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# How long this host and the engine's host may use different versions of conf/. Both follow a change within this time.
+# This host and the engine's host may use different versions of conf/ for this long. Both follow a change within this time.
 DIFFERS_SECONDS_MAX = 60.0
-# The wait for other hosts than the one that ran the destination at the last call, because they may be dead.
+# Hosts other than the one that ran the destination at the last call get this time to answer, because they may be dead.
 OTHERS_SECONDS_MAX = 4.0
 
 
 class RemoteEngine:
-    """Implements `ports.EngineHandle`, and calls the methods that `served_engine` adds. `directory`: the destination's directory, which
-    all hosts see under the same path.
+    """Calls an engine in another process (see `ports.EngineHandle`). Also has the methods that `served_engine` adds. All hosts see the
+    destination's `directory` under the same path.
     """
 
     def __init__(self, connection: Connection, destination: str, directory: Path) -> None:
@@ -91,7 +91,7 @@ class RemoteEngine:
 
 
 class RemoteHost:
-    """Implements `ports.EngineHost` for engines in other processes."""
+    """Finds the engines in other processes (see `ports.EngineHost`)."""
 
     def __init__(self, config: SluiceConfig) -> None:
         self._config = config
@@ -100,13 +100,13 @@ class RemoteHost:
             return token_of(config.engine, config.data_dir, make=False)
 
         self._hosts = [Connection(address, config.engine, token) for address in config.engine.addresses]
-        # Destination → the host that ran it at the last call. The next call tries this host first.
+        # For each destination, the host that ran it at the last call. The next call tries this host first.
         self._last: dict[str, Connection] = {}
-        self._confs: dict[str, str] = {}  # Destination → digest of the conf/ file that its engine uses.
+        self._confs: dict[str, str] = {}  # For each destination, the digest of the conf/ file that its engine uses.
         self._differs_since: dict[str, float] = {}
 
     def get_or_start(self, destination: str) -> RemoteEngine:
-        """Returns the engine from the host that runs the destination; the other hosts are on standby. Raises EngineAwayError if no host
+        """Returns the engine from the host that runs the destination. The other hosts are on standby. Raises EngineAwayError if no host
         answers, and the errors of `ports.EngineHost`.
         """
         errors: list[SluiceError] = []
@@ -123,8 +123,8 @@ class RemoteHost:
         raise min(errors, key=weight)
 
     def conf_troubles(self, destination: str, digest: str, now: float | None = None) -> tuple[str, ...]:
-        """Returns a sentence if the engine has used another version of the destination's file for longer than DIFFERS_SECONDS_MAX.
-        `digest`: the digest of this host's version.
+        """Returns a sentence if the engine has used another version of the destination's file than this host for longer than
+        DIFFERS_SECONDS_MAX. `digest` is that of this host's version.
         """
         now = time.monotonic() if now is None else now
         if self._confs.get(destination, "") in {"", digest}:
@@ -142,7 +142,7 @@ class RemoteHost:
 
 
 def weight(error: SluiceError) -> int:
-    """Returns the rank of an error; if several hosts raise errors, the one with the lowest rank is reported. The order is: an engine that
+    """Returns the rank of an error. If several hosts raise errors, the one with the lowest rank is reported. The order is: an engine that
     is starting, a host with a defect, a host on standby, a host that does not answer.
     """
     for at, kind in enumerate((EngineAwayError, LeaseLostError)):

@@ -1,7 +1,7 @@
-"""Sends a run's requests to the engine of its destination: implements `ports.RunEngine`.
+"""Sends a run's requests to the engine of its destination (see `ports.RunEngine`).
 
-With `engine: {kind: embedded}`, the code server contains the engine, and a run on the same host calls its RPC endpoint (`run_endpoint`).
-With `remote`, the run calls the engine hosts, as ticks do.
+With `engine: {kind: embedded}`, the engine is in the code server, and a run on the same host calls its RPC endpoint (`run_endpoint`). With
+`remote`, the run calls the engine hosts, as ticks do.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 
 class RunCaller:
-    """Calls the engine for one run, from one thread. `engine`: returns the engine for each request, because its process may have
-    changed.
-    """
+    """Calls the engine for one run, from one thread. `engine` returns the engine for each request, because its process may have changed."""
 
     def __init__(self, engine: Callable[[], RemoteEngine]) -> None:
         self._engine = engine
@@ -47,13 +45,15 @@ def caller_of_hosts(hosts: RemoteHost, destination: str) -> RunCaller:
 
 
 def caller_of_code_server(directory: Path, destination: str) -> RunCaller:
-    """Returns the caller for an engine in the code server of this host. `directory`: the destination's directory."""
+    """Returns the caller for an engine in the code server of this host. `directory` is the destination's directory."""
     endpoint = _Endpoint(directory, destination)
     return RunCaller(endpoint.engine)
 
 
 class _Endpoint:
-    """Connects to the endpoint that the endpoint file names at the moment. The file changes when the code server restarts."""
+    """Connects to the endpoint that the endpoint file names. The file is read for each call, because it changes when the code server
+    restarts.
+    """
 
     def __init__(self, directory: Path, destination: str) -> None:
         self._directory, self._destination = directory, destination

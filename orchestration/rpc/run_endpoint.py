@@ -1,10 +1,10 @@
 """Opens the RPC endpoint of a code server that contains the engines, for runs on the same host.
 
-The endpoint listens on the loopback address. Its token is in `run-endpoint.json` in each destination's directory, readable by the owner
-only; `run_caller` reads that file. Ticks open the endpoint, and the end of the process closes it. Each process has its own random token. If
-another program later gets the port and a run calls it, the program learns no valid token.
+The endpoint listens on the loopback address. Its token is in `run-endpoint.json` in each destination's directory, where `run_caller` reads
+it; only the owner can read the file. Ticks open the endpoint, and the end of the process closes it. Each process has its own random token.
+If another program gets the port later and a run calls it, that program learns no valid token.
 
-Correctness does not depend on the endpoint. A run that finds the endpoint closed ends, and the ticks settle its batch by the run's record.
+Correctness does not depend on the endpoint. A run that finds it closed ends, and the ticks settle its batch by the run's record.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class RunEndpoint:
         self._lock = threading.Lock()
 
     def open_for(self, directory: Path) -> None:
-        """Lets runs of the destination with this directory find the endpoint. Each tick calls it; a repeated call only checks the file."""
+        """Lets runs of the destination with this directory find the endpoint. Each tick calls this. A repeated call
+        only checks the file.
+        """
         self._engines.tick_came(directory.name)
         with self._lock:
             if self._server is None:
@@ -63,13 +65,13 @@ class RunEndpoint:
                 self._server = None
 
 
-_ends: list[Callable[[], bool]] = []  # The conditions under which this process ends, which its server adds.
+_ends: list[Callable[[], bool]] = []  # This process is ending if one of these returns True. The code server adds them.
 _run_endpoints: list[RunEndpoint] = []
 _lock = threading.Lock()
 
 
 def closes_when(closing: Callable[[], bool]) -> None:
-    """Makes the endpoint of this process request runs to leave once `closing` returns true."""
+    """Makes the endpoint of this process tell runs to leave once `closing` returns True."""
     _ends.append(closing)
 
 
@@ -89,7 +91,7 @@ def open_run_endpoint(host: Callable[[], EngineHost], directory: Path) -> None:
 
 
 def _write(path: Path, record: dict[str, str]) -> None:
-    """Writes a record to a file atomically, readable by the owner only, if the content differs. The file is not synced, because it is
+    """Writes a record to a file in one step, if the content differs. Only the owner can read the file. It is not synced, because it is
     useless after a crash.
     """
     text = json.dumps(record)

@@ -1,7 +1,7 @@
 """Adds two decisions of the process to an engine: when a draining run must leave, and how long a call may wait. `server` serves the
 result.
 
-The process is the code server or `sluice engine`. Ticks call both kinds of process, so both decide by the same rules.
+The process is the code server or `sluice engine`. Both kinds serve the same calls by the same rules.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from sluice.orchestration.base.ports import EngineHandle, EngineHost
 
 HAND_OUT_SECONDS_MAX = 20.0
-# The longest time without a tick before draining runs must leave. Dagster starts a tick every 5 s. If none arrives, the sensor is switched
-# off to stop merging, or nothing settles failed batches.
+# Draining runs must leave after this time without a tick. Dagster starts a tick every 5 s. If none arrives, somebody has switched the
+# sensor off to stop merging, or nothing settles failed batches.
 TICK_SILENCE_SECONDS_MAX = 30.0
 
 
 class ServedEngines:
-    """The engines of a process. `host`: returns the engine host. `closing`: returns whether the process is ending, so that runs must
-    leave. `conf`: returns the digest of the conf/ file that a destination's engine uses; callers compare it with their own.
+    """The engines of a process. `host` returns the engine host. `closing` returns whether the process is ending, so that runs must leave.
+    `conf` returns the digest of the conf/ file that a destination's engine uses. Callers compare this digest with their own.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class ServedEngines:
         self._ticked[destination] = time.monotonic()
 
     def why_leave(self, destination: str) -> str:
-        """Returns why runs must leave; otherwise an empty text. The first call for a destination counts as a tick, because its ticks may
-        have called another process until now.
+        """Returns why runs must leave, or "". For each destination, the first call is taken as a tick, because its ticks may have called
+        another process until now.
         """
         if self.closing():
             return "the engine's process is stopping"
@@ -59,7 +59,7 @@ class ServedEngines:
 
 
 class ServedEngine:
-    """The engine of one destination with the methods that `methods` lists. Methods that this class lacks are those of the engine."""
+    """The engine of one destination with the methods that `methods` lists. Other methods are passed on to the engine."""
 
     def __init__(self, engines: ServedEngines, destination: str, engine: EngineHandle) -> None:
         self._engines, self._destination, self._engine = engines, destination, engine
@@ -76,11 +76,11 @@ class ServedEngine:
         self._engine.tell_tick(failed)
 
     def offer(self, timeout_seconds: float) -> Offer:
-        """Returns the next batch of a draining run, with its end fixed, or why the run must leave."""
+        """Returns the next batch of a draining run with a fixed end, or why the run must leave."""
         if leave := self._engines.why_leave(self._destination):
             return Offer(leave=leave)
         batch = self.hand_out(timeout_seconds)
-        if batch is not None and batch.appendable:  # A tick requested this batch with its end open.
+        if batch is not None and batch.appendable:  # A tick requested this batch and left its end open.
             batch = self._engine.take(batch, append=False)
         return Offer(reference=None if batch is None else BatchReference.of(self._destination, batch))
 

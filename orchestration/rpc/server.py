@@ -23,15 +23,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-CALLS_MAX = 64  # The limit of concurrent calls. Each draining run has one call that waits for its next batch.
-STOP_SECONDS = 5.0  # How long calls in progress may take when the server closes.
+# At most this many calls are served at once. Each draining run has one call that waits for its next batch.
+CALLS_MAX = 64
+STOP_SECONDS = 5.0  # When the server closes, calls in progress may take this long.
 
 
 class RpcServer:
-    """Serves calls from its creation until `close`. `port`: the port of `listen`, or the assigned port if that is 0.
+    """Serves calls from its creation until `close`.
 
-    `credentials`: see `access.server_credentials`; None: without TLS. `request_bytes_max`: the largest request, which is read before its
-    token is checked.
+    - `port` is the port of `listen`, or the assigned port if that is 0.
+    - `credentials` come from `access.server_credentials`. None means without TLS.
+    - `request_bytes_max` limits a request, which is read before its token is checked.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class RpcServer:
             return {"value": METHODS[request["method"]].call(engine, request["arguments"])}
         except SluiceError as error:
             return {"error": error_to_json(error)}
-        # Any other error is a defect: its traceback goes to the log of this process, not to the caller.
+        # Any other error is a defect. Its traceback goes to the log of this process, and not to the caller.
         except Exception as error:
             _log.exception("%s of %s failed", request["method"], request.get("destination"))
             return {

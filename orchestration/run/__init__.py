@@ -1,1 +1,1 @@
-"""Contains the work of runs: merging batches with Spark, publishing snapshots, repairing and maintaining tables."""
+"""The work of runs: merging batches with Spark, publishing snapshots, repairing and maintaining tables."""

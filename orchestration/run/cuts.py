@@ -1,5 +1,5 @@
-"""Records the consistent snapshots of a destination: the versions of all its tables that belong to one position. Callers must hold the
-run lock.
+"""Records the consistent snapshots of a destination: the versions of all its tables that belong to one position. Callers hold the run
+lock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SHARE = 20  # Rewriting the newest snapshot may take at most 1/SHARE of a run's time.
+SHARE = 20  # Rewriting the newest snapshot takes at most 1/SHARE of a run's time.
 
 
 def keep_cut(
@@ -39,10 +39,11 @@ def keep_cut(
     buffered: Collection[str] = (),
 ) -> None:
     """Makes the last commit of a run: records the versions of all tables of the destination at the batch's end, with their change logs and
-    histories. `buffered`: tables whose snapshot is in progress. The current-state tables of these keep their recorded versions, but their
-    change logs and histories get new versions.
+    histories.
 
-    Raises MergeError for tables whose location cannot be found, TableError if Delta refuses the commit.
+    `buffered` are tables with a running snapshot. Their current-state tables keep the versions that are recorded, but their change logs
+    and histories get new versions. Raises MergeError for tables whose location cannot be found, and TableError if Delta refuses the
+    commit.
     """
     from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
     from sluice.spark_jobs.cuts import PublishedTables, publish_cut  # noqa: PLC0415
@@ -65,10 +66,10 @@ def keep_cut(
 def _recorded_tables(
     config: SluiceConfig, destination: str, records: LakeTables, stopped: Collection[str]
 ) -> tuple[dict[str, dict[str, RecordedTable]], dict[str, dict[str, RecordedTable]]]:
-    """Returns two maps by table: the path and version of its current-state table, and those of its change log and history.
+    """Returns two maps by table: the path and record of its current-state table, and those of its change log and history.
 
-    Raises MergeError for tables whose version cannot be found. The run then fails, and the tables stop if it keeps failing. Stopped
-    tables with such an error are left out.
+    Raises MergeError for tables whose version cannot be found. The run then fails, and the tables stop if it keeps failing. Stopped tables
+    with such an error are left out.
     """
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
     from sluice.spark_jobs.session import table_error  # noqa: PLC0415
@@ -94,11 +95,11 @@ def _recorded_tables(
 
 
 class CutAmendments:
-    """Collects the tables that a run corrected outside the stream, and adds them to the newest consistent snapshot of the destination.
+    """Collects the tables that a run corrected outside the stream, and adds them to the destination's newest consistent snapshot.
 
-    The snapshot has one row with all tables, so each rewrite costs as much as the destination has tables. After a rewrite, the next one
-    waits so long that rewrites take at most 1/SHARE of the time. A run writes the rest before it ends. If a run is killed before, the
-    earlier snapshot stays valid, and the snapshot of the next batch contains the tables.
+    The snapshot is one row with all tables, so rewriting it costs more the more tables a destination has. After each rewrite, the next one
+    waits until rewrites take at most 1/SHARE of the time. A run writes the rest before it ends. If it is killed before that, the earlier
+    snapshot stays valid, and the snapshot of the next batch has the tables.
     """
 
     def __init__(self, config: SluiceConfig, destination: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -107,11 +108,11 @@ class CutAmendments:
         self.waiting: dict[str, AmendedTable] = {}
 
     def add(self, table: str, label: int, refusal: Callable[[], str]) -> None:
-        """Adds a table that contains all changes up to the order key `label`, and rewrites the snapshot if it is due. The caller holds
-        the run lock. `refusal`: the run's fence. Raises SparkJobError if Delta refuses the commit.
+        """Adds a table that has all changes up to the order key `label`, and rewrites the snapshot if a rewrite is due. The caller holds
+        the run lock, whose fence is `refusal`. Raises SparkJobError if Delta refuses the commit.
 
-        A shard is not added and waits for the next batch: the Delta version may contain rows of other shards that belong to no consistent
-        snapshot yet.
+        A shard is not added. It waits for the next batch, because the Delta version may have rows of other shards that belong to no
+        consistent snapshot yet.
         """
         from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
         from sluice.spark_jobs.cuts import AmendedTable, newest_order_key  # noqa: PLC0415
@@ -125,11 +126,11 @@ class CutAmendments:
             self.write(refusal)
 
     def write(self, refusal: Callable[[], str]) -> None:
-        """Rewrites the newest consistent snapshot with the added tables. The caller holds the run lock. Raises SparkJobError.
+        """Rewrites the newest consistent snapshot with the added tables. The caller holds the run lock. Raises SparkJobError if Delta
+        refuses the commit.
 
         A table is recorded with the version that it had when it was added, even if an incomplete batch has merged since then. A table is
-        left out if it was created again since then. It is also left out if a batch has recorded a snapshot since then, because that
-        snapshot contains it.
+        left out if it was created again since then, or if a batch has recorded a snapshot since then, because that snapshot has the table.
         """
         from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
         from sluice.spark_jobs.cuts import amend_newest  # noqa: PLC0415
@@ -150,7 +151,7 @@ class CutAmendments:
             return _ids(added.tables) == _ids(self._recorded_tables(records, name))
         except SluiceError:
             raise
-        # An error of any kind concerns only this table: the others are written, and the snapshot of the next batch contains it.
+        # Any error concerns only this table. The others are written, and the snapshot of the next batch includes this one.
         except Exception:
             logger.exception("%s is left out of the newest consistent snapshot", name)
             return False
@@ -165,8 +166,8 @@ def _ids(tables: Mapping[str, RecordedTable]) -> dict[str, str]:
 
 
 def _as_they_stand(tables: dict[str, RecordedTable]) -> dict[str, RecordedTable]:
-    """Returns the tables with all shards of a Delta table at its newest version, because the record of a shard has the version of that
-    shard's last merge.
+    """Returns the tables with the newest version of each Delta table. The record of a shard has the version of that shard's last merge, so
+    all shards of a Delta table get the newest of these versions.
     """
     newest: dict[str, TableRecord] = {}
     for path, record in tables.values():
@@ -175,7 +176,7 @@ def _as_they_stand(tables: dict[str, RecordedTable]) -> dict[str, RecordedTable]
 
 
 def _current_state(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, RecordedTable]:
-    """Returns the path and the record of a table's current-state table; empty if the table has none."""
+    """Returns the path and the record of a table's current-state table. Returns {} if it has none."""
     from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
     database, _, table = name.partition(".")
@@ -191,7 +192,7 @@ def _side_tables(config: SluiceConfig, destination: str, records: LakeTables, na
     from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
     kept = records.side_tables(name)
-    if not kept:  # As for most tables, whose paths need not be computed then.
+    if not kept:  # Most tables have neither, so their paths need not be computed.
         return {}
     log, history = config.side_table_paths(destination, *name.split(".", 1))
     paths = {"log": log, "history": history}

@@ -1,4 +1,4 @@
-"""Decides when a draining run ends, and states who settles its batches. The functions have no side effects; `run.drain_run` calls them.
+"""Decides when a draining run ends, and describes who settles its batches. Pure functions. `run.drain_run` calls them.
 
     takes d ─▶ its tags name d ─▶ merges d ─▶ acks d over RPC ─▶ reports d to Dagster ─▶ takes the next batch
 
@@ -23,7 +23,9 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attached:
-    """A draining run between two batches. `seconds`: time since it attached. `idle_seconds`: time since its last batch was settled."""
+    """A draining run between two batches. `seconds` is the time since it attached, and `idle_seconds` the time since its last batch was
+    settled.
+    """
 
     seconds: float
     idle_seconds: float
@@ -32,7 +34,7 @@ class Attached:
 
 
 def why_leave(run: Attached) -> str:
-    """Returns why the run takes no further batch, as the end of a sentence; empty if it takes another batch."""
+    """Returns why the run takes no further batch, as the end of a sentence. Returns "" if it takes another batch."""
     if run.seconds >= run.seconds_max:
         return f"the run has been attached for {run.seconds:.0f} s, and another run replaces it"
     if run.idle_seconds >= run.idle_seconds_max:

@@ -1,8 +1,9 @@
-"""Runs a draining run: it stays attached and merges batch after batch. Each batch is a delivery that is settled and reported separately.
+"""Runs a draining run, which stays attached and merges batch after batch. Each batch is a delivery of its own, which is settled and
+reported separately. `assets` calls this module inside a run.
 
-`assets` calls this module inside a run. The run holds the run lock while it merges a batch and releases it between batches, so that
-publications and backfills can take it. The run's tags name its current batch (`BatchClaim`). Its record therefore always means the same
-as the record of a run that merges only this batch. `drain_rules` has a table of the states in which the run can end.
+The run holds the run lock while it merges a batch, and releases it between batches, so that publications and backfills can take it. The
+run's tags name its current batch (`BatchClaim`). So its record always means the same as the record of a run that merges only this batch.
+`drain_rules` has a table of the states in which the run can end.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# How long a request for the next batch waits. Between two requests the run checks whether it must end.
+# A request for the next batch waits this long. Between two requests the run checks whether it must end.
 HAND_OUT_SECONDS = 2.0
-ANSWER_SECONDS_MAX = 3.0  # If the engine does not answer for longer, the run ends, and ticks settle its batch.
-GIVE_WAY_SECONDS_MAX = 5.0  # How long the run waits while another process takes the run lock.
+ANSWER_SECONDS_MAX = 3.0  # If the engine does not answer within this time, the run ends, and ticks settle its batch.
+GIVE_WAY_SECONDS_MAX = 5.0  # The run waits at most this long for another process that takes the run lock.
 POLL_SECONDS = 0.05
-NEWS_SECONDS = 60.0  # The interval between two log lines about a long merge.
+NEWS_SECONDS = 60.0  # A long merge is logged at most this often.
 
 Answer = TypeVar("Answer")
 
 
 class BatchClaim(Protocol):
     def __call__(self, reference: BatchReference) -> str:
-        """Sets the run's tags to the batch. Returns why the run may not take a batch; an empty text if it may."""
+        """Makes the run's tags name the batch. Returns why the run may not take a batch, or "" if it may."""
 
 
 def claim_of(instance: dg.DagsterInstance, run_id: str) -> BatchClaim:
-    """Returns the `BatchClaim` of a Dagster run. It refuses unless the run's status is STARTED."""
+    """Returns the `BatchClaim` of a Dagster run. It refuses a batch if the run's status is not STARTED."""
 
     def claim(reference: BatchReference) -> str:
         run = instance.get_run_by_id(run_id)
@@ -64,7 +65,7 @@ def claim_of(instance: dg.DagsterInstance, run_id: str) -> BatchClaim:
 
 class Unreported:
     """Stores the tables of a batch in Dagster's storage until the run has reported them. If the run dies before that, the next draining
-    run reports them. If it dies after the report and before `remove`, the tables are reported twice.
+    run reports them. If it dies after the report and before `remove`, they are reported twice.
     """
 
     def __init__(self, instance: dg.DagsterInstance, destination: str) -> None:
@@ -80,8 +81,8 @@ class Unreported:
         self._storage.set_cursor_values({self._key: ""})
 
     def left(self, say: Callable[[str], None]) -> list[MergedTable]:
-        """Returns the tables that an earlier run did not report. Logs a sentence and returns nothing if another version of Sluice stored
-        them.
+        """Returns the tables that an earlier run did not report. If another version of Sluice stored them, logs a sentence and returns
+        none.
         """
         text = self._storage.get_cursor_values({self._key}).get(self._key)
         if not text:
@@ -103,7 +104,9 @@ class Unreported:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrainRun:
-    """The dependencies of a draining run. `claim`: see `BatchClaim`. `run`: the run's id. `say`: writes to the run's log in Dagster."""
+    """What a draining run needs. `claim` makes its tags name a batch (`BatchClaim`). `run` is its id. `say` writes to
+    its log in Dagster.
+    """
 
     ports: Ports
     config: SluiceConfig
@@ -114,10 +117,10 @@ class DrainRun:
 
 
 def drain(work: DrainRun, first: BatchReference) -> Iterator[Sequence[MergedTable]]:
-    """Merges the batch for which the run was started, and then the following batches. Yields the tables of each batch after it is
+    """Merges the batch for which the run was started, and then further batches. Yields the tables of each batch after the batch is
     settled.
 
-    If a batch fails, it yields the tables that were merged and raises MergeFailedError; the run's tags then name the failed batch.
+    If a batch fails, yields the tables that were merged, and raises MergeFailedError. The run's tags then name the failed batch.
     """
     directory = work.config.destination_dir(first.destination)
     _claim(work, first)
@@ -129,7 +132,7 @@ def _all(
     work: DrainRun, directory: Path, first: BatchReference, why_not_alone: Callable[[], str]
 ) -> Iterator[Sequence[MergedTable]]:
     begun, every_seconds = time.monotonic(), work.config.destinations[first.destination].drain.every_seconds
-    # The engine is called only after the first merge: a run that finds no engine succeeds, so it must have merged its batch.
+    # The engine is called only after the first merge: a run that finds no engine ends as a success, so it must have merged its batch.
     engine = functools.cache(lambda: work.ports.run_engine(directory, first.destination))
     taken, reference, continues = begun, first, True
     while continues:
@@ -140,7 +143,7 @@ def _all(
             yield tables
             raise
         if why := why_not_alone():
-            # `unreported` belongs to the attached run. This run's success settles its batch.
+            # `unreported` belongs to the attached run. The success of this run settles its batch.
             yield tables
             work.say(f"this run ends with its batch: {why}")
             return
@@ -148,7 +151,7 @@ def _all(
             yield work.unreported.left(work.say)
         work.unreported.keep(tables)
         continues = _settled(work, engine, reference)
-        yield tables  # The run reports tables at the end, because reports of many tables take seconds.
+        yield tables  # Tables are reported after the ack, because reports of many tables take seconds.
         work.unreported.remove()
         if continues:
             threading.Event().wait(max(0.0, taken + every_seconds - time.monotonic()))
@@ -172,8 +175,8 @@ def _merge(
 
 
 def _news(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns a function that logs at most one sentence per minute. A silent run would be ended, and every sentence costs Dagster a
-    transaction.
+    """Returns a function that logs at most one sentence per minute. Every sentence costs Dagster a transaction, but a run that logs
+    nothing at all would be ended.
     """
     last = [time.monotonic()]
 
@@ -195,7 +198,7 @@ def _give_way(work: DrainRun, directory: Path) -> None:
 
 
 def _settled(work: DrainRun, engine: Callable[[], RunEngine], reference: BatchReference) -> bool:
-    """Acks the batch. Returns True if the batch is now settled, by this call or by another process, and the run continues."""
+    """Acks the batch. Returns whether the run continues: the batch is settled, by this call or by another process."""
     try:
         _answered(lambda: engine().ack(reference))
     except BatchNotFoundError:
@@ -210,7 +213,9 @@ def _settled(work: DrainRun, engine: Callable[[], RunEngine], reference: BatchRe
 
 
 def _next(work: DrainRun, engine: RunEngine, destination: str, begun: float) -> BatchReference | None:
-    """Waits for the next batch and writes it to the run's tags. Returns None if the run must end. Raises MergeFailedError."""
+    """Waits for the next batch and makes the run's tags name it. Returns None if the run must end. Raises MergeFailedError if the run may
+    not take a batch.
+    """
     limits, idle_since = work.config.destinations[destination].drain, time.monotonic()
     while True:
         now = time.monotonic()
@@ -225,7 +230,7 @@ def _next(work: DrainRun, engine: RunEngine, destination: str, begun: float) -> 
         try:
             why = why or work.ports.conf_changed(destination)
             offer = None if why else _answered(lambda: engine.hand_out(HAND_OUT_SECONDS))
-            # If conf/ changed during the request, a run with the current conf/ must merge the batch.
+            # If conf/ changed during the request, a run with the new conf/ must merge the batch.
             why = why or work.ports.conf_changed(destination)
         except SluiceError as error:
             offer, why = None, str(error)
@@ -244,7 +249,7 @@ def _claim(work: DrainRun, reference: BatchReference) -> None:
 
 
 def _answered(ask: Callable[[], Answer]) -> Answer:
-    """Calls `ask` again until an engine answers. Raises one of NO_ENGINE after ANSWER_SECONDS_MAX, and the engine's own errors at once."""
+    """Repeats `ask` until an engine answers. After ANSWER_SECONDS_MAX raises one of NO_ENGINE. Raises the engine's own errors at once."""
     deadline = time.monotonic() + ANSWER_SECONDS_MAX
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Defines the job that starts, stops, restarts or releases an engine from Dagster's launchpad, as `sluice instance` does."""
+"""Defines the job that starts, stops, restarts or releases an engine from Dagster's launchpad. `sluice instance` does the same."""
 
 # There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
 # runtime.
@@ -49,7 +49,7 @@ class Instance(dg.Config):
 
 
 def instance_job(settings: SluiceConfig) -> dg.JobDefinition:
-    """Returns the job. Its run succeeds when it has observed that the operation took effect."""
+    """Returns the job. Its run succeeds when it has seen that the operation took effect."""
 
     names = {*settings.destinations, *settings.groups}
     config_class = with_destination(Instance, names)

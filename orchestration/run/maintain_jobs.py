@@ -1,4 +1,4 @@
-"""Defines the job that maintains a destination's Delta tables, and its two schedules: one for OPTIMIZE and one for VACUUM."""
+"""Defines the job that maintains a destination's Delta tables, and its schedules for OPTIMIZE and VACUUM."""
 
 # There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
 # runtime.
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.maintain.tables import Maintained
 
 TAG = "sluice/maintenance"
-# The age at which an open run no longer blocks later runs. A run whose process was killed would otherwise block them forever. If the
+# An open run of this age no longer blocks later runs, because a run whose process was killed would otherwise block them forever. If its
 # process still works, the run lock keeps it and the next run apart.
 LOST_SECONDS = 24 * 3600.0
-UNDER_WAY = [  # While a run is in one of these states, the schedule requests no second one, which would only wait.
+UNDER_WAY = [  # While a run is in one of these states, the schedule requests no other run, which would only wait.
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,
@@ -45,7 +45,7 @@ class Maintenance(dg.Config):
 
 
 def maintain_name(destination: str) -> str:
-    """Returns the name of the step; the job's name is the same with `_job` appended."""
+    """Returns the name of the step. The job's name is the same with `_job` appended."""
     return f"maintain_{destination}"
 
 
@@ -100,7 +100,7 @@ DESCRIPTIONS = {
 
 
 def maintain_schedules(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> list[dg.ScheduleDefinition]:
-    """Returns one schedule for OPTIMIZE and one for VACUUM. Each is on by default if conf/ sets its time."""
+    """Returns one schedule for OPTIMIZE and one for VACUUM. By default each is on if conf/ sets its time."""
     given, minute = config.destinations[destination].maintenance, minute_of(destination)
     hourly, sundays = f"{minute} * * * *", f"{minute} 4 * * 0"
     return [
@@ -110,8 +110,8 @@ def maintain_schedules(config: SluiceConfig, destination: str, job: dg.JobDefini
 
 
 def minute_of(destination: str) -> int:
-    """Returns the minute of the hour for a destination's schedules. It differs by destination, so that their runs do not all start
-    together.
+    """Returns the minute of the hour at which a destination's schedules start. Destinations have different minutes, so that their runs do
+    not all start together.
     """
     return zlib.crc32(destination.encode()) % 60
 

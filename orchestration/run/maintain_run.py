@@ -1,6 +1,6 @@
-"""Maintains the Delta tables of a destination. The jobs of `maintain_jobs` and `sluice maintain` call it.
+"""Maintains the Delta tables of a destination. The jobs of `maintain_jobs` and `sluice maintain` call this module.
 
-It takes the run lock for each table separately, and only if the table needs work. So merges can run between two tables.
+The run lock is taken for each table separately, and only if the table needs work. So merges can run between two tables.
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainRequest:
-    """The requested maintenance. `tables`: "database.table"; empty for all tables in the lake. `force`: rewrite files even if the benefit
-    is still small.
-
-    `retention_hours`: how long `vacuum` keeps removed files; None: as in conf/.
+    """The requested maintenance. `tables` are "database.table"; if empty, all tables in the lake are maintained. `force` rewrites files
+    even if the benefit is small. `retention_hours` is how long removed files stay; None means the time in conf/.
     """
 
     destination: str
@@ -43,8 +41,8 @@ class MaintainRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Looked:
-    """The result of the maintenance. `failed`: "database.table" → why. `hours`: how long removed files were kept. `cuts`: the number of
-    removed consistent snapshots.
+    """The result of the maintenance. `failed` has the reason for each "database.table" that failed. `hours` tells how long removed files
+    stay. `cuts` is the number of removed consistent snapshots.
     """
 
     done: tuple[Maintained, ...]
@@ -70,9 +68,7 @@ def run_maintenance(  # noqa: PLR0917  its dependencies and listeners
     run: str = "",
 ) -> Looked:
     """Maintains the tables one after another. If one table fails, the others are maintained nevertheless. The caller may repeat the
-    maintenance at any time.
-
-    Raises SluiceError, MergeFailedError, or SparkAwayError.
+    maintenance at any time. Raises SluiceError, MergeFailedError or SparkAwayError for a cause that concerns all tables.
     """
     from sluice.spark_jobs.errors import SparkUnavailableError, TableError  # noqa: PLC0415  pyspark takes a second to import
 
@@ -87,7 +83,7 @@ def run_maintenance(  # noqa: PLR0917  its dependencies and listeners
         clashes = known_clashes(config) if request.vacuum else {}
         for name in names:
             given = request
-            # If another table is inside this table's folder, VACUUM would regard its files as unreferenced.
+            # If another table is inside this table's folder, VACUUM would delete its files as unreferenced.
             if clash := clashes.get((request.destination, name)):
                 given = dataclasses.replace(request, vacuum=False)
                 failed[name] = f"VACUUM did not process the table: {clash}"
@@ -137,7 +133,7 @@ def sentence_of(made: Maintained) -> str:
 
 
 def _names(config: SluiceConfig, request: MaintainRequest) -> list[str]:
-    """Returns the tables to maintain. Raises ConfigurationError for a table that is not in the lake."""
+    """Returns the tables to maintain. Raises ConfigurationError if one is not in the lake."""
     there = LakeTables(config.destination_dir(request.destination)).names
     if unknown := sorted(set(request.tables) - set(there)):
         raise ConfigurationError(
@@ -150,8 +146,8 @@ def _names(config: SluiceConfig, request: MaintainRequest) -> list[str]:
 def _before_vacuum(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, names: Sequence[str], say: Callable[[str], None]
 ) -> tuple[float, int, dict[str, str]]:
-    """Removes consistent snapshots that name files which VACUUM may remove. Returns how long files must stay, the number of removed
-    snapshots, and the tables whose log cannot be read, with the reason. VACUUM leaves these tables out.
+    """Removes consistent snapshots that name files which VACUUM may delete. Returns for how many hours files must stay, the number of
+    removed snapshots, and the reason for each table whose log cannot be read. VACUUM leaves these tables out.
     """
     from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
@@ -188,10 +184,8 @@ def _requested_hours(config: SluiceConfig, request: MaintainRequest) -> float:
 
 
 def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str] | None = None) -> float:
-    """Returns for how many hours removed files must stay: of the tables `names`, or of all tables. The newest consistent snapshot must
-    stay readable, so the time grows while a destination is stopped.
-
-    Raises TableError.
+    """Returns for how many hours removed files must stay: those of the tables `names`, or of all tables. The newest consistent snapshot
+    must stay readable, so the time grows while a destination is stopped. Raises TableError if the snapshots cannot be read.
     """
     from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
     from sluice.spark_jobs.maintain.rule import hours_kept  # noqa: PLC0415
@@ -204,7 +198,9 @@ def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str
 def _one(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
-    """Maintains one table. Takes the run lock if the table needs work. Raises TableError, SparkUnavailableError, MergeFailedError."""
+    """Maintains one table. Takes the run lock only if the table needs work. Raises TableError, SparkUnavailableError or
+    MergeFailedError.
+    """
     from sluice.spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415
     from sluice.spark_jobs.maintain.tables import catch_up, lags, looked_at, optimize, vacuum  # noqa: PLC0415
 
@@ -213,7 +209,7 @@ def _one(
         return []
     optimizes = request.optimize and planned.act != MaintenanceAct.NOTHING
     if not optimizes and not request.vacuum:
-        # A working run updates the record itself, and waiting for that run would delay the other tables.
+        # If a run holds the lock, it updates the record itself. Waiting for it would delay the other tables.
         if lags(table, planned.before) and not ports.files().run_lock_held(config.destination_dir(request.destination)):
             with _only_writer_of(table, ports, config, say) as own:
                 catch_up(own)
@@ -226,7 +222,7 @@ def _one(
             writers = writers_of(config, request.destination, table.name)
             given = [config.destinations[each].maintenance for each in writers]
             logged, log_days = max(each.retention_hours for each in given), max(each.log_days for each in given)
-            catch_up(own)  # The next consistent snapshot then names the current version.
+            catch_up(own)  # The next consistent snapshot then names the table's current version.
             hours = max(_hours(config, _of(request, each), names) for each, names in writers.items())
             found.append(vacuum(spark, own, hours, logged=logged, log_days=log_days))
     return [each for each in found if each is not None]
@@ -236,7 +232,9 @@ def _one(
 def _only_writer_of(
     table: MaintainedTable, ports: Ports, config: SluiceConfig, say: Callable[[str], None]
 ) -> Iterator[MaintainedTable]:
-    """Takes the run lock and yields the table with fresh records, because the previous holder of the lock may have changed the table."""
+    """Takes the run lock, and yields the table with records that are read again, because the previous holder of the lock may have changed
+    the table.
+    """
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
 
     destination = table.owner.destination
@@ -252,7 +250,9 @@ def _of(request: MaintainRequest, destination: str) -> MaintainRequest:
 def _side_tables(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
-    """Maintains a table's change log and history. Takes the run lock as `_one` does. Raises TableError, MergeFailedError."""
+    """Maintains a table's change log and history. Takes the run lock only if one of them needs work. Raises TableError or
+    MergeFailedError.
+    """
     from sluice.spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415
     from sluice.spark_jobs.maintain.side_tables import MaintainedSideTable, compact, planned, vacuum  # noqa: PLC0415
 

@@ -1,6 +1,6 @@
-"""Reports to Dagster the tables that a merge run has merged. `assets` calls this module inside a run.
+"""Reports the tables that a merge run has merged to Dagster. `assets` calls this module inside a run.
 
-A table that is an asset of its own gets a materialization. The other tables of a batch (`base.shown_tables`) get one materialization per
+A table with an asset of its own gets a materialization. The other tables of a batch (`base.shown_tables`) get one materialization per
 database. An error in a report never fails the run, because the tables are merged.
 """
 
@@ -30,8 +30,8 @@ from sluice.orchestration.checks.stopped import FlowingTables, quarantine_evalua
 from sluice.orchestration.run.merge_run import MergedTable
 
 Metadata = dict[str, dg.MetadataValue[Any]]
-OTHERS_TOLD_MAX = 100  # The number of tables that the materialization of an asset of several tables lists.
-# The counts of a merged table, which an asset of several tables adds up. Dagster plots them, so names and types must never change.
+OTHERS_TOLD_MAX = 100  # The materialization of a shared asset lists at most this many tables.
+# The counts of a merged table, which are added up for a shared asset. Dagster plots them, so names and types must never change.
 COUNTS = (
     "rows_inserted",
     "rows_updated",
@@ -54,8 +54,8 @@ COUNTS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportedTables:
-    """What the definitions know about a destination's tables for the reports of its merge runs. `checked`: the tables with the check
-    `flowing`. `quarantining`: those with a check of their quarantine. `sides`: change logs and histories with assets, by table.
+    """What the definitions know about a destination's tables, for the reports of its merge runs. `checked` are the tables with the check
+    `flowing`, and `quarantining` those with a check of their quarantine. `sides` has the change logs and histories with assets, by table.
     """
 
     config: SluiceConfig
@@ -71,7 +71,7 @@ class ReportedTables:
 
 
 def reported_tables(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...]) -> ReportedTables:
-    """Returns the reported tables of a destination that has `tables`."""
+    """Returns what the definitions know about the destination's `tables`."""
     shown = shown_tables(config, destination)
     own = shown.own(tables)
     checked = checkable(destination, [table.name for table in own])
@@ -93,7 +93,7 @@ class MergeReports:
         self._context, self._tables = context, tables
         self._sources, self._flowing = SourceColumns(config, destination), FlowingTables(config, destination)
         self._defined = DefinedColumns(config, destination)
-        self._unreported = set(tables.checked)  # The check `flowing` is reported once per table and run.
+        self._unreported = set(tables.checked)  # The check `flowing` is reported only once per table and run.
 
     def batch(self, merged: Sequence[MergedTable]) -> None:
         """Reports all tables of a batch as events that belong to no output of the run."""
@@ -108,7 +108,7 @@ class MergeReports:
             self.tell(shared)
 
     def event(self, merged: MergedTable) -> dg.AssetMaterialization | dg.AssetObservation | None:
-        """Returns the event of a merged table, or None if building the event fails. The table is merged in both cases."""
+        """Returns the event of a merged table. Returns None if it cannot be built."""
         try:
             key = delta_key(self._tables.destination, merged.outcome.name)
             if merged.outcome.buffered:
@@ -119,20 +119,20 @@ class MergeReports:
             return None
 
     def _columns(self, merged: MergedTable) -> Metadata:
-        """Returns metadata about the columns of a merged table; empty if the asset's definition shows the same."""
+        """Returns metadata about the columns of a merged table. Returns {} if the asset's definition shows the same columns."""
         name, columns = merged.outcome.name, merged.outcome.columns
         return {} if self._defined.shows(name, columns) else self._sources.metadata(name, columns)
 
     def tell(self, event: dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation) -> None:
-        """Writes an event to Dagster's log. Dagster keeps each event in memory until the run ends; a draining run removes it from that
-        memory.
+        """Writes an event to Dagster's log. Dagster keeps each event in memory until the run ends. A draining run lasts long, so it
+        removes the event from that memory.
         """
         self._context.log_event(event)  # type: ignore[arg-type]  # it takes evaluations of checks too
         if self._tables.drains:
             collections.deque(self._context.consume_events(), maxlen=0)
 
     def merged(self, merged: MergedTable) -> None:
-        """Reports what belongs to a merged table: its change log, its history and its checks."""
+        """Reports the change log, the history and the checks of a merged table."""
         name = merged.outcome.name
         self._sides(self._tables.sides.get(name, ()), merged)
         if name in self._tables.quarantining:
@@ -143,8 +143,8 @@ class MergeReports:
                 self.tell(result)
 
     def quarantine(self, table: str) -> None:
-        """Reports how many values of a table are in quarantine. If they cannot be counted, it logs a warning and does not fail the run,
-        because the batch is already merged.
+        """Reports how many values of a table are in quarantine. If they cannot be counted, only logs a warning, because the batch is
+        already merged.
         """
         try:
             found = quarantine_evaluation(self._tables.config, self._tables.destination, table)
@@ -154,8 +154,8 @@ class MergeReports:
         self.tell(found)
 
     def _sides(self, sides: Sequence[SideAsset], merged: MergedTable) -> None:
-        """Reports the change log and the history of a merged table as materialized, because the run wrote them too. Reports nothing for a
-        table whose changes are buffered.
+        """Reports the change log and the history of a merged table as materialized, because the run wrote them too. Reports nothing if the
+        table's changes are buffered.
         """
         if not sides or merged.outcome.buffered:
             return
@@ -189,7 +189,7 @@ class MergeReports:
 
 
 def _materialization(key: dg.AssetKey, merged: MergedTable, told: Metadata) -> dg.AssetMaterialization:
-    """Returns a materialization by the batch of `merged`, with the same content as an output's materialization."""
+    """Returns a materialization by the batch of `merged`. It has the same content as the materialization of an output."""
     version = dg.DataVersion(str(merged.batch.end)).value
     return dg.AssetMaterialization(key, metadata=told, tags={DATA_VERSION_TAG: version})
 
@@ -215,8 +215,8 @@ def metadata(merged: MergedTable) -> Metadata:
 
 
 def others_metadata(merged: Sequence[MergedTable]) -> Metadata:
-    """Returns the metadata of the materialization of several tables of one batch: sums of their counts, and a line for each of the tables
-    with the most changes.
+    """Returns the metadata of the materialization for several tables of one batch: the sums of their counts, and a line for each of the
+    tables with the most changes.
     """
     counts = [counts_of(each) for each in merged]
     most = sorted(merged, key=lambda each: (-each.outcome.source_rows, each.outcome.name))

@@ -1,8 +1,9 @@
-"""Merges the batch that a reference names. It writes nothing unless the batch is the oldest one in flight and its end is fixed.
+"""Merges the batch that a reference names. Writes nothing if the batch is not the oldest one in flight, or if its end is not fixed.
+`assets` calls this module inside a run.
 
-`assets` calls this module inside a run. The run lock makes the run the destination's only writer, even if the process of an earlier run
-continues after Dagster has ended it. Under the lock, the run takes the batch, reads the ledger, and refuses a batch that was acked or
-rolled back. Therefore a run that is re-executed or starts late changes nothing. A draining run calls `merge_one` for each batch.
+The run lock makes the run the destination's only writer, even if the process of an earlier run continues after Dagster has ended that run.
+Under the lock, the run takes the batch, reads the ledger, and refuses a batch that was acked or rolled back. So a run that is re-executed
+or starts late changes nothing. A draining run calls `merge_one` for each batch.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
     from sluice.cdc_engine.contracts import OutstandingBatch
 
-SPARK_AWAY = "spark_away"  # A key of a failure's metadata: no Spark answered.
-BATCH_DAMAGED = "batch_damaged"  # A key of a failure's metadata: the engine must stage the files again.
-FAILED_TABLES = "failed_tables"  # A key of a failure's metadata: "database.table" → why that table failed.
-# How long a run waits for the run lock. Its holder may publish the rows of a large table, or may be a process that continues after
+SPARK_AWAY = "spark_away"  # A failure has this metadata if Spark did not answer.
+BATCH_DAMAGED = "batch_damaged"  # A failure has this metadata if the engine must stage the files again.
+FAILED_TABLES = "failed_tables"  # The metadata of a failure with the reason for each "database.table" that failed.
+# A run waits this long for the run lock. The holder may publish the rows of a large table, or may be a process that continues after
 # Dagster has ended its run.
 RUN_LOCK_SECONDS_MAX = 600.0
-TAKE_SECONDS_MAX = 30.0  # How long a run repeats its request; an engine process restarts within this time.
+TAKE_SECONDS_MAX = 30.0  # A run repeats its request for this long. An engine process restarts within this time.
 TAKE_PAUSE_SECONDS = 0.2
-SENTENCES_SECONDS = 0.5  # The interval between two entries about merged tables in a run's log.
+SENTENCES_SECONDS = 0.5  # The log of a run gets sentences about merged tables at most this often.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,8 +60,8 @@ class MergedTable:
 
 
 class JoinedSentences:
-    """Joins the sentences of half a second into one log entry, because Dagster stores each entry in a transaction and tables may be
-    many.
+    """Joins the sentences of half a second into one log entry, because Dagster stores each entry in a transaction and there may be many
+    tables.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -83,7 +84,7 @@ class JoinedSentences:
 
 
 def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None) -> OutstandingBatch:
-    """Returns the ledger's entry for the batch. Raises MergeFailedError unless the batch is the oldest one in flight."""
+    """Returns the ledger's entry of the batch. Raises MergeFailedError if the batch is not the oldest one in flight."""
     if head is not None and reference.names(head):
         return head
     now = "nothing" if head is None else f"delivery {head.delivery} of batch {head.batch_id}"
@@ -93,10 +94,10 @@ def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None)
 
 
 def take(ports: Ports, config: SluiceConfig, reference: BatchReference, say: Callable[[str], None]) -> None:
-    """Requests that the engine appends the changes that arrived while this run started, and then fixes the end of the batch.
+    """Makes the engine append the changes that arrived while this run started, and then fix the end of the batch.
 
-    The caller holds the run lock and has written nothing. If no engine answers, a batch whose end is already fixed can be merged
-    nevertheless. For another batch it raises MergeFailedError, because the engine may execute the request later and fix another end.
+    The caller holds the run lock and has written nothing. If no engine answers, a batch with a fixed end can be merged nevertheless. For a
+    batch without one, raises MergeFailedError, because the engine may execute the request later and fix another end.
     """
     directory = config.destination_dir(reference.destination)
     head = _head(ports, directory, reference)
@@ -108,7 +109,7 @@ def take(ports: Ports, config: SluiceConfig, reference: BatchReference, say: Cal
             append = not ports.conf_changed(reference.destination)
             engine().take(reference, append=append)
         except BatchNotFoundError:
-            return  # `merge_one` then refuses the batch, with a message that names the batch that is handed out now.
+            return  # `merge_one` then refuses the batch. Its message names the batch that is handed out now.
         except SluiceError as error:
             if not head.appendable:
                 say(f"{reference} is merged as it was staged, without newer changes: {error}")
@@ -134,10 +135,8 @@ def _head(ports: Ports, directory: Path, reference: BatchReference) -> Outstandi
 def only_writer(
     ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]
 ) -> Iterator[Callable[[], str]]:
-    """Takes the run lock until the block ends, and yields its fence (`ports.DestinationFiles.run_lock`). `say`: gets a sentence if the
-    lock is not free.
-
-    Raises MergeFailedError if another process holds the lock for longer than RUN_LOCK_SECONDS_MAX.
+    """Takes the run lock until the block ends, and yields its fence (`ports.DestinationFiles.run_lock`). If the lock is not free, logs a
+    sentence with `say`. Raises MergeFailedError if another process holds the lock for longer than RUN_LOCK_SECONDS_MAX.
     """
     directory = config.destination_dir(destination)
     with contextlib.ExitStack() as stack:
@@ -158,8 +157,8 @@ def only_writer(
 def only_writer_of_rows_read(
     ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]
 ) -> Iterator[Callable[[], str]]:
-    """Takes the run lock like `only_writer`, for a run that has already read the rows that it will write. Raises MergeFailedError if
-    conf/ has changed since the run began, because it may now hide such rows.
+    """Takes the run lock like `only_writer`, for a run that has already read the rows that it will write. Raises MergeFailedError if conf/
+    has changed since the run began, because the new conf/ may exclude such rows.
     """
     with only_writer(ports, config, destination, say) as fence:
         if why := ports.conf_changed(destination):
@@ -174,10 +173,8 @@ def merge_one(
     say: Callable[[str], None],
     run: str = "",
 ) -> Iterator[Sequence[MergedTable]]:
-    """Merges one batch and yields its tables at once. The caller holds the run lock. If the merge fails, it yields the tables that were
-    merged and raises MergeFailedError.
-
-    `run`: the run's id, which the commits record.
+    """Merges one batch, and yields its tables all together. The caller holds the run lock. `run` is the run's id, which the commits
+    record. If the merge fails, yields the tables that were merged, and raises MergeFailedError.
     """
     directory = config.destination_dir(reference.destination)
     head = _head(ports, directory, reference)
@@ -197,7 +194,7 @@ def merge_one(
         merged.append(MergedTable(outcome=outcome, batch=head, lag_seconds=lag_seconds))
         spans.merged(outcome.name, outcome.merge_ms, outcome.source_rows, outcome.way)
         failpoints.reach(failpoints.BETWEEN_TABLES)
-        # The log entry also shows Dagster that the run is working.
+        # The log entry also tells Dagster that the run is working.
         again = f", again after {outcome.conflicts} commits of another writer" if outcome.conflicts else ""
         sentences.say(f"{outcome.name}: merged {outcome.source_rows} rows in {outcome.merge_ms} ms{again}")
 
@@ -238,10 +235,10 @@ def merge_one(
 
 
 def failure(error: Exception) -> dg.Failure:
-    """Returns the error that ends a run, as one sentence. It forbids Dagster's own retries, because the batch is rolled back and gets a
+    """Returns the error that ends a run, with one sentence. It forbids Dagster's own retries, because the batch is rolled back and gets a
     new delivery number.
 
-    The metadata tell the sensor whether no Spark answered, whether staged files are damaged, and which tables failed and why.
+    Its metadata tells the sensor whether Spark did not answer, whether staged files are damaged, and which tables failed and why.
     """
     metadata: dict[str, Any] = {}
     if isinstance(error, SparkAwayError):

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None]) -> None:
-    """Implements `ports.Merge`."""
+    """Merges a batch with Spark (see `ports.Merge`)."""
     from sluice.spark_jobs.batch.context import BatchContext  # noqa: PLC0415
     from sluice.spark_jobs.batch.run_batch import merge_batch  # noqa: PLC0415
     from sluice.spark_jobs.conflicts import CommitConflicts  # noqa: PLC0415
@@ -103,7 +103,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None])
 
 
 def _keep_conflicts(order: MergeOrder, count: int) -> None:
-    """Adds the conflicts of the batch to the destination's count. An error is only logged, because the merge does not depend on it."""
+    """Adds the conflicts of the batch to the destination's count. Only logs an error, because the merge does not depend on the count."""
     if not count:
         return
     try:
@@ -115,8 +115,8 @@ def _keep_conflicts(order: MergeOrder, count: int) -> None:
 def targets_of(
     names: Sequence[str], find: Callable[[str], TableTarget]
 ) -> tuple[dict[str, TableTarget], dict[str, Exception]]:
-    """Returns the targets of the tables, and the errors of tables whose target cannot be built. Raises SluiceError, which concerns all
-    tables.
+    """Returns the targets of the tables, and the errors of tables whose target cannot be built. Raises SluiceError for an error that
+    concerns all tables.
     """
     targets, odd = dict[str, "TableTarget"](), dict[str, Exception]()
     for name in names:
@@ -137,7 +137,7 @@ def settings_unread(name: str, error: Exception) -> TableError:
 
 
 def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:
-    """Raises MergeError for tables whose target could not be built; called after the other tables of the batch are merged."""
+    """Raises MergeError for tables whose target could not be built. It is called after the other tables of the batch were merged."""
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
 
     if odd:
@@ -147,7 +147,7 @@ def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:
 
 
 class OpenSnapshots:
-    """The snapshots that are open when a run begins, in the form that `spark_jobs` needs. The caller holds the run lock."""
+    """The snapshots that were open when a run began, in the form that `spark_jobs` needs. The caller holds the run lock."""
 
     def __init__(self, records: SnapshotRecords) -> None:
         self._records = records
@@ -159,7 +159,7 @@ class OpenSnapshots:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Returns the tables whose changes are buffered."""
+        """The tables whose changes are buffered."""
         return tuple(self._open)
 
     def again(self, name: str, order_key: int, why: str, *, images: bool = False) -> BufferedChanges:
@@ -170,15 +170,15 @@ class OpenSnapshots:
         return self._restarted(name, lambda now: now.cascades_unseen(why, buffered_after=order_key, through=through))
 
     def _restarted(self, name: str, transition: Transition) -> BufferedChanges:
-        """Stores a restart and removes the changes that were buffered before it. Otherwise a paused snapshot would keep the files of any
-        number of restarts.
+        """Stores a restart and removes the changes that were buffered before it. Otherwise a paused snapshot would keep the files of all
+        its restarts.
         """
         with _kept_elsewhere(name):
             record = self._records.update(name, transition)
         self._open[name] = record
         try:
             self._records.sweep_buffered(name)
-        except SluiceError as error:  # The next restart or the next reading removes these files.
+        except SluiceError as error:  # The next restart, or the next reading, removes these files.
             logger.warning("buffered changes of %s before its restart could not be removed: %s", name, error)
         return self._buffered(record)
 
@@ -199,7 +199,9 @@ class OpenSnapshots:
 
 @contextlib.contextmanager
 def _kept_elsewhere(name: str) -> Iterator[None]:
-    """Converts a SluiceError about a record to a TableError with `own=False`: the merge is tried again, and the table does not stop."""
+    """Converts a SluiceError about a record to a TableError with `own=False`, so that the merge is tried again and the table does not
+    stop.
+    """
     from sluice.spark_jobs.errors import TableError  # noqa: PLC0415
 
     try:
@@ -209,7 +211,7 @@ def _kept_elsewhere(name: str) -> Iterator[None]:
 
 
 class KeptRecords:
-    """Reads and writes the stored id and version of each Delta table (`lake-tables/`) as the `TableRecord` that `spark_jobs` uses."""
+    """Reads and writes the stored id and version of each Delta table (`lake-tables/`), as the `TableRecord` that `spark_jobs` uses."""
 
     def __init__(self, tables: LakeTables) -> None:
         self._tables = tables
@@ -240,10 +242,10 @@ class KeptRecords:
 
 
 def failures_of(error: MergeError, redacted: Callable[[str], str] = str) -> dict[str, TableFailure]:
-    """Returns the tables that failed for reasons of their own. `redacted`: removes secrets from the reasons.
+    """Returns the tables that failed for reasons of their own. `redacted` removes secrets from the reasons.
 
-    The result is empty if several tables failed for reasons of the lake and none was merged. The cause is then the lake itself, for
-    example an unmounted disk.
+    Returns {} if several tables failed for reasons of the lake and none was merged, because the cause is then the lake itself, for example
+    an unmounted disk.
     """
     from sluice.spark_jobs.errors import MERGE_FAILED  # noqa: PLC0415
     from sluice.spark_jobs.table_owner import TABLE_MISSING  # noqa: PLC0415

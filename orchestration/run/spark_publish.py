@@ -1,4 +1,4 @@
-"""Publishes the snapshot of a table with `spark_jobs`. Only runs import this module, and they call it with the run lock."""
+"""Publishes the snapshot of a table with `spark_jobs`. Only runs that hold the run lock call this module."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ def spark_publish(
     refusal: Callable[[], str],
     amend: Callable[[str, int], None] | None = None,
 ) -> PublishOutcome:
-    """Implements `ports.Publish`. If `amend` is None, it adds the table to the newest consistent snapshot at once.
-
-    Raises TableStoppedError if the table cannot be created, however often it is tried.
+    """Publishes a table with Spark (see `ports.Publish`). If `amend` is None, adds the table to the newest consistent snapshot at once.
+    Raises TableStoppedError if another attempt cannot create the table either.
     """
     from sluice.batch_manifest.values import LakeColumn  # noqa: PLC0415
     from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError  # noqa: PLC0415
@@ -96,8 +95,8 @@ def spark_publish(
 
 
 def _order_key(record: SnapshotRecord, cursor_key: int) -> int:
-    """Returns the order key up to which the published table contains all changes. This is the ledger's cursor. For a table without a key,
-    it is the position at which the table was read.
+    """Returns the order key up to which the published table has all changes. This is the ledger's cursor. For a table without a key, it is
+    the position at which the table was read.
     """
     if record.key or record.high is None or record.began_at is None:
         return cursor_key

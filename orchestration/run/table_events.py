@@ -1,4 +1,4 @@
-"""Reports tables that a run has written outside the stream to Dagster. Runs of snapshots, backfills and repairs use it."""
+"""Reports tables that a run has written outside the stream to Dagster. Runs of snapshots, backfills and repairs use this module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TableEvents:
-    """Reports the tables of a destination for one run. `shown`: which of them have assets."""
+    """Reports the tables of a destination for one run. `shown` tells which of them have assets of their own."""
 
     def __init__(self, context: dg.OpExecutionContext, config: SluiceConfig, destination: str) -> None:
         self._context, self.shown = context, shown_tables(config, destination)
@@ -32,7 +32,7 @@ class TableEvents:
         metadata: Mapping[str, dg.MetadataValue[Any]],
         description: str | None = None,
     ) -> None:
-        """Reports that a "database.table" has its commit, as a materialization of its asset, or of the asset that it shares with others."""
+        """Reports that "database.table" was committed, as a materialization of its asset, or of the asset that it shares with others."""
         if self.shown.has_asset(name):
             size = size_metadata(table.table_rows, table.table_bytes)
             whole = {**metadata, **size, **self._sources.metadata(name, table.columns)}
@@ -47,8 +47,8 @@ class TableEvents:
         metadata: Mapping[str, dg.MetadataValue[Any]],
         kinds: Sequence[str] = (LOG, HISTORY),
     ) -> None:
-        """Reports the change log and the history that the run wrote with a table. An error is only logged, because the table itself is
-        correct. If the table has no asset of its own, its change log and history have none either, and are not reported.
+        """Reports the change log and the history that the run wrote with a table. Only logs an error, because the table itself is correct.
+        If the table has no asset of its own, reports nothing, because its change log and history have none either.
         """
         if not self.shown.has_asset(name):
             return
@@ -60,6 +60,6 @@ class TableEvents:
             self._context.log.warning("%s: Dagster cannot show its change log and history: %s", name, why)
 
     def passed(self, name: str) -> None:
-        """Reports the check `flowing` as passed, because the table has its commit."""
+        """Reports the check `flowing` as passed, because the table was committed."""
         for result in self._flowing.passed(name):
             self._context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too

@@ -1,4 +1,4 @@
-"""Builds the targets of the tables that a run writes, with locks for tables that several destinations write, and with path clashes."""
+"""Builds the targets of the tables that a run writes, with the locks of tables that several destinations write, and with path clashes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 _Clashes = tuple["SluiceConfig", dict[str, tuple["TableVersion", ...]], Mapping[tuple[str, str], str]]
-# The newest result of `known_clashes`, with the conf/ and the lists of tables that it belongs to. A snapshot run needs it for each new
-# table, and comparing the paths of thousands of tables takes longer than publishing a small one.
+# The newest result of `known_clashes`, with the conf/ and the lists of tables from which it was computed. A snapshot run needs it for each
+# new table, and comparing the paths of thousands of tables takes longer than publishing a small one.
 _newest_clashes: list[_Clashes | None] = [None]
 
 
 def table_locks_of(config: SluiceConfig, destination: str, run: str = "") -> TableLocks:
-    """Returns the table locks for one run. `run`: the run's id, which is shown to processes that wait for a lock."""
+    """Returns the table locks for one run. `run` is the run's id, which is shown to processes that wait for a lock."""
     from sluice.spark_jobs.table_locks import TableLocks  # noqa: PLC0415  pyspark takes a second to import
 
     location = config.ledger_location(destination)
@@ -40,9 +40,9 @@ def table_locks_of(config: SluiceConfig, destination: str, run: str = "") -> Tab
 
 
 def written_target(config: SluiceConfig, destination: str) -> Callable[[str], TableTarget]:
-    """Returns a function that returns the target of a "database.table" for writers.
+    """Returns a function that finds the target of a "database.table" for writers.
 
-    The function raises MetaError if the store of the locks does not answer; it calls the store only for shards. It checks for path
+    The function raises MetaError if the store of the locks does not answer. It calls that store only for shards. It checks for path
     clashes only if a table is about to be created, because an existing table keeps its path.
     """
     known: list[str] = []
@@ -69,13 +69,13 @@ def written_target(config: SluiceConfig, destination: str) -> Callable[[str], Ta
 
 
 def known_clashes(config: SluiceConfig) -> Mapping[tuple[str, str], str]:
-    """Returns the path clashes between the tables that the engines recorded: (destination, "database.table") → why. A destination whose
-    list cannot be read is left out, because its engine reports the error.
+    """Returns the path clashes between the tables that the engines listed: a reason for each pair of destination and "database.table".
+    Leaves out a destination whose list cannot be read, because its engine reports the error.
     """
     tables: dict[str, tuple[TableVersion, ...]] = {}
     for name in config.destinations:
         with contextlib.suppress(MetaError):
-            tables[name] = read_tables(config.destination_dir(name))  # The same object until the list changes.
+            tables[name] = read_tables(config.destination_dir(name))  # This is the same object until the list changes.
     newest = _newest_clashes[0]
     if newest is None or newest[0] is not config or newest[1] != tables:
         names = {destination: [table.name for table in listed] for destination, listed in tables.items()}
@@ -93,8 +93,8 @@ def _is_made(found: TableTarget, name: str, records: LakeTables) -> bool:
 
 
 def writers_of(config: SluiceConfig, destination: str, name: str) -> dict[str, tuple[str, ...]]:
-    """Returns destination → "database.table" names for all shards in the same Delta table as table `name`. The consistent snapshots of
-    these destinations need the files of the Delta table too. Raises MetaError.
+    """Returns, by destination, the "database.table" names of all shards in the same Delta table as table `name`. The consistent snapshots
+    of these destinations need the files of the Delta table too. Raises MetaError if a record cannot be read.
     """
     own = target(config, destination, name)
     others = [each for each in config.destinations if own.shared and each != destination]

@@ -1,10 +1,9 @@
-"""Decides when a batch whose runs failed is handed out again. The functions have no side effects; `runs` finds the failures, `tick`
-waits.
+"""Decides when a batch whose runs failed is handed out again. Pure functions. `runs` finds the failures, and `tick` waits.
 
-It decides from the run records of this batch and of earlier ones, not from events. The first failure causes no wait, because its cause is
+The decision uses the run records of this batch and of earlier ones, not events. The first failure causes no wait, because its cause is
 usually a killed process. Later waits double, so that a table that cannot be merged does not fill the list of runs. While Spark does not
-answer, the waits stay short, because nothing reports its return to the sensor. A run that a person ended is not a failure; its batch is
-handed out again immediately.
+answer, the waits stay short, because nothing tells the sensor when Spark is back. A run that a person ended is not a failure; its batch is
+handed out again at once.
 """
 
 from __future__ import annotations
@@ -18,19 +17,21 @@ from dagster import DagsterRunStatus
 
 from sluice.orchestration.base.ports import TableFailure
 
-FIRST_SECONDS = 10.0  # The wait after the second consecutive failure. It doubles with each further one.
+FIRST_SECONDS = 10.0  # The wait after the second consecutive failure. Each further failure doubles it.
 MERGE_SECONDS_MAX = 300.0
-AWAY_SECONDS_MAX = 30.0  # The longest wait while no Spark answers.
-DOUBLINGS_MAX = 16  # Enough doublings to reach both maxima; the limit prevents an overflow.
+AWAY_SECONDS_MAX = 30.0  # The longest wait while Spark does not answer.
+DOUBLINGS_MAX = 16  # This many doublings reach both maxima. The limit prevents an overflow.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The failure of a batch's newest run. `in_a_row`: the number of consecutive failed deliveries up to this one; 0 if a person ended
-    the run.
+    """The failure of a batch's newest run.
 
-    `ago_seconds`: the time since the run ended. `away`: no Spark answered. `reason`: the sentence that the run reported. `damaged`: the
-    staged files could not be read. `tables`: the table failures of each consecutive failed run of the batch, newest first.
+    - `in_a_row` is the number of consecutive failed deliveries up to this one. It is 0 if a person ended the run.
+    - `ago_seconds` is the time since the run ended.
+    - `away` tells that Spark did not answer, and `damaged` that the staged files could not be read.
+    - `reason` is the sentence that the run reported.
+    - `tables` has the failed tables of each consecutive failed run of the batch, newest first.
     """
 
     in_a_row: int
@@ -43,7 +44,7 @@ class Failed:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailedRuns:
-    """Consecutive failed runs of a job. `run_id`, `reason`: the id of the newest one, and why it failed."""
+    """Consecutive failed runs of a job. `run_id` is the newest one, and `reason` says why it failed."""
 
     in_a_row: int
     run_id: str
@@ -59,15 +60,15 @@ def pause_seconds(in_a_row: int, *, away: bool) -> float:
 
 
 def remaining_seconds(failed: Failed) -> float:
-    """Returns how long the next attempt must still wait; 0 if it may begin. The result never exceeds the whole pause, even if the clock
-    was set back.
+    """Returns how long the next attempt must still wait, or 0 if it may begin. Returns at most the whole pause, even if the clock was set
+    back.
     """
     pause = pause_seconds(failed.in_a_row, away=failed.away)
     return min(pause, max(0.0, pause - failed.ago_seconds))
 
 
 def waiting(failed: Failed) -> str:
-    """Returns a sentence that says why the next attempt waits, or an empty text if the attempt may begin."""
+    """Returns why the next attempt waits, or "" if it may begin."""
     seconds = remaining_seconds(failed)
     if not seconds:
         return ""
@@ -75,20 +76,18 @@ def waiting(failed: Failed) -> str:
 
 
 def in_a_loop(failed: Failed) -> str:
-    """Returns a sentence if several runs in a row failed, otherwise an empty text. The sentence is the same while the next run waits or
-    works.
-    """
+    """Returns a sentence if several runs in a row failed, or "". The sentence does not change while the next run waits or works."""
     if failed.in_a_row <= 1:
         return ""
     return f"{failed.in_a_row} runs in a row failed, the newest with: {failed.reason}"
 
 
 def failed_in_a_row(delivery: str, runs: Iterable[tuple[str, DagsterRunStatus]]) -> int:
-    """Returns the number of consecutive failed deliveries up to `delivery`. `runs`: (delivery, status) of the destination's runs, newest
-    first.
+    """Returns the number of consecutive failed deliveries up to `delivery`. `runs` has the delivery and the status of the destination's
+    runs, newest first.
 
-    A delivery counts if all its runs failed; one that succeeded or was ended by a person ends the sequence. Runs that are newer than
-    those of `delivery`, for example re-executions of old runs, do not count.
+    A delivery has failed if all its runs failed. A delivery that succeeded, or that a person ended, ends the sequence. Runs that are newer
+    than those of `delivery` are ignored, for example re-executions of old runs.
     """
     deliveries: dict[str, set[DagsterRunStatus]] = {}
     for each, status in runs:

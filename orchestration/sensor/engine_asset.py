@@ -1,6 +1,5 @@
-"""Defines the asset of an engine. The sensor observes it once a minute; `Observe` in Dagster's UI reads the newest status file.
-
-It is an observable asset, because Dagster shows "Never materialized" for an external asset even after observations.
+"""Defines the asset of an engine. The sensor observes it once a minute, and `Observe` in Dagster's UI reads the newest status file. It is
+an observable asset, because Dagster shows "Never materialized" for an external asset even after observations.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
@@ -15,7 +14,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.status_file import engine_status
 from sluice.orchestration.base.table_catalog import engine_key, group_of, owners_of
 
-# The sensor's observations use the same names, so that the plots are unbroken.
+# The sensor's observations use the same names, so that the plots have no gaps.
 NUMBERS = ("lag_seconds", "rows_per_second")
 
 
@@ -33,7 +32,7 @@ def engine_asset(config: SluiceConfig, destination: str) -> dg.AssetsDefinition:
     def observe() -> Iterator[dg.ObserveResult]:
         yield dg.ObserveResult(asset_key=key, metadata=observed(engine_status(config.destination_dir(destination))))
 
-    # Dagster's version is pinned, so its warning that this function is beta does not help an operator.
+    # This suppresses a warning that the function is beta. Dagster's version is pinned, so the warning does not help an operator.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)
         made: dg.AssetsDefinition = dg.multi_observable_source_asset(name=f"observe_{destination}", specs=[spec])(
@@ -43,7 +42,7 @@ def engine_asset(config: SluiceConfig, destination: str) -> dg.AssetsDefinition:
 
 
 def observed(record: dict[str, Any]) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns the metadata of an observation. `record`: the content of status.json, which is empty if no engine has run."""
+    """Returns the metadata of an observation. `record` is the content of status.json. It is empty if no engine has run."""
     return {
         **{name: dg.MetadataValue.float(float(record[name])) for name in NUMBERS if name in record},
         "state": dg.MetadataValue.text(str(record.get("state", "UNKNOWN"))),

@@ -1,7 +1,7 @@
 """Finds the kinds of runs of a destination that failed twice or more in a row. Ticks report them in the engine's status.
 
-It decides from the newest run records of each job, not from events, so that a restart or a lost tick changes nothing. Merges are not
-included: `backoff` counts their failures by batch, because one job merges all batches.
+The newest run records of each job decide, not events, so a restart or a lost tick changes nothing. Merges are not included: `backoff`
+counts their failures per batch, because one job merges all batches.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from typing import Any
 from sluice.orchestration.sensor.backoff import FailedRuns
 from sluice.orchestration.sensor.runs import RunStore
 
-LOOK_SECONDS = 15.0  # The interval between two reads of the records; each read costs one query per kind.
-# How many runs in a row must fail before this is reported. The cause of a single failure is often a killed process, and the next run
+LOOK_SECONDS = 15.0  # The records are read at most this often, because each read costs one query per kind.
+# Failures are reported from this number of failed runs in a row. The cause of a single failure is often a killed process, and the next run
 # succeeds.
 FAILED_MIN = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunKind:
-    """A kind of runs whose failures are reported. `what`: what the runs do, in the plural. `remedy`: what an operator does, as the end of a
-    sentence.
+    """A kind of runs whose failures are reported.
 
-    `step`: for a job of all destinations, the step whose config names the destination. `entry`: for a job with several kinds, three values:
-    the key of this config that distinguishes the kinds, the value of this kind, and the value that a config without the key has. `matters`:
-    returns whether failures are reported now.
+    - `what` says what the runs do, in the plural. `remedy` says what an operator does, as the end of a sentence.
+    - `step` is for a job of all destinations: the step whose config names the destination.
+    - `entry` is for a job with several kinds: the key of the config that distinguishes them, the value of this kind, and the value of a
+      config without the key.
+    - `matters` returns whether failures are reported now.
     """
 
     what: str
@@ -39,8 +40,8 @@ class RunKind:
 
 
 class FailingRuns:
-    """Finds the failing runs of one destination. `only_one`: conf/ has no other destination, so a run config without a name means this
-    one.
+    """Finds the failing runs of one destination. If `only_one`, conf/ has no other destination, so a run config without a name belongs to
+    this one.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class FailingRuns:
 
 
 def sentence(kind: RunKind, failed: FailedRuns) -> str:
-    """Returns a sentence with the number of failures, the reason and the remedy. The sentence is the same while the next run waits or
+    """Returns a sentence with the number of failures, the reason and the remedy. The sentence does not change while the next run waits or
     works.
     """
     return (

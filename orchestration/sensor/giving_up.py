@@ -1,7 +1,7 @@
 """Decides which tables stop because they cannot be merged, so that their batch continues without them. `tick` carries the decision out.
 
-The decision uses the failures that the newest run of the batch reported, and those that the runs of its earlier deliveries reported. If no
-retry can help a table, the table stops at once. Otherwise the table stops after TRIES_MAX consecutive runs failed because of it.
+The decision uses the failures that the newest run of the batch and the runs of its earlier deliveries reported. A table stops at once if
+no retry can help it. Otherwise it stops after TRIES_MAX consecutive runs failed because of it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 
 from sluice.orchestration.base.ports import TableFailure
 
-# How many consecutive runs may fail because of one table. With the waits of `backoff`, they take more than a minute.
+# A table stops when this many consecutive runs have failed because of it. With the waits of `backoff`, they take more than a minute.
 TRIES_MAX = 4
 
 
 def tables_to_stop(runs: Sequence[Mapping[str, TableFailure]]) -> dict[str, tuple[str, str]]:
-    """Returns "database.table" → (state, reason) for the tables that must stop. `runs`: the table failures of the consecutive failed
+    """Returns the state and the reason for each "database.table" that must stop. `runs` has the failed tables of the consecutive failed
     runs, newest first.
     """
     if not runs:

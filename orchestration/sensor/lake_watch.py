@@ -1,7 +1,8 @@
-"""Inspects the Delta tables of a destination between its runs, and reports a table that another program restored, replaced or removed.
+"""Inspects the Delta tables of a destination between its runs, and reports tables that another program restored, replaced or removed.
+Writes nothing.
 
-A tick starts the inspection in a thread, because a lake may answer slowly. The findings go to the engine; `sluice status` and the check
-of the engine's asset show them. The inspection writes nothing.
+A tick starts the inspection in a thread, because a lake may answer slowly. The engine gets the findings. `sluice status` and the check of
+the engine's asset show them.
 """
 
 from __future__ import annotations
@@ -23,30 +24,31 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
     from sluice.spark_jobs.tables.lake_look import LakeLook
 
-Kept = Mapping[str, tuple[str, int]]  # A table's ids and versions, as `LakeTables` has them.
+# The ids and versions of a table and its change log and history, as `LakeTables` has them.
+Kept = Mapping[str, tuple[str, int]]
 
-SHARE = 20  # An inspection may take 1/SHARE of the time, so that a slow lake is inspected less often.
-# An inspection that takes longer is reported. Usually it costs two stat calls per table that it looks at and reads changed Delta logs, but
-# an unmounted disk may never answer.
+SHARE = 20  # Inspections take at most 1/SHARE of the time, so a slow lake is inspected less often.
+# An inspection that takes longer is reported. Usually it costs two stat calls per table and reads the Delta logs that have changed, but an
+# unmounted disk may never answer.
 LOOK_SECONDS_MAX = 300.0
-# The number of tables that one inspection looks at: those that have waited longest. It also looks at tables that runs have written since.
-# So its cost does not depend on the number of tables.
+# One inspection looks at this many tables, those that have waited longest, and at all tables that runs have written since. So its cost
+# does not depend on the number of tables.
 LOOKED_MAX = 500
-SHOWN_MAX = 5  # The number of tables that a sentence names. An unmounted disk would affect all of them.
+SHOWN_MAX = 5  # A sentence names at most this many tables, because an unmounted disk would affect all of them.
 
 
 class LakeWatcher(Protocol):
     """Inspects a lake for a tick."""
 
     def look(self, stopped: Collection[str]) -> None:
-        """Starts an inspection if one is due. `stopped`: the "database.table" names of stopped tables, which are left out."""
+        """Starts an inspection if one is due. It leaves out the stopped tables, "database.table"."""
 
     def troubles(self) -> tuple[str, ...]:
         """Returns the findings of the last inspection, one sentence each."""
 
 
 class NoLakeWatcher:
-    """Implements `LakeWatcher` for definitions without a lake: finds nothing."""
+    """Finds nothing. It is the `LakeWatcher` of definitions without a lake."""
 
     def look(self, stopped: Collection[str]) -> None:
         """Does nothing, because there is no lake to inspect."""
@@ -64,8 +66,8 @@ def in_a_thread(act: Callable[[], None]) -> None:
 
 
 class LakeWatch:
-    """Inspects one destination's Delta tables. `begin`: runs an inspection, in another thread by default. One inspection runs at a time;
-    `look` and `troubles` return at once.
+    """Inspects one destination's Delta tables. `begin` runs an inspection, by default in another thread. Only one inspection runs at a
+    time. `look` and `troubles` return at once.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class LakeWatch:
         self._due = self._began = 0.0
         self._troubles: tuple[str, ...] = ()
         self._lake_look: LakeLook | None = None
-        # The tables that were looked at, those that waited longest first: what was known of each then, and what was found.
+        # What was known of each table at its last look, and what was found. The tables that have waited longest come first.
         self._looked: dict[str, tuple[Kept, list[str]]] = {}
 
     def troubles(self) -> tuple[str, ...]:
@@ -99,7 +101,7 @@ class LakeWatch:
         try:
             here = self._config.destination_dir(self._destination)
             self._troubles = (*_shortened(self._found(stopped)), *catalog_troubles(here))
-        except Exception as error:  # An error of any kind replaces the earlier findings, which may no longer be true.
+        except Exception as error:  # Any error replaces the earlier findings, which may no longer be true.
             self._troubles = (
                 f"whether others changed the Delta tables cannot be checked: {self._shown(error)}; Sluice tries again",
             )
@@ -137,20 +139,20 @@ class LakeWatch:
                     )
             except TableError as error:
                 sentences.append(self._shown(error))
-            # An error of any kind must not hide the findings about the other tables.
+            # Any error here must not hide the findings about the other tables.
             except Exception as error:
                 sentences.append(
                     f"the Delta table of {name} cannot be watched for changes by others: {self._shown(error)}"
                 )
-            self._looked.pop(name, None)  # It waits behind all others.
+            self._looked.pop(name, None)  # The table moves to the end, behind those that have waited longer.
             self._looked[name] = watched[name], sentences
         self._looked = {name: found for name, found in self._looked.items() if name in watched}
         by_name = sorted(self._looked.items())
         return [sentence for _, (_, sentences) in by_name for sentence in sentences if sentence]
 
     def _kept(self, records: LakeTables, name: str) -> list[tuple[str, tuple[str, int]]]:
-        """Returns (path, (id, version after the last run)) of a table's current-state table. If there is none, returns these values of its
-        history and its change log.
+        """Returns the path of a table's current-state table, with its id and its version after the last run. If there is none, returns
+        these values of its history and its change log.
         """
         table = name.split(".", 1)
         if self._config.destinations[self._destination].table(*table).current_state:
@@ -163,8 +165,8 @@ class LakeWatch:
 
 
 def due_tables(watched: Mapping[str, Kept], looked: Mapping[str, Kept]) -> list[str]:
-    """Returns which tables an inspection looks at: those that are new or that a run has written since, and LOOKED_MAX others that have
-    waited longest. `looked`: what was known of each table at its last look, those that waited longest first.
+    """Returns which tables an inspection looks at: those that are new or that a run has written since their last look, and the LOOKED_MAX
+    others that have waited longest. `looked` has what was known of each table at its last look, those that have waited longest first.
     """
     changed = [name for name, kept in watched.items() if looked.get(name) != kept]
     waiting = (name for name, kept in looked.items() if watched.get(name) == kept)

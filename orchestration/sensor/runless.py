@@ -1,8 +1,9 @@
-"""Publishes the check of an engine when no sensor ticks. The process that contains the engines writes it directly to Dagster's storage.
+"""Publishes the check of an engine if its sensor does not tick. The process with the engines writes it directly to Dagster's storage.
+`code_server` runs this module in a thread.
 
-`code_server` runs it in a thread. If the daemon is dead, no tick arrives, so no sensor can report that. The thread compares the newest
-result of the check in the storage with the current state and writes only differences. Therefore it repeats no result of a sensor, and
-after a start it replaces what an earlier process wrote.
+If the daemon is dead, no tick arrives, so no sensor can report that. The thread compares the newest result of the check in the storage
+with the current state, and writes only a difference. So it repeats no result of a sensor, and after a start it replaces what an earlier
+process wrote.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from sluice.orchestration.checks.stopped import read_failures
 from sluice.orchestration.sensor.silence import heard, last_tick
 
 LOOK_SECONDS = 15.0
-# Longer than TICK_SILENCE_SECONDS_MAX, so that the snapshot sensor reports first if the daemon runs.
+# This is longer than TICK_SILENCE_SECONDS_MAX, so that the snapshot sensor reports first if the daemon runs.
 SILENT_SECONDS = TICK_SILENCE_SECONDS_MAX + 20.0
 
 log = structlog.get_logger()
 
 
 class CheckPublisher:
-    """Publishes the check of one destination's engine. Opens Dagster's storage only if there may be something to publish. `clock`:
-    returns seconds since 1970.
+    """Publishes the check of one destination's engine. Opens Dagster's storage only if there may be something to publish. `clock` returns
+    seconds since 1970.
     """
 
     def __init__(
@@ -43,11 +44,11 @@ class CheckPublisher:
     ) -> None:
         self._destination, self._directory, self._instance, self._clock = destination, directory, instance, clock
         self._started = clock()
-        self._may_clear = True  # At the start, an earlier process may have published a failure.
+        self._may_clear = True  # An earlier process may have published a failure before this process started.
 
     def look(self) -> bool:
-        """Publishes a failure if ticks have stopped, and a pass once they have returned. Returns whether it published. Raises the errors
-        of Dagster's storage.
+        """Publishes a failure if ticks have stopped, and a pass once they are back. Returns whether it published. Raises the errors of
+        Dagster's storage.
         """
         ticked, now = max(last_tick(self._directory), heard(self._destination)), self._clock()
         if abs(now - max(ticked, self._started)) > SILENT_SECONDS:
@@ -59,7 +60,7 @@ class CheckPublisher:
         if read_failures(self._directory, now).get("", ""):
             return False  # The sensor publishes failures.
         published = self._publish("")
-        # Set only after a success, so that the next look tries again if the storage did not answer.
+        # This is set after a success, so that the next look tries again if the storage did not answer.
         self._may_clear = False
         return published
 
@@ -76,17 +77,17 @@ class CheckPublisher:
 def _newest(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
     record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
     found = record.evaluation if record is not None else None
-    # Without a result, the check is being executed.
+    # If there is no result, the check is being executed.
     return found if isinstance(found, dg.AssetCheckEvaluation) else None
 
 
 def _says(result: dg.AssetCheckEvaluation) -> tuple[bool, str]:
-    """Returns the parts of a result that two equal results share. The rest may contain an age."""
+    """Returns the parts that are equal if two results say the same. Other parts may contain a time that changes."""
     return result.passed, (result.description or "").partition(":")[0]
 
 
 def publish_checks(publishers: Callable[[], Iterable[CheckPublisher]], stopping: threading.Event) -> None:
-    """Calls `look` of every publisher every LOOK_SECONDS until `stopping` is set. Logs an error and tries again. `publishers`: returns the
+    """Calls `look` of every publisher every LOOK_SECONDS until `stopping` is set. Logs errors and continues. `publishers` returns the
     current publishers.
     """
     reported = ""
@@ -95,7 +96,7 @@ def publish_checks(publishers: Callable[[], Iterable[CheckPublisher]], stopping:
             try:
                 publisher.look()
                 reported = ""
-            # The error can be of any kind, because any storage may be configured. It must not affect the engines.
+            # Any storage may be configured, so the error can be of any kind. It must not affect the engines.
             except Exception as error:
                 if (why := f"{type(error).__name__}: {error}") != reported:
                     log.warning("check_not_published", reason=why)

@@ -1,7 +1,5 @@
-"""Reads from Dagster's run storage what ticks need: the runs of a batch, why the newest one failed, and the open runs. It can also end a
-run.
-
-Only this module reads the run storage for merges.
+"""Reads what ticks need from Dagster's run storage: the runs of a batch, why the newest one failed, and the open runs. Can also end a run.
+No other module reads the run storage for merges.
 """
 
 from __future__ import annotations
@@ -42,19 +40,19 @@ OPEN_STATUSES = [
     DagsterRunStatus.CANCELING,
 ]
 
-RUNS_LOOKED_AT = 50  # The number of newest runs that are read to count consecutive failures.
-OTHER_RUNS_LOOKED_AT = 10  # The number of newest runs that are read of a job other than the merge job.
+RUNS_LOOKED_AT = 50  # Consecutive failures are counted among this many of the newest runs.
+OTHER_RUNS_LOOKED_AT = 10  # The same number for a job other than the merge job.
 
 
 class KeptInstance:
-    """Keeps Dagster's instance open between ticks. Opening it takes 50 ms, because Dagster checks all migrations of its database."""
+    """Keeps Dagster's instance open between ticks, because opening it takes 50 ms: Dagster checks all migrations of its database."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._instance: DagsterInstance | None = None
 
     def of(self, context: dg.SensorEvaluationContext) -> DagsterInstance:
-        """Returns the instance for a tick. A tick that this process itself executes already has an instance."""
+        """Returns the instance for a tick. If this process itself executes the tick, the tick already has an instance."""
         ref = context.instance_ref
         if ref is None:
             return context.instance
@@ -66,22 +64,21 @@ class KeptInstance:
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-    """The sentence and the metadata that a failed run reported about its failure (`merge_run.failure`)."""
+    """What a failed run reported about its failure: a sentence and metadata (`merge_run.failure`)."""
 
     sentence: str
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def tables(self) -> dict[str, TableFailure]:
-        """The failures by "database.table"; empty if the run reported none."""
+        """The failures by "database.table". Empty if the run reported none."""
         value = getattr(self.metadata.get(FAILED_TABLES), "data", None)
         return {str(name): TableFailure(**why) for name, why in (value or {}).items()}
 
 
 def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, DagsterRunStatus]]:
-    """Returns (delivery, status) of the runs, newest first. Ends at a run with `delivery` that was started for another batch.
-
-    Such a run is a draining run. All batches that it merged before succeeded, so older runs belong to no sequence of failures.
+    """Returns the delivery and status of the runs, newest first. Ends at a run with `delivery` that was started for another batch. Such a
+    run is a draining run: all batches that it merged before succeeded, so older runs cannot belong to a sequence of failures.
     """
     ends, found = [], False
     for run in (each.dagster_run for each in newest):
@@ -101,8 +98,8 @@ class RunStore:
         self._job_name = job_name
 
     def of_batch(self, reference: BatchReference) -> list[RunRecord]:
-        """Returns all runs of the merge job whose tags name exactly this delivery. Other jobs do not count, so that tags on their runs
-        ack nothing.
+        """Returns all runs of the merge job whose tags name exactly this delivery. Runs of other jobs are ignored, so that their tags ack
+        nothing.
         """
         records = self._instance.get_run_records(
             dg.RunsFilter(job_name=self._job_name, tags={BATCH_TAG: reference.run_key})
@@ -124,11 +121,11 @@ class RunStore:
         )
 
     def _failed_tables(self, reference: BatchReference, newest: Sequence[StoredRun]) -> list[dict[str, TableFailure]]:
-        """Returns the table failures that the failed runs of the batch reported, over all deliveries, newest first. Ends at a run that
-        did not fail.
+        """Returns the failed tables that the failed runs of the batch reported, over all deliveries, newest first. Ends at a run that did
+        not fail.
 
-        `newest`: the destination's newest runs. They include all runs of the batch, because the next batch is handed out only after this
-        one is settled.
+        `newest` are the destination's newest runs. All runs of the batch are among them, because the next batch is handed out only after
+        this one is settled.
         """
         changes = changes_of(reference.to_tags())
         runs = [each.dagster_run for each in newest if changes_of(each.dagster_run.tags) == changes][:TRIES_MAX]
@@ -136,7 +133,7 @@ class RunStore:
         return [self._what_failed(run.run_id).tables for run in failed]
 
     def _what_failed(self, run_id: str) -> Said:
-        """Returns the sentence and metadata that the run reported, or Dagster's sentence if the run could not report any."""
+        """Returns the sentence and the metadata that the run reported. If it reported none, returns Dagster's sentence."""
         for kind in (dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE):
             for record in self._instance.get_records_for_run(run_id, of_type=kind, limit=1).records:
                 event = record.event_log_entry.dagster_event
@@ -149,9 +146,9 @@ class RunStore:
     def failed_in_a_row(
         self, job_name: str, concerns: Callable[[Mapping[str, Any]], bool], at_least: int
     ) -> FailedRuns | None:
-        """Returns the newest consecutive failed runs of another job of the destination; None if there are fewer than `at_least`.
+        """Returns the newest consecutive failed runs of another job of the destination, or None if there are fewer than `at_least`.
 
-        A run that succeeded or was ended by a person ends the sequence. Runs that have not ended are ignored. `concerns`: selects runs by
+        A run that succeeded, or that a person ended, ends the sequence. Runs that have not ended are ignored. `concerns` selects runs by
         their config.
         """
         newest = self._instance.get_run_records(dg.RunsFilter(job_name=job_name), limit=OTHER_RUNS_LOOKED_AT)
@@ -167,10 +164,10 @@ class RunStore:
         return FailedRuns(in_a_row=len(failed), run_id=failed[0].run_id, reason=reason)
 
     def open_runs(self) -> list[RunRecord]:
-        """Returns every run of the destination that should have a process, for any batch.
+        """Returns every run of the destination that should have a process, whatever its batch.
 
-        The query filters only by status, and this method filters the result by job. Few runs are open, while a query by job or tag would
-        scan all runs in the storage.
+        The query filters only by status, and its result is filtered by job. Few runs are open, but a query by job or tag would scan all
+        runs in the storage.
         """
         records = self._instance.get_run_records(dg.RunsFilter(statuses=OPEN_STATUSES))
         return [self._fact(record) for record in records if record.dagster_run.job_name == self._job_name]
@@ -180,9 +177,8 @@ class RunStore:
         return [run for run in self.open_runs() if run.drains]
 
     def end(self, run_id: str, reason: str) -> None:
-        """Marks a run as FAILED and requests that its process stops. Does nothing if the run has ended meanwhile.
-
-        A process that continues can change nothing, because its delivery is rolled back and never handed out again.
+        """Marks a run as FAILED and requests that its process stops. Does nothing if the run has already ended. A process that continues
+        can change nothing, because its delivery is rolled back and never handed out again.
         """
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
@@ -206,7 +202,7 @@ class RunStore:
         state_seconds = max(0.0, time.time() - record.update_timestamp.timestamp())
         limit = RULES[run.status].silent_seconds_max
         silent_seconds = state_seconds
-        # The event log is queried only if the status has lasted long, because the query is expensive.
+        # The event log is queried only if the status has lasted long, because this query is expensive.
         if limit is not None and state_seconds > limit:
             silent_seconds = self._silent_seconds(run.run_id, state_seconds)
         return RunRecord(

@@ -1,11 +1,11 @@
 """Decides what happens to the batch in flight, from the records of its runs. `tick` reads the records and carries the decision out.
 
-It decides from states, not from events: each tick reads all runs with the batch's tags, so it cannot miss an event. Only SUCCESS acks.
-Several runs can have the same tags, because a re-execution copies them. One SUCCESS of exactly this delivery is enough to ack, and a
-failed run does not roll the batch back while another run works.
+States decide, not events: each tick reads all runs with the batch's tags, so it cannot miss an event. Only SUCCESS acks. Several runs can
+have the same tags, because a re-execution copies them. One SUCCESS of exactly this delivery is enough to ack. A failed run does not roll
+the batch back while another run works.
 
-A run whose process is gone is ended, so that nothing waits for it. A working run holds the destination's run lock. If a run counts as
-started and the lock was free for a while, its process is gone.
+A run without a process is ended, so that nothing waits for it. A working run holds the destination's run lock. So if a run's status is
+STARTED and the lock was free for a while, the run has no process.
 """
 
 from __future__ import annotations
@@ -18,31 +18,33 @@ from dagster import DagsterRunStatus
 
 from sluice.cdc_engine.limits import RUN_SECONDS_MAX
 
-# How long the run lock may be free while a run counts as started. The run takes the lock within a second, and ends within a second after it
-# releases the lock.
+# A run's status may be STARTED for this long while the run lock is free. A run takes the lock within a second, and ends within a second
+# after it releases the lock.
 LOCK_FREE_SECONDS_MAX = 30.0
-# How long a run may be created and not queued. If the daemon dies in between, the run is never queued.
+# A run may be created and not queued for this long. If the daemon dies in between, the run is never queued.
 SUBMIT_SECONDS_MAX = 120.0
-# How long a run may take to start. Its process imports Dagster, possibly on a very busy machine.
+# A run may take this long to start, because its process imports Dagster, possibly on a very busy machine.
 STARTING_SECONDS_MAX = 180.0
 
 
 class RunVerdict(enum.Enum):
-    """What a run means for its batch. The first member that any run of the batch has decides."""
+    """What a run means for its batch. If the batch has several runs, the first of these members decides that one of its runs has."""
 
     ACK = "ack"
     END = "end"  #: The run must be ended before its batch can continue.
     WAIT = "wait"
-    REISSUE = "reissue"  #: The run was created and not submitted; another request submits it.
+    REISSUE = "reissue"  #: The run was created and never submitted. Another request submits it.
     ROLLBACK = "rollback"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """The facts about one run. `state_seconds`: the time in this status. `silent_seconds`: the time since its last event of any kind.
+    """What is known about one run.
 
-    `lock_free_seconds`: how long this process has seen the run lock free while the run had this status; 0 while the lock is held.
-    `drains`: the run also takes the batches after its first one.
+    - `state_seconds` is the time in this status. `silent_seconds` is the time since its last event of any kind.
+    - `lock_free_seconds` tells how long this process has seen the run lock free while the run had this status. It is 0 while the lock is
+      held.
+    - `drains` tells that the run takes further batches after its first one.
     """
 
     run_id: str
@@ -54,13 +56,13 @@ class RunRecord:
 
     @property
     def takes_it_next(self) -> str:
-        """The reason why a tick requests no run and leaves the batch to this draining run."""
+        """Why a tick requests no run and leaves the batch to this draining run."""
         return f"run {self.run_id[:8]} drains and takes the batch next"
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """The verdict for a run status, and the seconds after which a run in this status must be ended; None: no limit."""
+    """The verdict for a run status, and the seconds after which a run in this status must be ended. None means no limit."""
 
     verdict: RunVerdict
     state_seconds_max: float | None = None
@@ -111,14 +113,14 @@ class EndRun:
 
 @dataclasses.dataclass(frozen=True)
 class Reissue:
-    """The decision to hand out the same batch with the same run key, because it has no run or a run that was never submitted."""
+    """The same batch must be handed out with the same run key, because it has no run, or a run that was never submitted."""
 
 
 Decision = Ack | Rollback | SettleWait | EndRun | Reissue
 
 
 def overdue(run: RunRecord) -> str:
-    """Returns a sentence that says why a run must be ended, or an empty text if it may continue."""
+    """Returns why a run must be ended, or "" if it may continue."""
     rule = RULES[run.status]
     if rule.lock_free_seconds_max is not None and run.lock_free_seconds > rule.lock_free_seconds_max:
         return (
@@ -140,8 +142,8 @@ def verdict_of(run: RunRecord) -> RunVerdict:
 
 
 def strongest(runs: Sequence[RunRecord]) -> str:
-    """Returns the Dagster state of the run that decides about a batch; empty if there is no run. Among equal verdicts, a working run
-    comes first.
+    """Returns the Dagster state of the run that decides about a batch, or "" if there is no run. Among runs with the same verdict, a
+    working one comes first.
     """
     order = list(RunVerdict)
     working = (DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)
@@ -150,9 +152,8 @@ def strongest(runs: Sequence[RunRecord]) -> str:
 
 
 def decide(runs: Sequence[RunRecord], draining: Sequence[RunRecord] = ()) -> Decision:
-    """Returns what happens to a batch. `runs`: all runs whose tags name exactly this delivery, in any order.
-
-    `draining`: the open draining runs of the destination. If the batch has no run, one of these runs takes it.
+    """Returns what happens to a batch. `runs` are all runs whose tags name exactly this delivery, in any order. `draining` are the open
+    draining runs of the destination: if the batch has no run, one of them takes it.
     """
     order = list(RunVerdict)
     ranked = sorted(runs, key=lambda run: order.index(verdict_of(run)))
@@ -166,7 +167,7 @@ def decide(runs: Sequence[RunRecord], draining: Sequence[RunRecord] = ()) -> Dec
             return EndRun(run.run_id, overdue(run))
         case RunVerdict.WAIT:
             return SettleWait(run.run_id, f"run {run.run_id[:8]} is {run.status.value}")
-        case RunVerdict.ROLLBACK | RunVerdict.REISSUE:  # The code above handles REISSUE.
+        case RunVerdict.ROLLBACK | RunVerdict.REISSUE:  # The code above has already handled REISSUE.
             return Rollback(run.run_id, f"run {run.run_id[:8]} ended as {run.status.value}")
 
 
@@ -179,16 +180,15 @@ def _taken_next(draining: Sequence[RunRecord]) -> SettleWait | EndRun | None:
 
 
 class LockWatch:
-    """Measures, per run, how long this process has seen the run lock free. Ticks call it before they decide.
-
-    The measurement starts again when the process starts and whenever the lock is held. Therefore a single look never ends a run.
+    """Measures, per run, how long this process has seen the run lock free. Ticks call this before they decide. The measurement begins
+    again when the process starts and whenever the lock is held, so a single look never ends a run.
     """
 
     def __init__(self) -> None:
         self._free_since: dict[tuple[str, DagsterRunStatus], float] = {}
 
     def observe(self, runs: Sequence[RunRecord], *, lock_held: bool, now_seconds: float) -> list[RunRecord]:
-        """Returns the runs with `lock_free_seconds` set. `now_seconds`: the time of a monotonic clock."""
+        """Returns the runs with `lock_free_seconds` set. `now_seconds` is the time of a monotonic clock."""
         keys = {(run.run_id, run.status) for run in runs}
         self._free_since = {} if lock_held else {key: self._free_since.get(key, now_seconds) for key in keys}
         return [

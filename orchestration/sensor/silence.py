@@ -1,7 +1,8 @@
-"""Reports to Dagster that an engine's sensor no longer ticks. The snapshot sensor calls it, because the engine's sensor cannot.
+"""Reports to Dagster that an engine's sensor no longer ticks. The snapshot sensor calls this module, because the engine's sensor cannot
+report it.
 
-It reads only the engine's status.json. If no daemon runs, no sensor can report: then `runless` publishes the check, and `sluice status`
-shows the silence.
+It reads only the engine's status.json. If no daemon runs, no sensor can report. Then `runless` publishes the check, and `sluice status`
+shows it.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 
     import dagster as dg
 
-# The values of the snapshot sensor's cursor: whether it published the check as failed because of silence, or not. Dagster treats an empty
-# cursor as None.
+# The cursor of the snapshot sensor: whether the sensor has published the check as failed because ticks have stopped. Dagster treats an
+# empty cursor as None.
 SILENT, HEARD = "silent", "heard"
-_heard: dict[str, float] = {}  # Destination → the time of its last tick in this process.
+_heard: dict[str, float] = {}  # By destination, the time of its last tick in this process.
 
 
 def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list[dg.AssetCheckEvaluation], str]:
     """Returns the results of the engine's check to publish, and the new cursor. The check fails when the engine's sensor stops ticking.
-    When ticks return, it gets the current result.
+    When ticks are back, the check gets its current result.
     """
     silent = _ticks_are_silent(directory)
     if silent == (cursor == SILENT):
@@ -40,25 +41,25 @@ def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list
 
 
 def _ticks_are_silent(directory: Path) -> bool:
-    """Returns whether the sensor has ticked before and has stopped, by status.json. That includes an engine that no longer writes the
-    file.
+    """Returns whether the sensor has ticked before and has stopped, according to status.json. The result is also True if the engine no
+    longer writes the file.
     """
     ticked = last_tick(directory)
     return bool(ticked) and abs(time.time() - ticked) > TICK_SILENCE_SECONDS_MAX
 
 
 def hear(destination: str) -> None:
-    """Records a tick of this process. Status files do not show all ticks: an engine that cannot start writes no status, and a standby
-    host sees the status of another host's engine.
+    """Records a tick of this process. Not every tick is in a status file: an engine that cannot start writes none, and a standby host sees
+    the status of another host's engine.
     """
     _heard[destination] = time.time()
 
 
 def heard(destination: str) -> float:
-    """Returns when the last tick in this process ended, in seconds since 1970; 0 if there was none."""
+    """Returns when the last tick in this process ended, in seconds since 1970, or 0 if there was none."""
     return _heard.get(destination, 0.0)
 
 
 def last_tick(directory: Path) -> float:
-    """Returns when the sensor last ticked by the engine's status file, in seconds since 1970; 0 if unknown."""
+    """Returns when the sensor last ticked according to the engine's status file, in seconds since 1970, or 0 if this is unknown."""
     return float(engine_status(directory).get("ticked_at_us") or 0) / 1e6

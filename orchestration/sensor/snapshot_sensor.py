@@ -1,4 +1,4 @@
-"""Starts the snapshot job of a destination when one of its snapshots can progress. It reads only files and Dagster's runs."""
+"""Starts the snapshot job of a destination when one of its snapshots can advance. Reads only files and Dagster's runs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ INTERVAL_SECONDS_MIN = 1
 # The wait after a failed run doubles with each consecutive failure.
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0
 RUNS_LOOKED_AT = 10
-NAMED_MAX = 5  # The number of tables that a tick's reason names.
+NAMED_MAX = 5  # The reason of a tick names at most this many tables.
 HAS_PROCESS = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-# A run takes the reading lock as soon as it has imported its modules. So a run that has not taken the lock after this time is lost.
+# A run takes the reading lock as soon as it has imported its modules. A run that does not hold the lock after this time has lost its
+# process.
 LOST_SECONDS = 60.0
 
 
@@ -83,7 +84,7 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
 
 
 def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord], records: SnapshotRecords) -> None:
-    """Ends runs whose process is gone and which therefore do not hold the reading lock. Dagster itself would wait for them forever."""
+    """Ends runs that have no process, and so do not hold the reading lock. Dagster itself would wait for them forever."""
     for each in newest:
         begun = time.time() - (each.start_time or time.time())
         if each.dagster_run.status in HAS_PROCESS and begun > LOST_SECONDS and not records.are_read():
@@ -93,7 +94,7 @@ def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord],
 
 
 def why_none_is_due(open_now: Iterable[tuple[SnapshotRecord, StepDecision]]) -> str:
-    """Returns what the open snapshots wait for, or an empty text if a run can advance one of them."""
+    """Returns what the open snapshots wait for, or "" if a run can advance one of them."""
     waits = []
     for record, decision in open_now:
         if decision.step == SnapshotStep.WAIT:
@@ -104,7 +105,7 @@ def why_none_is_due(open_now: Iterable[tuple[SnapshotRecord, StepDecision]]) -> 
 
 
 def first_of(texts: Sequence[str], between: str) -> str:
-    """Returns the first NAMED_MAX texts and the number of the rest, because Dagster stores the reason of each tick."""
+    """Returns the first NAMED_MAX texts and how many follow. The text is short, because Dagster stores the reason of each tick."""
     more = f" and {len(texts) - NAMED_MAX} more" if len(texts) > NAMED_MAX else ""
     return between.join(texts[:NAMED_MAX]) + more
 

@@ -1,10 +1,10 @@
 """Runs one tick of a destination's sensor: settles the batch in flight, publishes events, and hands out the next batch.
 
-Dagster's daemon starts a tick every five seconds. It starts a tick earlier only after it has launched a run. So a tick that has nothing to
-do waits, almost until the next tick, for the end of a run or for a change. Then it handles both without delay.
+Dagster's daemon starts a tick every five seconds, and earlier only after it has launched a run. So a tick without work waits, almost until
+the next tick, for the end of a run or for a change, and then handles it without delay.
 
-A tick may be lost at any point, because it timed out, the daemon died, or the UI's "test sensor" discarded its result. The batch then stays
-in flight in the ledger. The next tick requests the same run with the same run key, and Dagster starts one run per key.
+A tick may be lost at any point: it timed out, the daemon died, or the UI's "test sensor" discarded its result. The batch then stays in
+flight in the ledger. The next tick requests the same run with the same run key, and Dagster starts only one run per key.
 """
 
 from __future__ import annotations
@@ -56,43 +56,49 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _URL = re.compile(r"[a-z][a-z0-9+.]*://\S+", re.IGNORECASE)
 
-HAND_OUT_RESERVE_SECONDS = 0.3  # The part of the tick's time for the steps after the hand-out.
-LOOK_SECONDS = 0.1  # The interval between two looks at a run, or at an engine that is starting.
-DRAINING_LOOK_SECONDS = 0.5  # The longer interval while a run drains, because that run settles its batches itself.
+HAND_OUT_RESERVE_SECONDS = 0.3  # A tick keeps this much of its time for the steps after the hand-out.
+LOOK_SECONDS = 0.1  # A tick looks at a run, or at an engine that is starting, this often.
+DRAINING_LOOK_SECONDS = 0.5  # A tick looks less often while a run drains, because that run settles its batches itself.
 # The pause after consecutive ticks that raised an error. The pause doubles with each of them.
 BROKEN_SECONDS_MIN, BROKEN_SECONDS_MAX = 10.0, 300.0
 ERROR_LENGTH_MAX = 200
-SENSOR_WORKERS = 4  # The number of ticks that Dagster's daemon runs at once: dagster.yaml, sensors.num_workers.
+SENSOR_WORKERS = 4  # Dagster's daemon runs this many ticks at once (dagster.yaml, sensors.num_workers).
 
 
 def broken_pause_seconds(in_a_row: int) -> float:
-    """Returns the pause after `in_a_row` consecutive ticks that raised an error; 0 after the first one."""
+    """Returns the pause after `in_a_row` consecutive ticks that raised an error. It is 0 after the first one."""
     return min(BROKEN_SECONDS_MAX, BROKEN_SECONDS_MIN * 2.0 ** min(in_a_row - 2, 10)) if in_a_row > 1 else 0.0
 
 
 def brief(error: Exception) -> str:
-    """Returns the type and the first line of an error, without URLs, which may contain a password."""
+    """Returns the type and the first line of an error. URLs are removed, because they may contain a password."""
     line = _URL.sub("<url>", next(iter(str(error).splitlines()), ""))[:ERROR_LENGTH_MAX]
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 def tick_seconds(destinations: int) -> float:
-    """Returns how long a tick may take: the whole time between two ticks, or less if there are more destinations than Dagster evaluates
-    at once.
+    """Returns how long a tick may take: the whole time between two ticks, or less if there are more destinations than ticks that Dagster
+    runs at once.
     """
     return TICK_SECONDS_MAX * min(1.0, SENSOR_WORKERS / max(1, destinations))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DestinationSensor:
-    """The inputs of a destination's sensor. `tables`: the "database.table" of its assets. `selects_assets`: whether a merge run selects
-    the assets of its tables, unless `grouped_now` returns that a run may have no assets of tables. `op_name`: the step that merges.
+    """What the sensor of a destination needs.
 
-    `run_lock_held`: returns whether a process holds the run lock of a destination's directory. `tick_seconds`: how long a tick may take.
-    `lake`: inspects the Delta tables between runs. `drains`: whether its runs drain. `open_run_endpoint`: opens the RPC endpoint through
-    which runs call the engine, for the destination's directory. `lag_seconds_max`: the lag at which the check `caught_up` fails.
-    `conf_troubles`: returns why the destination's file in conf/ differs from the one in use. `kinds`: its jobs except merges. `only_one`:
-    whether conf/ has no other destination.
+    - `op_name` is the step that merges. `tables` has the "database.table" of its assets.
+    - `selects_assets` tells whether a merge run selects the assets of its tables. It does not if `grouped_now` returns True: a run may
+      then have no assets of tables.
+    - `run_lock_held` returns whether a process holds the run lock of a destination's directory.
+    - `tick_seconds` is how long a tick may take.
+    - `lake` inspects the Delta tables between runs.
+    - `drains` tells whether the destination's runs drain.
+    - `open_run_endpoint` opens the RPC endpoint through which runs call the engine, for the destination's directory.
+    - `lag_seconds_max` is the lag above which the check `caught_up` fails.
+    - `conf_troubles` returns why the destination's file in conf/ differs from the one in use.
+    - `kinds` are the destination's jobs except merges.
+    - `only_one` tells whether conf/ has no other destination.
     """
 
     destination: str
@@ -112,8 +118,8 @@ class DestinationSensor:
 
 
 class Ticker:
-    """Runs the ticks of one destination. The code server has one per destination. Between ticks it keeps its observations of the run
-    lock, but no engine.
+    """Runs the ticks of one destination. The code server has one instance per destination. Between ticks it keeps what it has seen of the
+    run lock, but no engine.
     """
 
     def __init__(self, line: DestinationSensor, host: Callable[[], EngineHost]) -> None:
@@ -129,7 +135,7 @@ class Ticker:
         self._broken, self._broke, self._again_at = 0, "", 0.0
 
     def tick(self, runs: RunStore, cursor: str | None) -> dg.SensorResult:
-        """Runs a tick and returns the sensor's result. Does nothing if an earlier tick still runs, because Dagster cannot end a slow
+        """Runs a tick and returns the sensor's result. Does nothing if an earlier tick is still running, because Dagster cannot end a slow
         tick.
         """
         if not self._one_at_a_time.acquire(blocking=False):
@@ -139,7 +145,7 @@ class Ticker:
                 why = f"{self._broken} ticks in a row failed, the newest with {self._broke}; the next is tried in {left:.0f} s"
                 return _answer(why, [], cursor)
             answer = self._tick(runs, cursor, time.monotonic() + self._line.tick_seconds)
-            hear(self._line.destination)  # A tick that raised an error does not count, because it has settled nothing.
+            hear(self._line.destination)  # A tick that raised an error is not recorded, because it has settled nothing.
             self._broken = 0
             return answer
         except Exception as error:
@@ -181,12 +187,12 @@ class Ticker:
         except SluiceError as error:
             answer = trouble = f"{error.code}: {error}"
         older: dict[str, str] = {}
-        # An engine in another process may not answer; the tick's result is valid nevertheless.
+        # An engine in another process may not answer. The tick's result is valid nevertheless.
         with contextlib.suppress(SluiceError):
             if engine is not None:
                 older = older_tables(engine.directory)
                 # This line is not reached if the tick raised an error, for example because Dagster's storage did not answer. Such a tick
-                # settles nothing and must not count.
+                # has settled nothing and must not be recorded.
                 engine.tell_tick()
         failing = {**older, **failures(self._line.destination, status, self._line.lag_seconds_max)}
         failing |= {"": trouble} if trouble else {}
@@ -199,7 +205,7 @@ class Ticker:
         return _answer(answer, events, published.to_cursor())
 
     def _engine(self, deadline: float) -> EngineHandle:
-        """Returns the running engine. Waits until the deadline for an engine that is starting."""
+        """Returns the running engine. If it is starting, waits for it until the deadline."""
         while True:
             try:
                 return self._host().get_or_start(self._line.destination)
@@ -209,7 +215,9 @@ class Ticker:
             self._pause(LOOK_SECONDS)
 
     def _settle_and_hand_out(self, engine: EngineHandle, runs: RunStore, deadline: float) -> dg.RunRequest | str:
-        """Settles the batches in flight and returns a request for the next batch's run, or why there is none. Raises SluiceError."""
+        """Settles the batches in flight. Returns a request for the next batch's run, or why there is none. Raises SluiceError if the
+        engine refuses.
+        """
         self._end_lost_runs(engine, runs)
         if waiting_for := self._leave_to_draining(engine, runs, deadline):
             return waiting_for
@@ -223,10 +231,10 @@ class Ticker:
         return self._taken_meanwhile(runs, batch) or self.request(batch)
 
     def _taken_meanwhile(self, runs: RunStore, batch: OutstandingBatch) -> str:
-        """Returns why another run has the batch that was just handed out, or an empty text if the batch needs a run of its own.
+        """Returns why another run has the batch that was just handed out, or "" if the batch needs a run of its own.
 
-        A draining run may have got the batch in this moment. Or it may have taken the batch and ended. Therefore the method looks first for
-        open draining runs, and then for runs of the batch.
+        A draining run may have got the batch at this moment, or may have taken it and ended. Therefore this looks first for open draining
+        runs, and then for runs of the batch.
         """
         if draining := runs.draining():
             return draining[0].takes_it_next
@@ -236,8 +244,8 @@ class Ticker:
         return f"a run has just taken delivery {batch.delivery}; the next tick settles it"
 
     def _leave_to_draining(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
-        """Waits while a draining run is attached and no batch is in flight, because that run gets the next batch. Returns why the tick
-        has nothing to do; empty if it must continue.
+        """Waits while a draining run is attached and no batch is in flight, because that run gets the next batch. Returns why the tick has
+        nothing to do, or "" if it must continue.
         """
         while self._line.drains and engine.outstanding() is None and (draining := runs.draining()):
             if time.monotonic() >= deadline - HAND_OUT_RESERVE_SECONDS:
@@ -246,8 +254,8 @@ class Ticker:
         return ""
 
     def _settle(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
-        """Acks or rolls back the batches in flight whose runs have ended. Returns why to wait, or an empty text if the next batch may be
-        handed out.
+        """Acks or rolls back the batches in flight whose runs have ended. Returns why to wait, or "" if the next batch
+        may be handed out.
         """
         last_look = deadline - HAND_OUT_RESERVE_SECONDS
         while (batch := engine.outstanding()) is not None:
@@ -279,9 +287,7 @@ class Ticker:
         return ""
 
     def _again(self, engine: EngineHandle, batch: OutstandingBatch, failed: Failed, what: str) -> str:
-        """Hands out a failed batch again, without the tables that cannot be merged. Returns why the tick must wait instead, or an empty
-        text.
-        """
+        """Hands out a failed batch again, without the tables that cannot be merged. Returns why the tick must wait instead, or ""."""
         engine.tell_failing(in_a_loop(failed))
         if stops := tables_to_stop(failed.tables):
             _log.error("%s continues without %s", what, ", ".join(sorted(stops)))
@@ -295,7 +301,7 @@ class Ticker:
         return ""
 
     def _end_lost_runs(self, engine: EngineHandle, runs: RunStore) -> None:
-        """Ends open runs of any delivery whose process is gone, because they would keep their slot in the run queue forever."""
+        """Ends open runs that have no process, whatever their delivery, because they would keep their slot in the run queue forever."""
         open_runs = runs.open_runs()
         held = self._line.run_lock_held(engine.directory)
         for run in self._lock_watch.observe(open_runs, lock_held=held, now_seconds=time.monotonic()):
@@ -304,8 +310,8 @@ class Ticker:
                 runs.end(run.run_id, reason)
 
     def request(self, batch: OutstandingBatch) -> dg.RunRequest:
-        """Returns the request for a batch's run. It selects the assets of the tables in the batch. The run also merges and reports tables
-        that have no asset yet.
+        """Returns the request for a batch's run. It selects the assets of the batch's tables. The run also merges and reports tables that
+        have no asset yet.
         """
         reference = BatchReference.of(self._line.destination, batch)
         selects = self._line.selects_assets and not self._line.grouped_now()
@@ -341,7 +347,7 @@ def _answer(answer: dg.RunRequest | str, events: list[AssetEvent], cursor: str |
 
 
 def _recycled() -> str:
-    """Returns a note if the code server was started by a client that replaces it every minute."""
+    """Returns a note if the client that started the code server replaces it every minute."""
     if "--heartbeat" not in sys.argv:
         return ""
     return (

@@ -1,10 +1,11 @@
-"""Registers the Delta tables of a destination in the catalog of conf/ at the end of a run. `sluice lake register` calls it too.
+"""Registers the Delta tables of a destination in the catalog of conf/ at the end of a run. `sluice lake register` calls this module too.
 
-The record `catalog.json` lists what is registered. Each run compares the record with the tables in the lake and, for views, with the
-columns of the tables that it wrote. It calls Spark only if they differ. Before it replaces a view whose columns changed, it marks the
-view in the record, so that a later run replaces it if this run fails. A catalog that refuses a table or does not answer fails no run: the
-record stores the reason, the engine's status shows it, and a later run tries again. If a run crashes after Spark's answer and before it
-writes the record, the next run finds the table registered.
+The record `catalog.json` lists what is registered. Each run compares this record with the tables in the lake and, for views, with the
+columns of the tables that it wrote. It calls Spark only if there is a difference. Before it replaces a view whose columns changed, it
+marks the view in the record, so that a later run replaces it if this run fails.
+
+If the catalog refuses a table or does not answer, the run does not fail: the record stores the reason, the engine's status shows it, and a
+later run tries again. If a run crashes after Spark's answer and before it writes the record, the next run finds the table registered.
 """
 
 from __future__ import annotations
@@ -35,13 +36,16 @@ logger = logging.getLogger(__name__)
 
 NO_COMMENTS: Comments = MappingProxyType({})
 NO_COLUMNS: Mapping[str, Columns] = MappingProxyType({})
-AGAIN_SECONDS = 300.0  # How long failed registrations wait before a run tries them again.
+AGAIN_SECONDS = 300.0  # Runs try failed registrations again after this time.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CatalogChanges:
-    """The work to do in the catalog. `clashes`: name → why it cannot be registered. `failed`: name → why an earlier attempt failed, for
-    wanted names that are not tried now. `error`: why nothing is tried now, although there may be work.
+    """What must be done in the catalog.
+
+    - `clashes` says for each name why it cannot be registered.
+    - `failed` says why an earlier attempt failed, for names that are not tried again now.
+    - `error` says why nothing is tried now, although there may be work.
     """
 
     register: tuple[CatalogTable, ...] = ()
@@ -55,8 +59,7 @@ def wanted_tables(
     config: SluiceConfig, destination: str, tables: LakeTables, comments: Comments = NO_COMMENTS
 ) -> list[CatalogTable]:
     """Returns the Delta tables in the lake with their names in the catalog of conf/, followed by the views of them, in a fixed order.
-
-    `comments`: the comments of the source's tables, for views.
+    `comments` are those of the source's tables, for views.
     """
     from sluice.spark_jobs.catalog import CatalogTable  # noqa: PLC0415  pyspark takes a second to import
 
@@ -97,8 +100,8 @@ def changes_of(
     again: bool,
     whole: bool = False,
 ) -> CatalogChanges:
-    """Compares the wanted tables and views with the record. `again`: retry what failed before. `whole`: include what is registered
-    already.
+    """Compares the wanted tables and views with the record. If `again`, retries what failed before. If `whole`, includes what is
+    registered already.
     """
     if known.error and not (again or whole):
         return CatalogChanges(failed=known.failed, error=known.error)
@@ -132,17 +135,19 @@ def changes_of(
 
 
 def _is_due(table: CatalogTable, entry: CatalogEntry | None) -> bool:
-    """Returns whether the table or view must be registered: the record lacks it, or has the view with other columns or comments."""
+    """Returns whether the table or view must be registered: it is not in the record, or the record has the view with other columns or
+    comments.
+    """
     if entry is None or (entry.of, entry.path, entry.over) != (table.of, table.path, table.over):
         return True
     return table.over is not None and (not entry.shape or table.comments_digest != entry.comments)
 
 
 def without_shapes(known: Registered, shapes: Mapping[str, str], shaped_by: Callable[[str], str]) -> Registered:
-    """Returns the record without the shape of each view whose columns have changed, so that the view must be registered again.
+    """Returns the record without the shape of each view whose columns have changed, so that the view is registered again.
 
-    `shapes`: path of a Delta table → digest of its columns, for tables whose columns the run knows. `shaped_by`: "database.table" → the
-    path of the Delta table from which the view gets its columns.
+    `shapes` has the digest of a Delta table's columns by path, for tables whose columns the run knows. `shaped_by` returns for
+    "database.table" the path of the Delta table from which the view gets its columns.
     """
     changed = {
         name: entry._replace(shape="")
@@ -154,7 +159,7 @@ def without_shapes(known: Registered, shapes: Mapping[str, str], shaped_by: Call
 
 def _only_here(config: SluiceConfig, destination: str, gone: Iterable[CatalogTable]) -> tuple[CatalogTable, ...]:
     """Returns the given tables without those that another destination has registered too, because it writes the same table. Raises
-    MetaError.
+    MetaError if a record cannot be read.
     """
     left = tuple(gone)
     for name in config.destinations if left else ():
@@ -171,10 +176,10 @@ def _only_here(config: SluiceConfig, destination: str, gone: Iterable[CatalogTab
 def register_tables(
     config: SluiceConfig, destination: str, *, whole: bool = False, written: Mapping[str, Columns] = NO_COLUMNS
 ) -> Registered:
-    """Registers the Delta tables of a destination and their views, as conf/ requires. Returns the record; it is empty without a catalog.
+    """Registers the Delta tables of a destination and their views, as conf/ says. Returns the record, which is empty without a catalog.
 
-    `whole`: look up every table in the catalog, even if the record lists it. `written`: path → columns of the tables that the run wrote.
-    Raises SluiceError, SparkJobError.
+    If `whole`, looks up every table in the catalog, even if the record lists it. `written` has the columns of the tables that the run
+    wrote, by path. Raises SluiceError or SparkJobError if the record or Spark cannot be used.
     """
     from sluice.spark_jobs.catalog import register, shape_of, unregister  # noqa: PLC0415
     from sluice.spark_jobs.session import open_sessions  # noqa: PLC0415
@@ -223,9 +228,7 @@ def register_tables(
 
 
 def _without_shapes_kept(config: SluiceConfig, destination: str, shapes: Mapping[str, str]) -> Registered:
-    """Applies `without_shapes` to the record and writes it, so that a later run replaces the views if this run fails. Returns the
-    record.
-    """
+    """Applies `without_shapes` to the record, writes the result, and returns it. A later run then replaces the views if this run fails."""
     directory = config.destination_dir(destination)
 
     def shaped_by(of: str) -> str:
@@ -243,7 +246,7 @@ def register_after_run(config: SluiceConfig, destination: str, written: Mapping[
     """Calls `register_tables` at the end of a run. An error does not fail the run: it is logged, and the engine's status shows it."""
     try:
         register_tables(config, destination, written=written)
-    # An error of any kind must not fail the run: the tables are merged, and only readers use the catalog.
+    # Any error is only reported: the tables are merged, and only readers need the catalog.
     except Exception as error:
         why = lake_error_line(config, str(error).partition("\n")[0])
         logger.warning("%s: no table could be registered in the catalog: %s", destination, why)
@@ -255,5 +258,5 @@ def _keep_error(config: SluiceConfig, destination: str, why: str) -> None:
         directory = config.destination_dir(destination)
         known = read_registered(directory)
         write_registered(directory, dataclasses.replace(known, error=why, tried_at=time.time()))
-    except Exception as error:  # This error must not hide the error of the run.
+    except Exception as error:  # This error must not replace the error of the run.
         logger.warning("%s: the reason could not be stored: %s", destination, error)

@@ -1,4 +1,4 @@
-"""Defines the job for decisions of an operator in Dagster's launchpad: to approve a schema change, to resume or repair a table, or to
+"""Defines the job for decisions that an operator makes in Dagster's launchpad: approve a schema change, resume or repair a table, or
 forget a consumer. The commands `sluice schema`, `sluice repair` and `sluice consumer` do the same.
 """
 
@@ -69,7 +69,7 @@ class Decision(dg.Config):
 
 CHANGE_NOTHING = {Act.show, Act.plan_repair}
 REPAIRS = {Act.plan_repair, Act.repair}
-# NEEDED: act → the fields that it requires. POSSIBLE: act → the fields that it accepts.
+# NEEDED has the fields that each act requires, and POSSIBLE those that it accepts.
 NEEDED: dict[Act, tuple[str, ...]] = {
     Act.show: (),
     Act.approve: ("table", "position", "plan"),
@@ -83,7 +83,7 @@ FIELDS = ("table", "position", "plan", "consumer")
 
 
 def problem_of(decision: Decision) -> str:
-    """Returns a sentence that says why the fields of a decision do not fit its act, or an empty text if they fit."""
+    """Returns why the fields of a decision do not match its act, or "" if they match."""
     act, reason = decision.act, decision.reason.strip()
     given = [field for field in FIELDS if getattr(decision, field)]
     if missing := [field for field in NEEDED[act] if field not in given]:
@@ -113,11 +113,12 @@ def decide_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
             name = one_destination(decision.destination, names)
             if problem := problem_of(decision):
                 raise ActRefusedError(problem)
-            # The reason is stored before any change, so that a run which is killed after a change still has it.
+            # The reason is stored before any change, so that it is known even if the run is killed after a change.
             _tag(context, decision)
             directory, metadata = settings.destination_dir(name), dict[str, dg.MetadataValue[Any]]()
             if decision.act is Act.show:
-                shown = shown_tables(settings, name) if name in settings.destinations else None  # A group has none.
+                # A group of destinations has no assets of tables.
+                shown = shown_tables(settings, name) if name in settings.destinations else None
                 listed = waiting(context.instance, directory, name, Launchpad.of(context.run), shown)
                 metadata = {"result": dg.MetadataValue.md(listed)}
             elif decision.act in REPAIRS:

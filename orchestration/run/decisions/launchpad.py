@@ -1,7 +1,7 @@
 """Writes the config of a decision for Dagster's launchpad: the facts as comments, and the fields that the operator fills in.
 
-Dagster computes a launchpad's default config when it loads the definitions, which is too early for pending decisions. But the address of
-a launchpad may contain a config, so `waiting` shows such addresses as links.
+Dagster computes a launchpad's default config when it loads the definitions, when pending decisions are not known yet. But the address of a
+launchpad may have a config, so `waiting` shows such addresses as links.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ JOB = "decide"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Launchpad:
-    """The launchpad page of the job `decide`. `repository`, `location`: their names in Dagster; empty in a run that no code location
-    launched.
+    """The launchpad page of the job `decide`. `repository` and `location` are their names in Dagster. They are empty in a run that no code
+    location launched.
     """
 
     repository: str = ""
@@ -43,13 +43,13 @@ class Launchpad:
         if not self.location:
             return title
         where = urllib.parse.quote(f"{self.repository}@{self.location}", safe="@")
-        # The address of a link in Markdown ends at a closing parenthesis, so parentheses are escaped.
+        # In Markdown, a closing parenthesis ends the address of a link, so parentheses are escaped.
         given = urllib.parse.quote(config, safe="").replace("(", "%28").replace(")", "%29")
         return f"[{title}](/locations/{where}/jobs/{JOB}/playground/setup?config={given})"
 
 
 def config_text(seen: Sequence[str], fields: Mapping[str, Any]) -> str:
-    """Returns the YAML of a run's config. `seen`: the facts for the decision, which become comments above the config."""
+    """Returns the YAML of a run's config. `seen` has the facts for the decision, which become comments above the config."""
     lines = [part for line in seen for part in line.splitlines()]
     comments = "".join(f"# {''.join(each if each.isprintable() else ' ' for each in line)}\n" for line in lines)
     config = {"ops": {STEP: {"config": dict(fields)}}}

@@ -1,6 +1,7 @@
-"""Lists the decisions that an operator has to make, and what each choice does. The job `decide` shows the list; it changes nothing.
+"""Lists the decisions that an operator has to make, and what each choice does. The job `decide` shows the list. Changes nothing.
 
-Each choice has a link to the launchpad with the config of the decision. The plan is a comment in it, and only the reason is empty.
+Each choice has a link to the launchpad with the config of the decision. In that config the plan is a comment, and only the reason is
+empty.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ TO_FILL_IN = "write a reason, then launch the run"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WaitingDecisions:
-    """Builds the list of decisions at a destination. `launchpad`: the page to which the links lead. `shown`: which tables are assets of
-    their own. `str()` of it raises MetaError.
+    """Builds the list of decisions at a destination. The links lead to `launchpad`. `shown` tells which tables have assets of their own.
+    `str()` of this object returns the list.
     """
 
     instance: dg.DagsterInstance
@@ -39,7 +40,9 @@ class WaitingDecisions:
     shown: ShownTables
 
     def __str__(self) -> str:
-        """Returns the list as Markdown: pending schema changes with their plans, stopped tables, tables that differ, and consumers."""
+        """Returns the list as Markdown: pending schema changes with their plans, stopped tables, tables that differ, and consumers. Raises
+        MetaError if the ledger cannot be read.
+        """
         parts = (
             ("Schema changes (`act: approve`)", list(self._schema_changes())),
             ("Stopped tables (`act: resume`)", list(self._stops())),
@@ -103,8 +106,8 @@ class WaitingDecisions:
             yield f"- **{code(name)}**: {why}. {plan} changes nothing; {repair} {does}"
 
     def _reasons(self) -> dict[str, str]:
-        """Returns "database.table" → why its newest comparison failed. If tables share an asset, the result is in the check of this asset.
-        A result of the table's own check is then older, from the time when the table had an asset.
+        """Returns why the newest comparison failed, for each "database.table" that differs. If tables share an asset, the result is in the
+        check of that asset; a result of a table's own check is then older, from the time when the table had its own asset.
         """
         tables, reasons = read_tables(self.directory), dict[str, str]()
         own = {source_key(self.destination, each.name): each.name for each in self.shown.own(tables)}
@@ -113,7 +116,7 @@ class WaitingDecisions:
         keys = [dg.AssetCheckKey(key, EQUAL_CHECK) for key in dict.fromkeys((*own, *shared))]
         found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
         for key, record in found.items():
-            # A comparison that has not ended has another type of evaluation, without a result.
+            # A comparison that has not ended has no result here.
             evaluation = record.evaluation
             if not isinstance(evaluation, dg.AssetCheckEvaluation) or evaluation.passed:
                 continue
@@ -145,8 +148,8 @@ def waiting(
     launchpad: Launchpad,
     shown: ShownTables | None = None,
 ) -> str:
-    """Returns the decisions that an operator has to make at a destination, as Markdown. `shown`: which tables are assets of their own; by
-    default all. Raises MetaError.
+    """Returns the decisions that an operator has to make at a destination, as Markdown. `shown` tells which tables have assets of their
+    own; by default all have. Raises MetaError if the ledger cannot be read.
     """
     each_own = ShownTables(destination=destination, grouped=False, named=frozenset())
     return str(

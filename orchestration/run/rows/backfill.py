@@ -1,7 +1,7 @@
-"""Applies the changes of a past interval again. The jobs of `job` and `sluice backfill` call it.
+"""Applies the changes of a past interval again. The jobs of `job` and `sluice backfill` call this module.
 
-A backfill chooses the keys that changed in the interval. It reads all changes from the interval's start to the source's end over a separate
-connection. Then `operation` merges them.
+A backfill chooses the keys that changed in the interval. It reads all changes from the interval's start to the source's end over a
+separate connection. Then `operation` merges them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Done:
-    """The result of a backfill. `refused`: "database.table" → why the table was left out. `read_to`: the position up to which changes
-    were read.
-
-    `rebuilt`: the separate table that was built, if one was requested.
+    """The result of a backfill. `refused` has the reason for each "database.table" that was left out. `read_to` is the position up to
+    which changes were read. `rebuilt` is the separate table that was built, if one was requested.
     """
 
     begin: str
@@ -87,7 +85,7 @@ def _done(
 
 
 class _Backfill:
-    """Implements `operation.RowsOperation`. `read` sets `reading`."""
+    """The backfill as an operation on rows (`operation.RowsOperation`). `reading` exists after `read`."""
 
     leaves_out = False
     reading: BackfillReading

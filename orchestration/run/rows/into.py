@@ -1,8 +1,7 @@
-"""Implements `sluice backfill --into`: builds a past state of one table as a separate Delta table, to inspect or compare it.
+"""Builds a past state of one table as a separate Delta table, to inspect or compare it (`sluice backfill --into`).
 
-It starts from the newest version of the live table that contains no change after the interval's start. It then applies the changes of the
-stream up to the interval's end. It does not change the live table or its application ids and does not take the run lock, so merges
-continue.
+It starts from the newest version of the live table that has no change after the interval's start. Then it applies the changes of the
+stream up to the interval's end. It neither changes the live table nor takes the run lock, so merges continue.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ NAME = re.compile(r"[^./\s]+\.[^./\s]+")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RebuiltTable:
-    """The table that was built. `of`: the live table. `version`: the version of the live table from which it was built. `up_to`: the
-    position of the source up to which it contains changes.
+    """The table that was built. `of` is the live table, and `version` its version from which the table was built. `up_to` is the position
+    of the source up to which the table has the changes.
     """
 
     table: str
@@ -46,7 +45,7 @@ class RebuiltTable:
 
 
 def interval_of(request: BackfillRequest) -> RequestedInterval:
-    """Returns the interval of binlog that a request names."""
+    """Returns the interval of the binlog that a request names."""
     from sluice.cdc_engine.instance.rows.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
 
     return RequestedInterval(
@@ -105,7 +104,9 @@ def _taken(config: SluiceConfig) -> set[str]:
 def run_into(
     config: SluiceConfig, request: BackfillRequest, listener: RowsListener, folder: Path
 ) -> tuple[BackfillReading, RebuiltTable]:
-    """Reads the changes and builds the table. Raises SluiceError or MergeFailedError with a sentence; then no table exists at the path."""
+    """Reads the changes and builds the table. Raises SluiceError or MergeFailedError with a sentence. No table exists at the path in this
+    case.
+    """
     from sluice.cdc_engine.instance.rows.work import BackfillReading  # noqa: PLC0415  imports the engine's packages
 
     path, directory = path_of(config, request), config.destination_dir(request.destination)
@@ -136,7 +137,7 @@ def _from_a_version(
     config: SluiceConfig, request: BackfillRequest, arguments: Any, chosen: list[CommittedInterval]
 ) -> BinlogInterval:
     """Returns the requested interval with an earlier start: the end position of the version from which the table is built. Adds that
-    version to `chosen`.
+    version to `chosen`. Raises ConfigurationError or PositionLostError if there is no such version or its binlog is missing.
     """
     from sluice.cdc_engine.instance.rows.interval import is_followed, locate_interval  # noqa: PLC0415
     from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415
@@ -166,15 +167,15 @@ def _from_a_version(
 def after_a_quiet_time(
     commits: list[CommittedInterval], base: CommittedInterval, begin: Position, cursor: Position
 ) -> Position | None:
-    """Returns the position from which to read a table that has not changed since its version `base`: the earlier one of the interval's
-    start and the cursor. Returns None if the table has changed.
+    """Returns the position from which to read, for a table that has not changed since its version `base`: the interval's start, or the
+    cursor if it is earlier. Returns None if the table has changed.
     """
     later = [each for each in commits if each.streamed and each.ledger == base.ledger and each.version > base.version]
     return None if later else min(begin, cursor, key=lambda each: each.order_key)
 
 
 def base_of(history: list[CommittedInterval], ledger_id: str, begin: Position) -> CommittedInterval | None:
-    """Returns the newest batch or publication that contains no change after `begin`, or None. Only commits of `begin`'s epoch count."""
+    """Returns the newest batch or publication without a change after `begin`, or None. Considers only commits of `begin`'s epoch."""
     found = [
         each
         for each in history

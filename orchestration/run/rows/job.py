@@ -1,6 +1,6 @@
 """Defines the job for operations on rows. Its config names the operation: a backfill, a repair or a snapshot. Only people start it.
 
-Each destination also has a backfill job with hours as partitions, for Dagster's backfill page, which cannot request a config.
+Each destination also has a backfill job with hours as partitions, for Dagster's backfill page, where nobody can enter a config.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
@@ -36,11 +36,12 @@ from sluice.orchestration.run.rows.request import (
 from sluice.orchestration.run.snapshot_run import request_snapshots
 
 JOB = "operate_on_rows"
-STEP = "rows"  # The step's name must differ from the job's name, because Dagster would not distinguish them.
+STEP = "rows"  # This name must differ from the job's name, because Dagster could not tell them apart.
 TAG = "sluice/rows"
-# How many days of hours the backfill page offers. MySQL keeps its binlogs for 30 days by default. A run for a purged hour fails at once.
+# The backfill page offers the hours of this many days. MySQL keeps its binlogs for 30 days by default. A run for a purged hour fails at
+# once.
 DAYS_ON_OFFER = 31
-WAIT_SECONDS = 6 * 3600.0  # The longest wait for another operation on the destination's rows.
+WAIT_SECONDS = 6 * 3600.0  # A run waits at most this long for another operation on the destination's rows.
 FROM_TIME = "-1h"
 TABLES = 'Tables, as "database.table". Default: all captured tables'
 REPORTED_AS = {BackfillRequest: "changes of a past interval applied again", RepairRequest: "repaired"}
@@ -122,7 +123,7 @@ class RowsConfig(dg.Config):
     )
 
 
-# The fields that not all operations have.
+# The fields that only some operations have.
 FIELDS = {
     OperationKind.backfill: {"only_plan", "from_time", "to_time", "run", "gtids", "into", "archive", "schemas"},
     OperationKind.repair: {"only_plan", "settle_seconds"},
@@ -157,8 +158,8 @@ def request_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> Request:
 
 
 def backfill_of(config: SluiceConfig, given: RowsConfig, now_us: int, folder: Path | None = None) -> BackfillRequest:
-    """Returns the backfill of an interval, of a run, or of a GTID set. `folder`: where relative paths start; None refuses them. Raises
-    ConfigurationError if the config names several of them.
+    """Returns the backfill of an interval, of a run, or of a GTID set. Relative paths start in `folder`; if it is None, they are refused.
+    Raises ConfigurationError if the config names more than one of the three.
     """
     archive, schemas = archive_of_request(given.archive, given.schemas, folder)
     return dataclasses.replace(_changes_of(config, given, now_us), archive=archive, schemas=schemas)
@@ -215,7 +216,7 @@ def rows_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
 
 
 def hours(now: dt.datetime) -> dg.HourlyPartitionsDefinition:
-    """Returns the hourly partitions for the time of which a source may still have the binlog, up to the current hour."""
+    """Returns the hourly partitions of the time for which a source may still have the binlog, up to the current hour."""
     first = (now - dt.timedelta(days=DAYS_ON_OFFER)).replace(hour=0, minute=0, second=0, microsecond=0)
     return dg.HourlyPartitionsDefinition(start_date=first, end_offset=1, timezone="UTC")
 
@@ -259,10 +260,10 @@ def operated(
     *,
     only_plan: bool = False,
 ) -> Metadata:
-    """Plans the operation and, unless `only_plan` is set, carries it out. Reports each table as an event of the run, and returns metadata
-    of the whole operation. Raises SluiceError, MergeFailedError.
+    """Plans the operation and carries it out, unless `only_plan`. Reports each table as an event of the run, and returns metadata of the
+    whole operation. Raises SluiceError or MergeFailedError with a sentence.
     """
-    # The process from which this run was forked may have started before a failover, so the source in use is read again.
+    # This process may be a fork of one that started before a failover, so the source in use is read again.
     config = settings.with_sources_in_use()
     if isinstance(request, SnapshotRequest):
         request_snapshots(context, config, request.destination, request.tables, request.where)
@@ -296,7 +297,7 @@ def _of_backfill(request: BackfillRequest, made: Done) -> Metadata:
 
 
 def _of_repair(made: Repaired) -> Metadata:
-    """Returns metadata of a repair: the differences per table, and the results."""
+    """Returns the metadata of a repair: the differences per table, and the results."""
     lines = [
         f"- {each.name}: "
         + (each.refused or ", ".join(f"{count} {kind}" for kind, count in each.keys.items() if count))

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergedRun:
-    """The interval [from_us, to_us) of the changes that a run merged, in microseconds, and the tables into which it merged them."""
+    """The changes that a run merged: from `from_us` up to, but not including, `to_us`, in microseconds since 1970, and the tables into
+    which it merged them.
+    """
 
     from_us: int
     to_us: int
@@ -28,8 +30,8 @@ class MergedRun:
 def backfill_of_run(
     config: SluiceConfig, destination: str, run: str, tables: tuple[str, ...], into: str = ""
 ) -> BackfillRequest:
-    """Returns the backfill that repeats what a run merged into `tables`, or into all captured tables if empty. Raises ConfigurationError,
-    or MergeFailedError if a log cannot be read.
+    """Returns the backfill that repeats what a run merged into `tables`, or into all captured tables if empty. Raises ConfigurationError
+    if a table is not captured or the run is unknown, and MergeFailedError if a log cannot be read.
     """
     captured = [each.name for each in read_tables(config.destination_dir(destination))]
     if unknown := sorted(set(tables) - set(captured)):
@@ -43,8 +45,8 @@ def backfill_of_run(
 
 
 def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: str) -> MergedRun:
-    """Returns the interval and the tables that a run merged. `histories`: table → its commits. Raises ConfigurationError if none is of
-    this run.
+    """Returns the interval and the tables that a run merged. `histories` has the commits of each table. Raises ConfigurationError if the
+    run made none of them.
     """
     merged = {
         name: found
@@ -64,7 +66,7 @@ def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: s
 
 
 def _history(config: SluiceConfig, destination: str, name: str) -> list[CommittedInterval]:
-    """Returns the batches in a table's Delta log; empty if nothing was merged into the table yet."""
+    """Returns the batches in a table's Delta log. Returns none if nothing was merged into the table yet."""
     from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415  imported where it is used
     from sluice.spark_jobs.tables.delta_table import DeltaTable  # noqa: PLC0415
 

@@ -1,7 +1,8 @@
 """Carries out an operation on rows: reads the chosen rows and merges them under the run lock. `backfill` and `repair` choose the rows.
+docs/concepts/operations-on-rows.md describes the steps.
 
-docs/concepts/operations-on-rows.md describes the steps. The operation reads the stream's changes again from the binlog, up to the lake's
-position. Therefore no changes are buffered, and merges into its tables continue.
+The operation reads the stream's changes again from the binlog, up to the lake's position. So no changes are buffered, and merges into its
+tables continue.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ NOT_IN_SNAPSHOT = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsRun:
-    """The dependencies of an operation on rows of a destination. `run`: the Dagster run's id, or empty for a command. `wait_seconds`: how
+    """What an operation on rows of a destination needs. `run` is the id of the Dagster run, or empty for a command. `wait_seconds` is how
     long to wait for another operation on the destination's rows.
     """
 
@@ -57,11 +58,12 @@ class RowsRun:
 
 
 class RowsOperation(Protocol):
-    """An operation on rows. `marks`: its id, kind and times, which its commits store; they are complete after `read`. `refused`:
-    "database.table" → why the table is left out.
+    """An operation on rows.
 
-    `leaves_out`: whether the operation leaves out a table that cannot be merged, because it compares its tables afterwards. If False, the
-    operation fails.
+    - `marks` has its id, kind and times, which its commits store. They are complete after `read`.
+    - `refused` has the reason for each "database.table" that is left out.
+    - `leaves_out` tells what happens if a table cannot be merged. If True, the operation leaves the table out, because it compares its
+      tables afterwards. If False, the operation fails.
     """
 
     leaves_out: bool
@@ -72,19 +74,21 @@ class RowsOperation(Protocol):
     def marks(self) -> Backfill: ...
 
     def read(self, folder: Path) -> BackfillReading | None:
-        """Chooses rows, and reads them and the stream into a folder. Returns None if there is nothing to merge. Raises SluiceError."""
+        """Chooses rows, and reads them and the stream into a folder. Returns None if there is nothing to merge. Raises SluiceError with a
+        sentence.
+        """
 
     def rows(self, reading: BackfillReading) -> Mapping[str, Read | None]:
-        """Returns the tables to merge, each with the rows that were read, or with None if the operation chooses the keys that changed in
-        the interval. The caller holds the run lock, and `reading` has caught up with the lake.
+        """Returns the tables to merge. Each has the rows that were read, or None if the operation chooses the keys that changed in the
+        interval. The caller holds the run lock, and `reading` has caught up with the lake.
         """
 
 
 def operate(run: RowsRun, operation: RowsOperation) -> list[TableReport]:
-    """Reads and merges rows, and returns the reports of the merged tables. Raises SluiceError or MergeFailedError with a sentence; the
-    tables that were merged before are correct.
+    """Reads and merges rows, and returns the reports of the merged tables. Raises SluiceError or MergeFailedError with a sentence. Tables
+    that were merged before are correct.
 
-    The caller may repeat it at any time. Before the first commit it has written only a folder, which is removed, and each commit corrects
+    The caller may repeat this at any time. Before the first commit only a folder is written, which is removed, and each commit corrects
     one table completely.
     """
     from sluice.cdc_engine.instance.rows.work import folder_of  # noqa: PLC0415  imports the engine's packages
@@ -144,8 +148,8 @@ def _merge(
 def _interval(
     run: RowsRun, operation: RowsOperation, reading: BackfillReading, lake: tuple[str, Position]
 ) -> StagedInterval:
-    """Returns the staged part of the stream in the form that `merge_rows` needs. `lake`: the ledger's id and cursor, from
-    `reading.catch_up`.
+    """Returns the staged part of the stream in the form that `merge_rows` needs. `lake` has the ledger's id and cursor, as
+    `reading.catch_up` returns them.
     """
     from sluice.spark_jobs.rows.merge import StagedInterval  # noqa: PLC0415
 
@@ -171,10 +175,8 @@ def _merge_tables(
     refusal: Callable[[], str],
     callbacks: tuple[Callable[[TableReport, int], None], Callable[[str, int], None]],
 ) -> dict[str, TableError]:
-    """Merges the tables of `rows` and returns the errors of tables that could not be merged. `callbacks`: `on_table_done` and `on_left`
-    of `merge_rows`.
-
-    Raises SluiceError or MergeFailedError with a sentence if the cause concerns more than one table.
+    """Merges the tables of `rows` and returns the errors of tables that could not be merged. `callbacks` are `on_table_done` and `on_left`
+    of `merge_rows`. Raises SluiceError or MergeFailedError with a sentence if the cause concerns more than one table.
     """
     from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
@@ -203,7 +205,7 @@ def _merge_tables(
 
 
 def _not_merged(act: str, merged: Sequence[TableReport], failed: Mapping[str, TableError]) -> str:
-    """Returns a sentence about tables that could not be merged. `act`: backfill or repair."""
+    """Returns a sentence about tables that could not be merged. `act` is the word backfill or repair."""
     whys, there = "; ".join(map(str, failed.values())), ", ".join(each.name for each in merged) or "none"
     return (
         f"{whys} (merged: {there}; not merged: {', '.join(failed)}; start the {act} again: it applies no change twice)"

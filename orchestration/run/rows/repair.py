@@ -1,8 +1,8 @@
-"""Repairs the rows of a destination that differ from the source. The jobs of `job` and `decisions` and `sluice repair` call it.
+"""Repairs the rows of a destination that differ from the source. The jobs of `job` and `decisions`, and `sluice repair`, call this module.
 
 A repair chooses the keys for which a comparison finds a difference. It reads the rows of these keys again over a separate connection, and
-waits until the lake has all changes that the rows may contain. Then `operation` merges them. A repair is like a snapshot of these keys, but
-reads the stream's changes again from the binlog instead of buffering them. Finally the repair compares the tables again.
+waits until the lake has all changes that the rows may include. Then `operation` merges them. A repair is like a snapshot of these keys,
+but reads the stream's changes again from the binlog instead of buffering them. Finally the repair compares the tables again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TWICE_MARKED = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableRepair:
-    """The plan for one table. `keys`: the number of differing keys by kind. `refused`: why the table is left out, or empty."""
+    """The plan for one table. `keys` has the number of differing keys by kind. `refused` says why the table is left out, or is empty."""
 
     result: TableResult
     scope: Scope | None = None
@@ -65,8 +65,8 @@ class TableRepair:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Repaired:
-    """The result of a repair. `refused`: "database.table" → why the table was left out. `after`: the comparisons of the repaired tables
-    after the repair.
+    """The result of a repair. `refused` has the reason for each "database.table" that was left out. `after` has the comparisons of the
+    repaired tables after the repair.
     """
 
     plan: tuple[TableRepair, ...]
@@ -89,7 +89,9 @@ class Repaired:
 
 
 def plan_repair(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepair, ...]:
-    """Compares tables, and returns the plan for each table that differs or cannot be compared. Changes nothing. Raises SluiceError."""
+    """Compares tables, and returns the plan for each table that differs or cannot be compared. Changes nothing. Raises SluiceError if the
+    source or the lake does not answer.
+    """
     from sluice.equality.destination import differing  # noqa: PLC0415  imports DuckDB
 
     extent = Extent(settle_seconds=request.settle_seconds, every_key=True)
@@ -105,7 +107,9 @@ def plan_repair(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepa
 
 
 def _refusal_of(config: SluiceConfig, destination: str, result: TableResult, scope: Scope | None) -> str:
-    """Returns the result of `_refusal`, or its unexpected error as the reason, so that only this table is left out."""
+    """Returns what `_refusal` returns. If it raises an unexpected error, returns this error as the reason, so that only this table is left
+    out.
+    """
     try:
         return _refusal(config, destination, result, scope)
     except SluiceError:
@@ -121,8 +125,8 @@ def _unexpected(error: Exception) -> str:
 
 
 def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope: Scope | None) -> str:
-    """Returns why the differences cannot be repaired key by key, and what to do. Returns an empty text if they can be repaired, or if
-    nothing differs.
+    """Returns why the differences cannot be repaired key by key, and what to do. Returns "" if they can be repaired, or if nothing
+    differs.
     """
     if result.verdict in {Verdict.REFUSED, Verdict.UNDECIDED} and scope is None:
         return result.reason
@@ -177,7 +181,9 @@ def _compared_destination(config: SluiceConfig, destination: str) -> Any:
 
 
 class _Repair:
-    """Implements `operation.RowsOperation` for the keys of `scopes`. `refused`: "database.table" → why the table is left out."""
+    """The repair of the keys in `scopes` as an operation on rows (`operation.RowsOperation`). `refused` has the reason for each
+    "database.table" that is left out.
+    """
 
     leaves_out = True
 
@@ -219,7 +225,7 @@ class _Repair:
         return reading
 
     def _read_rows(self, reading: BackfillReading) -> None:
-        """Reads the rows of all tables that are not refused. Returns when the lake has all changes that the rows may contain."""
+        """Reads the rows of all tables that are not refused. Returns when the lake has all changes that the rows may include."""
         from sluice.cdc_engine.instance.rows.source_rows import SourceRows  # noqa: PLC0415
 
         source, low = SourceRows(self._run.config, self._run.destination), reading.interval.begin
@@ -245,7 +251,7 @@ class _Repair:
             source.wait_until_past(each.high, low, self._request.settle_seconds)
 
     def rows(self, reading: BackfillReading) -> dict[str, Read | None]:
-        """Returns the rows of each table. A table that raises an unexpected error is left out, with that error as the reason."""
+        """Returns the rows of each table. If a table raises an unexpected error, leaves it out with that error as the reason."""
         self.refused |= reading.refused
         found = dict[str, "Read | None"]()
         for name, rows in self._rows.items():

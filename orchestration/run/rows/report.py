@@ -1,4 +1,4 @@
-"""Reports an operation on rows to Dagster: a materialization and passed checks for each table that has its commit."""
+"""Reports an operation on rows to Dagster: a materialization and passed checks for each table that was committed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from sluice.orchestration.run.rows.request import RowsListener
 from sluice.orchestration.run.table_events import TableEvents
 
 COUNTS = ("rows_inserted", "rows_updated", "rows_deleted", "source_rows", "delta_version", "delta_version_before")
-PROGRESS_SECONDS = 10.0  # The interval between two log entries about progress, because Dagster stores each entry.
+PROGRESS_SECONDS = 10.0  # Progress is logged at most this often, because Dagster stores each entry.
 
 
 def listener_of(
     context: dg.OpExecutionContext, config: SluiceConfig, destination: str, description: str
 ) -> RowsListener:
-    """Returns the callbacks that report an operation in a Dagster run. `description`: the description of the materializations."""
+    """Returns the callbacks that report an operation in a Dagster run. `description` is that of the materializations."""
     events, due = TableEvents(context, config, destination), time.monotonic() + PROGRESS_SECONDS
 
     def done(report: TableReport) -> None:
         metadata = _of_table(report)
         events.written(report.name, report, metadata, description)
-        # The operation updates the history from the table. It does not write the change log, which contains only changes of the stream.
+        # The operation also updates the history. It does not write the change log, which has only changes of the stream.
         events.sides_written(report.name, report, metadata, (HISTORY,))
         events.passed(report.name)
 

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackfillRequest:
-    """A requested backfill: the interval [from_us, to_us) in microseconds and the tables of a destination. `to_us` None: until now.
-    `gtids`: the transactions of this GTID set, instead of an interval.
+    """A requested backfill of tables of a destination.
 
-    `into`: the "database.table" to build from a past state of the single table, instead of a change of the live table. `archive`: read
-    only these binlog files, without the source. `schemas`: a dump or a saved schema history to use instead of the destination's.
+    - `from_us` and `to_us` limit the interval of changes, in microseconds since 1970. `to_us` itself is excluded; None means until now.
+    - `gtids` selects the transactions of this GTID set instead of an interval.
+    - `into` is the "database.table" to build from a past state of the single table. The live table then does not change.
+    - `archive` reads only these binlog files, without the source.
+    - `schemas` is a dump or a saved schema history to use instead of the destination's.
     """
 
     destination: str
@@ -45,8 +47,8 @@ class BackfillRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RepairRequest:
-    """A requested repair: tables of a destination, or all captured ones if empty. `settle_seconds`: how long to wait until merges have
-    caught up with the source.
+    """A requested repair of tables of a destination, or of all captured ones if empty. `settle_seconds` is how long to wait until merges
+    have caught up with the source.
     """
 
     destination: str
@@ -56,7 +58,9 @@ class RepairRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotRequest:
-    """Requested snapshots: tables of a destination, or all captured ones if empty. `where`: an SQL condition for the rows, or empty."""
+    """Requested snapshots of tables of a destination, or of all captured ones if empty. `where` is an SQL condition for the rows, or
+    empty.
+    """
 
     destination: str
     tables: tuple[str, ...] = ()
@@ -65,8 +69,8 @@ class SnapshotRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsListener:
-    """The callbacks of an operation on rows. `say`: logs a sentence. `done`: called when a table has its commit. `progress`: called with
-    the number of binlog bytes that are read. `checked`: called when a table was compared again.
+    """The callbacks of an operation on rows. `say` logs a sentence. `done` is called when a table was committed, and `checked` when it was
+    compared again. `progress` is called with the number of binlog bytes that were read.
     """
 
     say: Callable[[str], None]
@@ -75,7 +79,7 @@ class RowsListener:
     checked: Callable[[TableResult], None] = lambda _: None
 
     def merged(self, report: TableReport) -> None:
-        """Logs the counts of a table that has its commit, and calls `done`."""
+        """Logs the counts of a table that was committed, and calls `done`."""
         self.say(
             f"{report.name}: {report.source_rows} keys; {report.rows_inserted} rows inserted, {report.rows_updated} updated, "
             f"{report.rows_deleted} deleted"

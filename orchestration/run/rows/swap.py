@@ -1,6 +1,6 @@
-"""Replaces the contents of the live table with a table that `backfill --into` has built. `sluice lake swap` calls it.
+"""Replaces the rows of the live table by those of a table that `backfill --into` has built. `sluice lake swap` calls this module.
 
-It holds the run lock from the final plan until the commit, so that no merge adds a change that the plan does not include.
+The run lock is held from the final plan until the commit, so that no merge adds a change that the plan does not know.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SwapRequest:
-    """A requested swap. `table`: the live table. `rebuilt`: the table that `--into` built. Both are "database.table"."""
+    """A requested swap. `table` is the live table, and `rebuilt` the table that `--into` built. Both are "database.table"."""
 
     destination: str
     table: str
@@ -36,8 +36,8 @@ class SwapRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SwapPlan:
-    """The plan of a swap. `rows_before`, `rows_after`: the rows of the live table (None if its Delta log does not record them) and of its
-    replacement. `refused`: why the swap is impossible, or empty.
+    """The plan of a swap. `rows_before` is the number of rows of the live table, or None if its Delta log does not have it. `rows_after`
+    is that of its replacement. `refused` says why the swap is impossible, or is empty.
     """
 
     table: str
@@ -54,7 +54,7 @@ class SwapPlan:
 
 
 def plan_swap(config: SluiceConfig, request: SwapRequest) -> SwapPlan:
-    """Returns the plan of a swap, from Delta logs and files only; changes nothing. Raises SluiceError, or MergeFailedError if a log
+    """Returns the plan of a swap, and changes nothing. Reads only Delta logs and files. Raises SluiceError, or MergeFailedError if a log
     cannot be read.
     """
     return _plan(config, request, *_both(config, request))
@@ -63,8 +63,8 @@ def plan_swap(config: SluiceConfig, request: SwapRequest) -> SwapPlan:
 def run_swap(
     ports: Ports, config: SluiceConfig, request: SwapRequest, say: Callable[[str], None], run: str = ""
 ) -> int:
-    """Swaps the tables and returns the resulting version of the live table. Raises SluiceError or MergeFailedError with a sentence. The
-    caller may repeat it.
+    """Swaps the tables and returns the new version of the live table. Raises SluiceError or MergeFailedError with a sentence. The caller
+    may repeat the swap.
     """
     from sluice.spark_jobs.backfill.swap import swap  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
@@ -118,7 +118,7 @@ def _plan(config: SluiceConfig, request: SwapRequest, table: DeltaTable, owner: 
 
 
 def _why_not(config: SluiceConfig, request: SwapRequest, table: DeltaTable) -> str:
-    """Returns why the live table cannot be swapped, for reasons other than the contents of the two tables; empty if it can."""
+    """Returns why the live table cannot be swapped, or "". The contents of the two tables are not considered here."""
     directory, given = config.destination_dir(request.destination), target(config, request.destination, request.table)
     database, _, name = request.table.partition(".")
     stop = read_ledger(directory).stopped(database, name)
