@@ -1,6 +1,5 @@
-"""Defines a table's schema as the schema history stores it: declared types and charsets, which determine the layout of row images.
-
-`schema_snapshot` and `evolution` create schemas, `fitting` compares them with table maps, and `repository` writes and reads them.
+"""Defines the schema of a table as the schema history stores it: with the declared types and charsets, which determine the layout of row
+images.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN_END, HIDDEN_S
 from sluice.cdc_engine.contracts import Column, StatementSession, TableVersion
 from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
 
-# Engines whose tables store no rows, or rows of other tables or servers: the tables' contents differ from their row events.
+# Engines whose tables store no rows, or rows of other tables or servers. Row events do not tell the rows of such a table.
 ROWS_ELSEWHERE = frozenset(
     (
         "BLACKHOLE",
@@ -32,27 +31,28 @@ ROWS_ELSEWHERE = frozenset(
         "SEQUENCE",
     )
 )
-# Alias → canonical engine name. Engines that support foreign keys have an empty name.
+# Alias → canonical name of the engine. The canonical name of engines that support foreign keys is empty.
 _ENGINE_NAMES = {"MERGE": "MRG_MYISAM", "HEAP": "MEMORY", "MARIA": "ARIA"} | dict.fromkeys(
     ("INNODB", "NDB", "NDBCLUSTER"), ""
 )
-# The hexadecimal digits of a version: 64 bits of a digest. A collision between versions of one table is practically impossible.
+# The length of a version: 64 bits of a digest in hexadecimal. Two schemas of one table having the same version is practically impossible.
 VERSION_DIGITS = 16
 _SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
 
 
 def is_of_users(database: str) -> bool:
-    """Returns whether the database is a user's, and not one of the server's system databases."""
+    """Returns whether the database is not one of the server's own."""
     return database.lower() not in _SYSTEM_DATABASES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeclaredColumn:
-    """A column as declared. `type`: the canonical text of `declared_type`. `charset`: the charset of a text, enum or set; `binary` for byte
-    strings; otherwise empty.
+    """A column as it is declared.
 
-    `generated`, `default`: as in contracts.Column. In both servers, row images contain generated and invisible columns at their positions.
-    `comment`: ignored when columns are compared.
+    - `type`: the canonical text of `declared_type`.
+    - `charset`: of a text, enum or set. `binary` for byte strings, otherwise empty.
+    - `generated`, `default`: as in contracts.Column. Row images contain generated and invisible columns at their places.
+    - `comment`: not compared if columns are compared.
     """
 
     name: str
@@ -88,17 +88,17 @@ class DeclaredColumn:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> DeclaredColumn:
-        """Parses the JSON of `to_json`. In records of versions that did not store defaults, the default is unknown."""
+        """Parses the JSON of `to_json`. Earlier versions stored no default. It is unknown in their records."""
         return cls(**{**record, "default": tuple(record.get("default", ()))})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignKey:
-    """A foreign key of the table with `columns`. `parent`: (database, table) of the `referenced` columns, which are empty if they are the
-    parent's primary key.
+    """A foreign key of a table. `columns` refer to the columns `referenced` of `parent` (database, table). `referenced` is empty if these
+    are the parent's primary key.
 
-    `on_delete`, `on_update`: CASCADE, SET NULL, or empty for actions that change no row. `doubt`: why the definition is uncertain, or
-    empty.
+    `on_delete` and `on_update` are CASCADE, SET NULL, or empty for actions that change no row. `doubt` tells why the definition is
+    uncertain, or is empty.
     """
 
     name: str
@@ -114,7 +114,7 @@ class ForeignKey:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> ForeignKey:
-        """Parses the JSON of `to_json`. Raises KeyError, TypeError or ValueError on a record of another structure."""
+        """Parses the JSON of `to_json`. Raises KeyError, TypeError or ValueError if the record has another structure."""
         database, table = record["parent"]
         return cls(
             **{
@@ -128,12 +128,12 @@ class ForeignKey:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSchema:
-    """A table's schema. `charset`: the default of new columns. `key`: the primary key's columns in key order. `foreign_keys`: ordered by
-    name.
+    """The schema of a table.
 
-    `engine`: the storage engine's name in capitals; empty for engines that support foreign keys, and if the statement has none (InnoDB).
-    `from_create`: the stream contained the CREATE TABLE while the table was captured, so all its rows came as row events. `comment`: as in
-    DeclaredColumn.
+    - `charset`: the default for new columns.
+    - `key`: the columns of the primary key, in the order of the key. `foreign_keys`: ordered by name.
+    - `engine`: the name of the storage engine in capitals. Empty for engines that support foreign keys.
+    - `from_create`: the CREATE TABLE was in the stream while the table was captured, so all of its rows came as row events.
     """
 
     database: str
@@ -143,22 +143,22 @@ class TableSchema:
     key: tuple[str, ...] = ()
     foreign_keys: tuple[ForeignKey, ...] = ()
     engine: str = ""
-    from_create: bool = dataclasses.field(default=False, compare=False)  # Equal schemas may have different origins.
+    from_create: bool = dataclasses.field(default=False, compare=False)  # Two equal schemas may differ in this.
     comment: str = dataclasses.field(default="", compare=False)
 
     @functools.cached_property
     def comments(self) -> dict[str, str]:
-        """Column → comment, without empty comments. The table's own comment has an empty name."""
+        """The comments that are not empty, by column. The comment of the table itself is under ""."""
         found = {"": self.comment, **{column.name: column.comment for column in self.columns}}
         return {name: comment for name, comment in found.items() if comment}
 
     def with_comments(self, comments: Mapping[str, str]) -> TableSchema:
-        """Returns the schema with the given comments. A table map contains none."""
+        """Returns the schema with these comments. A table map has no comments."""
         columns = tuple(dataclasses.replace(each, comment=comments.get(each.name, "")) for each in self.columns)
         return dataclasses.replace(self, columns=columns, comment=comments.get("", ""))
 
     def version(self) -> TableVersion:
-        """Returns the version with these columns: the same object at each call, so that an unchanged schema costs nothing."""
+        """Returns the table version. Each call returns the same object, so an unchanged schema costs nothing."""
         return self._version
 
     @functools.cached_property
@@ -178,7 +178,7 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, database: str, table: str, record: dict[str, Any]) -> TableSchema:
-        """Parses the JSON of `to_json`. Raises KeyError or TypeError on a record of another structure."""
+        """Parses the JSON of `to_json`. Raises KeyError or TypeError if the record has another structure."""
         columns = tuple(DeclaredColumn.from_json(column) for column in record["columns"])
         return cls(
             database=database,
@@ -193,8 +193,8 @@ class TableSchema:
         )
 
 
-# The hidden columns with the times of rows, in a table WITH SYSTEM VERSIONING that declares no such columns. The server puts them after all
-# others.
+# The hidden columns with the times of a row, in a table WITH SYSTEM VERSIONING that declares no such columns. The server puts them after
+# all others.
 ROW_TIMES = (
     DeclaredColumn(name="row_start", type="timestamp(6)", nullable=False, generated=HIDDEN_START, visible=False),
     DeclaredColumn(name="row_end", type="timestamp(6)", nullable=False, generated=HIDDEN_END, visible=False),
@@ -202,8 +202,8 @@ ROW_TIMES = (
 
 
 def with_row_times(schema: TableSchema) -> TableSchema:
-    """Returns a system-versioned table with the columns of its rows' times. Its key does not contain the row end column, which the server
-    adds.
+    """Returns a table with system versioning, with the columns of the row times. Its key does not have the row end column, which the
+    server adds.
     """
     ends = {column.name for column in schema.columns if column.generated == ROW_END}
     key = tuple(name for name in schema.key if name not in ends)
@@ -217,15 +217,15 @@ def kept_engine(engine: str) -> str:
 
 
 def rows_elsewhere(engine: str) -> str:
-    """Returns the engine (as in `TableSchema.engine`) if its tables do not store their own rows; otherwise an empty string."""
+    """Returns the engine's canonical name if its tables do not store their own rows, otherwise ""."""
     name = kept_engine(engine)
     return name if name in ROWS_ELSEWHERE else ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stopped:
-    """A stopped table; `state` and `reason` as in TableChange. `schema`: its schema after the stop, None if unknown. `gone`: the table was
-    dropped.
+    """The state of a stopped table. `state` and `reason` are as in TableChange. `schema` is its schema after the stop, or None if unknown.
+    `gone` tells whether it was dropped.
     """
 
     state: str
@@ -239,7 +239,7 @@ class Stopped:
 
     @classmethod
     def from_json(cls, database: str, table: str, record: dict[str, Any]) -> Stopped:
-        """Parses the JSON of `to_json`. Raises KeyError or TypeError on a record of another structure."""
+        """Parses the JSON of `to_json`. Raises KeyError or TypeError if the record has another structure."""
         schema = record.get("schema")
         return cls(
             state=record["state"],
@@ -251,21 +251,24 @@ class Stopped:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DroppedTable:
-    """A table that no longer exists. `schema`: its last schema, which the lake's table may still have; None if it is unknown."""
+    """The state of a table that does not exist any more. `schema` is its last schema, which the lake's table may still have, or None if
+    unknown.
+    """
 
     schema: TableSchema | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DdlServerFacts:
-    """Properties of a server that determine how its DDL is parsed: "mysql" or "mariadb", its default charset, and whether it converts names
-    of tables to lower case.
+    """What determines how a server's DDL is parsed: its flavour ("mysql" or "mariadb"), its default charset, and whether it converts table
+    names to lower case.
 
-    - `explicit_timestamps`: explicit_defaults_for_timestamp for a session that does not set it; None if unknown.
-    - `system_time_zone`: the server's name of the zone SYSTEM, empty if unknown; `system_zone`: the same zone with rules.
+    - `explicit_timestamps`: explicit_defaults_for_timestamp for a session that does not set it. None if unknown.
+    - `system_time_zone`: the server's name for the zone SYSTEM, empty if unknown. `system_zone`: the name of the same zone in the zone
+      database.
     - `inline_references`: REFERENCES in a column definition creates a foreign key.
-    - `match_ends`: the server ignores actions after MATCH in a foreign key's definition (before MySQL 8.0, MariaDB 10.5).
-    - `logs_cascades`: row changes by foreign keys are in the binlog (MySQL 9.6 and above, if innodb_native_foreign_keys is OFF).
+    - `match_ends`: the server ignores ON DELETE and ON UPDATE after MATCH (before MySQL 8.0 and MariaDB 10.5).
+    - `logs_cascades`: row changes by foreign keys are in the binlog (MySQL 9.6 and later, if innodb_native_foreign_keys is OFF).
     """
 
     flavour: str
@@ -279,17 +282,19 @@ class DdlServerFacts:
     logs_cascades: bool = False
 
     def known(self, session: StatementSession) -> StatementSession:
-        """Returns the session, with the server's settings for values that the session does not have."""
+        """Returns the session with the server's settings in place of unknown ones."""
         explicit = self.explicit_timestamps if session.explicit_timestamps is None else session.explicit_timestamps
         zone = session.time_zone
-        if zone == "SYSTEM":  # The server's short name is ambiguous, except UTC and GMT.
+        if zone == "SYSTEM":  # The server's abbreviation is ambiguous, except for UTC and GMT.
             named = "UTC" if self.system_time_zone in {"UTC", "GMT"} else self.system_zone
             zone = named or f"SYSTEM, {self.system_time_zone}"
         return dataclasses.replace(session, explicit_timestamps=explicit, time_zone=zone, flavour=self.flavour)
 
 
 def table_version(database: str, table: str, columns: tuple[Column, ...], key: tuple[str, ...]) -> TableVersion:
-    """Returns a TableVersion whose `version` is a digest of columns and key: equal schemas have equal versions, whatever their origin."""
+    """Returns a table version whose `version` is a digest of the columns and the key. Equal schemas get equal versions, wherever they come
+    from.
+    """
     content = [[dataclasses.astuple(column) for column in columns], key]
     digest = hashlib.sha256(json.dumps(content, ensure_ascii=True).encode()).hexdigest()
     return TableVersion(database=database, table=table, columns=columns, key=key, version=digest[:VERSION_DIGITS])

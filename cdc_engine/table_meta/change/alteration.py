@@ -1,9 +1,8 @@
-"""Computes the schema of a table after an ALTER TABLE, and the alterations that the lake's table needs. Pure functions; called by
-`effects`.
+"""Computes the schema of a table after an ALTER TABLE, and the alterations that the lake's table needs. Pure functions.
 
-The servers do not execute the items of a statement one after the other. First they drop, change and rename the existing columns; the items
-refer to them by their old names. Then they position the added and moved columns in the statement's order, relative to columns under their
-new names. A column that a later item moves is still at its old position. This module does the same.
+A server does not execute the items of an ALTER TABLE one after the other. First it drops, changes and renames existing columns. The items
+refer to these columns by their old names. Then it puts added and moved columns into place, in the order of the items and next to columns
+by their new names. A column that a later item moves is still at its old place then. This module does the same.
 """
 
 from __future__ import annotations
@@ -49,17 +48,19 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
 )
 from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, kept_engine, with_row_times
 
-# Text type → bytes of the length before its values, for the types that CONVERT TO can enlarge; longtext is the largest.
+# Text type → number of bytes in which it stores a value's length. CONVERT TO can enlarge these types. longtext is missing, because it is
+# the largest one.
 _TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Altered:
-    """The effect of a statement: the table's `schema` after it, and the `alterations` for the lake's table. `fills`: as in TableChange.
-    `unknown`: why the binlog does not contain the values of existing rows; empty if the values are known.
+    """The effect of an ALTER TABLE: the table's `schema` after it, and the `alterations` that the lake's table needs.
 
-    `alterations`: ordered by kind, so that the lake can apply them one after the other. DROP and RENAME contain the column's name before
-    the statement; ADD, WIDEN and CONVERT contain its name after the statement.
+    - `fills`: values of new columns in existing rows, as in `TableChange`.
+    - `unknown`: why the binlog does not tell these values, or empty if they are known.
+    - `alterations`: in an order in which the lake can apply them. DROP and RENAME have the column's name before the statement. ADD, WIDEN
+      and CONVERT have its name after the statement.
     """
 
     schema: TableSchema
@@ -70,7 +71,7 @@ class Altered:
 
 @dataclasses.dataclass
 class _Slot:
-    """A column during the alteration. `was`: the column before the statement; None for an added one."""
+    """A column while the statement is applied. `was` is the column before the statement, or None if the statement adds it."""
 
     column: DeclaredColumn
     was: DeclaredColumn | None
@@ -82,8 +83,8 @@ def altered(
     database_charset: str | None = None,
     session: StatementSession = NO_SESSION,
 ) -> Altered:
-    """Returns the effect of the statement on `schema`. `database_charset`: the default charset of the table's database, None if unknown.
-    `session`: the session that ran the statement.
+    """Returns the effect of an ALTER TABLE on `schema`. `database_charset` is the default charset of the table's database, or None if
+    unknown. `session` is the session that ran the statement.
 
     Raises CannotFollowError if the statement contradicts the schema, or if a character set is unknown.
     """
@@ -107,7 +108,7 @@ def altered(
 
 
 def _versioned(statement: AlterTable, schema: TableSchema) -> bool:
-    """Returns whether the table has system versioning after the statement. Dropping the columns with the rows' times does not end it."""
+    """Returns whether the table has system versioning after the statement. Dropping the two columns of the row times does not end it."""
     found = any(column.generated in {ROW_END, HIDDEN_END} for column in schema.columns)
     for item in statement.items:
         found = item.versioned if isinstance(item, SetVersioning) else found
@@ -115,7 +116,7 @@ def _versioned(statement: AlterTable, schema: TableSchema) -> bool:
 
 
 def _in_periods(statement: AlterTable, slots: list[_Slot]) -> tuple[str, ...]:
-    """Returns the columns of the periods that the statement adds. A period makes its columns NOT NULL."""
+    """Returns the columns of the periods that the statement adds. A server makes them NOT NULL."""
     periods = (item.columns for item in statement.items if isinstance(item, SetPeriod))
     columns = tuple(slot.column for slot in slots)
     return tuple(name for names in periods for name in named_as_declared(names, columns))
@@ -124,10 +125,10 @@ def _in_periods(statement: AlterTable, slots: list[_Slot]) -> tuple[str, ...]:
 def difference(
     before: TableSchema, after: TableSchema, names: dict[str, str] | None = None, *, strict: bool = True
 ) -> tuple[Alteration, ...]:
-    """Returns the alterations that lead from one schema to the other. `names`: new column name → old column name, for the columns that both
-    schemas have; None: columns with equal names are the same column.
+    """Returns the alterations that lead from the schema `before` to the schema `after`. `names` has new column name → old column name, for
+    columns that both schemas have. Without it, columns with equal names are the same column.
 
-    `strict`: as in AlterTable. Hidden columns are ignored, because they are not in the lake.
+    `strict` is as in AlterTable. Hidden columns are ignored, because the lake does not have them.
     """
     before, after = _seen(before), _seen(after)
     if names is None:
@@ -155,10 +156,10 @@ def _seen(schema: TableSchema) -> TableSchema:
 
 
 def followed(before: TableSchema | None, after: TableSchema) -> Altered:
-    """Returns the effect of a schema that replaces `before` without an ALTER TABLE: a schema change tool renamed its copy, or an operator
-    gave a schema.
+    """Returns the effect if `after` replaces `before` without an ALTER TABLE: because a schema change tool renamed its copy of the table,
+    or because an operator gave a schema.
 
-    Existing rows have the default in a new column, because a tool fills its copy without values for new columns.
+    In a new column, existing rows have the default, because a tool copies the rows without a value for the new column.
     """
     if before is None:
         return Altered(schema=after)
@@ -201,7 +202,7 @@ def _key_change(before: TableSchema, after: TableSchema, names: dict[str, str]) 
 
 
 def _charsets(statement: AlterTable, default: str, database_charset: str | None) -> tuple[str, bool]:
-    """Returns the table's default charset after the statement, and whether the statement converts the columns to it."""
+    """Returns the default charset of the table after the statement, and whether the statement converts existing columns to it."""
     items = [item for item in statement.items if isinstance(item, SetCharset)]
     for item in items:
         default = item.charset or database_charset or ""
@@ -209,7 +210,7 @@ def _charsets(statement: AlterTable, default: str, database_charset: str | None)
 
 
 def _of_table_charset(statement: AlterTable) -> AlterTable:
-    """Removes the charset of the columns that the statement defines, because CONVERT TO overrides it. Only `binary` remains."""
+    """Removes the charset from the column definitions of the statement, because CONVERT TO overrides it. `binary` remains."""
     items = (
         dataclasses.replace(item, definition=dataclasses.replace(item.definition, charset=None))
         if isinstance(item, AddColumn | ChangeColumn) and item.definition.charset != "binary"
@@ -222,7 +223,7 @@ def _of_table_charset(statement: AlterTable) -> AlterTable:
 def _kept(
     statement: AlterTable, schema: TableSchema, session: StatementSession, charset: str, converts: bool
 ) -> list[_Slot]:
-    """Returns the columns that the statement does not drop, with its changes, at their old positions. `_placed` moves columns later."""
+    """Returns the columns that the statement does not drop, with its changes, at their old places. `_placed` moves them afterwards."""
     dropped = {_found(schema, item.name, item.if_exists) for item in statement.items if isinstance(item, DropColumn)}
     changed = {
         _found(schema, item.name, item.if_exists): item for item in statement.items if isinstance(item, ChangeColumn)
@@ -255,8 +256,8 @@ def _touched(column: DeclaredColumn, item: RenameColumn | SetVisible | SetDefaul
 
 
 def _found(schema: TableSchema, name: str, if_exists: bool) -> str | None:
-    """Returns the column's name as the schema spells it. If the column is missing, returns None with `if_exists`; otherwise raises
-    CannotFollowError.
+    """Returns the column's name in the spelling of the schema. If the schema does not have the column, returns None with `if_exists`, and
+    otherwise raises CannotFollowError.
     """
     for column in schema.columns:
         if same_name(column.name, name):
@@ -271,7 +272,7 @@ def _found(schema: TableSchema, name: str, if_exists: bool) -> str | None:
 def _placed(
     statement: AlterTable, schema: TableSchema, slots: list[_Slot], charset: str, session: StatementSession
 ) -> list[tuple[DeclaredColumn, ColumnDefinition]]:
-    """Inserts added and moved columns into `slots`. Returns the added columns with their definitions."""
+    """Puts added and moved columns into their places in `slots`. Returns the added columns with their definitions."""
     additions = []
     for item in statement.items:
         if isinstance(item, AddColumn):
@@ -315,10 +316,10 @@ def _index(slots: list[_Slot], definition: ColumnDefinition) -> int:
 
 
 def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tuple[str, ...]:
-    """Returns the primary key after the statement: a new key, or the existing key with its columns' new names and without dropped
-    columns.
+    """Returns the primary key after the statement. If the statement sets no key, this is the old key with the new names of its columns and
+    without dropped columns.
     """
-    # The key refers to columns by name, so after DROP a, ADD a it contains the added column.
+    # The key refers to columns by name. So after DROP a, ADD a it contains the new column a.
     now = {slot.column.name.lower(): slot.column.name for slot in slots if slot.was is None}
     now |= {slot.was.name.lower(): slot.column.name for slot in slots if slot.was is not None}
     key = tuple(now[name.lower()] for name in schema.key if name.lower() in now)
@@ -335,7 +336,9 @@ def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tupl
 
 
 def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
-    """Returns a column after CONVERT TO. A text type becomes larger if its characters need more bytes; byte strings do not change."""
+    """Returns a column after CONVERT TO. A text type becomes a larger one if the new charset needs more bytes per character. Byte strings
+    stay as they are.
+    """
     declared = declared_type(column.type)
     if not declared.has_charset or column.charset == "binary":
         return column
@@ -351,9 +354,7 @@ def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
 
 
 def _relabelled(column: DeclaredColumn, labels: tuple[str, ...], charset_name: str) -> tuple[str, ...]:
-    """Returns an ENUM's or SET's labels after CONVERT TO. The servers do not change a label's bytes, and interpret them in the
-    new charset.
-    """
+    """Returns the labels of an ENUM or SET after CONVERT TO. The servers keep a label's bytes and read them in the new charset."""
     if column.charset == charset_name:
         return labels
     try:
@@ -371,7 +372,7 @@ def _relabelled(column: DeclaredColumn, labels: tuple[str, ...], charset_name: s
 
 
 def _fills(additions: list[tuple[DeclaredColumn, ColumnDefinition]], session: StatementSession) -> tuple[Fills, str]:
-    """Returns the values of added columns in existing rows, and why a value is unknown (empty if all are known)."""
+    """Returns the values that existing rows get in the added columns, and a sentence if a value is unknown ("" if all are known)."""
     fills, unknown = [], ""
     for column, definition in additions:
         try:

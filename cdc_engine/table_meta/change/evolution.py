@@ -1,7 +1,6 @@
-"""Computes the schema that a CREATE TABLE creates, and converts a column's definition to a column. Pure functions; called by `effects` and
-`alteration`.
+"""Computes the schema that a CREATE TABLE creates, and converts a parsed column definition to a column. Pure functions.
 
-The functions raise CannotFollowError, with the table state and a sentence for the operator, if they cannot determine the schema.
+If they cannot determine the schema, they raise CannotFollowError, which has the state for the table and a sentence for the operator.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ DDL_UNSUPPORTED, ROWS_ELSEWHERE, SCHEMA_UNKNOWN, SCHEMA_MISMATCH = (
 
 
 class CannotFollowError(Exception):
-    """The lake cannot follow a statement, so the table stops in `state`. `reason`: a sentence for the operator; the caller adds the
-    position.
+    """Raised if the lake cannot follow a statement. The table stops in `state`. `reason` is a sentence for the operator, to which the
+    caller adds the position.
     """
 
     def __init__(self, state: str, reason: str) -> None:
@@ -52,8 +51,10 @@ def created(
     *,
     session: StatementSession = NO_SESSION,
 ) -> TableSchema:
-    """Returns the schema of a table that a CREATE TABLE creates in `database`. `database_charset`: the database's default charset, None if
-    unknown.
+    """Returns the schema of a table that a CREATE TABLE creates in `database`. `database_charset` is the default charset of the database,
+    or None if unknown.
+
+    Raises CannotFollowError if the schema cannot be determined.
     """
     if statement.selects:
         raise CannotFollowError(
@@ -81,7 +82,7 @@ def created(
 def declared_column(
     definition: ColumnDefinition, table_charset: str, session: StatementSession = NO_SESSION
 ) -> DeclaredColumn:
-    """Converts a definition to a column. The column's charset is the definition's own, or else the table's default."""
+    """Converts a column definition to a column. If the definition names no charset, the column gets the table's."""
     declared, charset = with_charset(definition.type, definition.charset or table_charset)
     definition = stored(definition, charset)
     declared = dataclasses.replace(declared, labels=definition.type.labels)
@@ -98,15 +99,15 @@ def declared_column(
 
 
 def _null_must_be_said(definition: ColumnDefinition, session: StatementSession) -> bool:
-    """Returns whether the column is NOT NULL because its definition lacks the keyword NULL: a TIMESTAMP if explicit_defaults_for_timestamp
-    is off.
+    """Returns whether the server makes the column NOT NULL because its definition does not say NULL. It does so for a TIMESTAMP if
+    explicit_defaults_for_timestamp is off.
     """
     plain = definition.type.base == "timestamp" and not definition.says_null and not definition.generated
     return plain and session.explicit_timestamps is False
 
 
 def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
-    """Returns the definition with its labels and DEFAULT as a column of this charset stores them."""
+    """Returns the definition with its labels and DEFAULT in the form in which a column of this charset stores them."""
     literals, default = definition.literals, definition.default
     try:
         labels = tuple(literals.stored(label, charset) for label in definition.type.labels)
@@ -124,7 +125,9 @@ def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
 
 
 def in_key(column: DeclaredColumn, key: tuple[str, ...]) -> DeclaredColumn:
-    """Returns the column as NOT NULL if it is in the key. Its implicit default NULL becomes the type's zero value."""
+    """Returns the column, as NOT NULL if it is in the key. If its default was an implicit NULL, the default becomes the
+    type's zero value.
+    """
     if column.name not in key or not column.nullable:
         return column
     bare = ColumnDefinition(column.name, declared_type(column.type), column.charset, nullable=False)
@@ -133,8 +136,8 @@ def in_key(column: DeclaredColumn, key: tuple[str, ...]) -> DeclaredColumn:
 
 
 def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredType, str]:
-    """Returns the type that the server creates for a declared type and charset, and the name of the column's charset: `binary` for byte
-    strings, empty for a type without charset.
+    """Returns the type that the server creates for a declared type with a charset, and the name of the column's charset. The name is
+    `binary` for byte strings, and empty for a type without charset.
     """
     if declared.is_binary_string:
         return fitted(_short_enough(declared, 1), 1), "binary"
@@ -150,8 +153,8 @@ def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredTyp
 
 
 def _short_enough(declared: DeclaredType, bytes_max: int) -> DeclaredType:
-    """Returns the type after the server's conversion outside strict mode: a VARCHAR or VARBINARY that is too long for a row becomes TEXT or
-    BLOB.
+    """Returns the type, with a VARCHAR or VARBINARY that is too long for a row changed to TEXT or BLOB. A server outside strict mode does
+    the same.
     """
     longer = {"varchar": "text", "varbinary": "blob"}.get(declared.base)
     if longer is None or declared.length * bytes_max <= VARCHAR_BYTES_MAX:
@@ -168,7 +171,7 @@ def _copied(statement: CreateTable, database: str, like: TableName, schema_of: S
 
 
 def named_as_declared(key: tuple[str, ...], columns: tuple[DeclaredColumn, ...]) -> tuple[str, ...]:
-    """Returns key columns in the spelling of their definitions. Column names are not case-sensitive."""
+    """Returns the key's columns in the spelling of their definitions, because column names ignore case."""
     spelling = {column.name.lower(): column.name for column in columns}
     missing = [name for name in key if name.lower() not in spelling]
     if missing:

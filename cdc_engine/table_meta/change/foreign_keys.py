@@ -1,8 +1,7 @@
-"""Computes the foreign keys after a statement: those of its table, and those of other tables that refer to it. Pure functions; called by
-`effects`.
+"""Computes the foreign keys after a statement: those of the statement's table, and those of other tables that refer to it. Pure functions.
 
-The server generates a missing name as `child_ibfk_1`, with the next number after the highest one. It changes generated names when it
-renames the table.
+The server names a foreign key without a name `<child>_ibfk_<n>`, with n one higher than the highest n so far. If the table is renamed, it
+changes these names too.
 """
 
 from __future__ import annotations
@@ -27,12 +26,14 @@ TableKey = tuple[str, str]
 
 
 class ForeignKeyRules(NamedTuple):
-    """How a server interprets definitions of foreign keys. `inline`: REFERENCES in a column definition creates a foreign key. `indexed`: in
-    FOREIGN KEY name (…), the name is the constraint's name.
+    """How a server interprets the definition of a foreign key.
 
-    `lower_case`: the server converts names of tables to lower case. `match_ends`: the server ignores ON DELETE and ON UPDATE after MATCH.
-    `same_names`: without a list of the parent's columns, the parent's columns have the names of the child's columns (MariaDB); otherwise
-    they are the parent's primary key.
+    - `inline`: REFERENCES in a column definition creates a foreign key.
+    - `indexed`: in FOREIGN KEY name (…), the name is the constraint's name.
+    - `lower_case`: the server converts table names to lower case.
+    - `match_ends`: the server ignores ON DELETE and ON UPDATE after MATCH.
+    - `same_names`: if the definition does not list the parent's columns, they have the names of the child's columns (MariaDB). Otherwise
+      they are the parent's primary key.
     """
 
     inline: bool = False
@@ -42,7 +43,7 @@ class ForeignKeyRules(NamedTuple):
     same_names: bool = False
 
 
-# The rules for the output of SHOW CREATE TABLE, in which every foreign key has a name after CONSTRAINT and follows the columns.
+# The rules for the output of SHOW CREATE TABLE: there, every foreign key has a name after CONSTRAINT and is defined after the columns.
 RULES_OF_SHOWN = ForeignKeyRules()
 
 
@@ -59,8 +60,8 @@ def of_created(statement: CreateTable, schema: TableSchema, rules: ForeignKeyRul
 def of_altered(
     statement: AlterTable, before: TableSchema, after: TableSchema, rules: ForeignKeyRules
 ) -> tuple[ForeignKey, ...]:
-    """Returns the foreign keys of a table after a statement. `before`, `after`: the schemas before and after it; `after` still has the
-    foreign keys of `before`.
+    """Returns the foreign keys of a table after an ALTER TABLE. `before` and `after` are the schemas around it. `after` still has the old
+    foreign keys.
     """
     if after.engine:
         return ()
@@ -76,7 +77,7 @@ def of_altered(
 
 
 def column_names(statement: AlterTable) -> dict[str, str]:
-    """Returns the column names that RENAME, CHANGE and MODIFY contain: old name in lower case → new name."""
+    """Returns the new column names that RENAME, CHANGE and MODIFY set, by the old name in lower case."""
     names = {}
     for item in statement.items:
         if isinstance(item, RenameColumn):
@@ -87,7 +88,9 @@ def column_names(statement: AlterTable) -> dict[str, str]:
 
 
 def of_renamed(schema: TableSchema, before: str) -> tuple[ForeignKey, ...]:
-    """Returns the foreign keys of a table that was renamed from `before`. Generated names of foreign keys get the new table name."""
+    """Returns the foreign keys of a table that was named `before` and was renamed. The names that the server generated get the new table
+    name.
+    """
     return in_order(
         dataclasses.replace(each, name=f"{schema.table}_ibfk_{number}")
         if (number := _generated(each.name, before))
@@ -99,8 +102,9 @@ def of_renamed(schema: TableSchema, before: str) -> tuple[ForeignKey, ...]:
 def pointing(
     schema: TableSchema, tables: Mapping[TableKey, TableKey], columns: Mapping[TableKey, Mapping[str, str]]
 ) -> TableSchema:
-    """Returns the table with foreign keys that refer to the new names of their parents and columns. `tables`: old → new table name.
-    `columns`: the parent's old table name → the result of `column_names`.
+    """Returns the table with foreign keys that use the new names of their parents and of the parents' columns.
+
+    `tables` has old → new table name. `columns` has the result of `column_names` by the parent's old table name.
     """
     found = []
     for each in schema.foreign_keys:
@@ -111,7 +115,7 @@ def pointing(
 
 
 def in_order(found: Iterable[ForeignKey]) -> tuple[ForeignKey, ...]:
-    """Returns foreign keys ordered by name, so that equal sets of them compare as equal."""
+    """Returns foreign keys in the order of their names, so that equal sets of foreign keys compare as equal."""
     return tuple(sorted(found, key=lambda each: (each.name.lower(), each.columns)))
 
 
@@ -146,7 +150,9 @@ def _with(
 
 
 def _without(found: tuple[ForeignKey, ...], item: DropForeignKey) -> tuple[ForeignKey, ...]:
-    """Removes the dropped foreign key. If the history has no foreign key of that name although one existed, all of them get a `doubt`."""
+    """Removes the dropped foreign key. If the statement certainly dropped one but the schema history has none of that name, every foreign
+    key gets a `doubt` instead.
+    """
     left = tuple(each for each in found if not _same(each.name, item.name))
     if len(left) < len(found) or not item.certain or item.if_exists:
         return left
@@ -163,7 +169,7 @@ def _highest(found: tuple[ForeignKey, ...], table: str) -> int:
 
 
 def _generated(name: str, table: str) -> int:
-    """Returns the number in a name that the server generated for a foreign key; 0 if the name was not generated."""
+    """Returns the number n in a name `<table>_ibfk_<n>` that the server generated, or 0 for any other name."""
     match = re.fullmatch(rf"{re.escape(table)}_ibfk_(\d+)", name, re.IGNORECASE)
     return int(match[1]) if match else 0
 

@@ -1,9 +1,8 @@
-"""Computes the value that existing rows have in a column that ALTER TABLE … ADD adds. The binlog has no row events for it.
+"""Computes the value that existing rows get in a column that ALTER TABLE … ADD adds. The binlog has no row events for it.
 
-Existing rows get NULL in a nullable column without DEFAULT, and the type's zero value in a NOT NULL column without DEFAULT. For a plain
-literal they get the value that the type stores (`literal_value`), and for CURRENT_TIMESTAMP the time of the statement. Any other DEFAULT,
-for example an expression, raises InitialValueUnknownError, and the table is re-snapshotted. Pure functions; used by `evolution` and
-`alteration`.
+Without DEFAULT, this is NULL in a nullable column, and the type's zero value in a NOT NULL column. With a literal as DEFAULT, it is the
+value that the type stores (`literal_value`). With CURRENT_TIMESTAMP, it is the time of the statement. Any other DEFAULT, for example an
+expression, raises InitialValueUnknownError, and the table is re-snapshotted. Pure functions.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _SPATIAL = (
     "multipolygon",
     "geomcollection",
 )
-# Type → value of a NOT NULL column without DEFAULT in existing rows.
+# Type → value that existing rows get in a NOT NULL column without DEFAULT.
 _ZEROS = {
     **dict.fromkeys((*_INTEGERS, "year", "bit"), "0"),
     **dict.fromkeys(("float", "double"), "0.0"),
@@ -45,18 +44,19 @@ _ZEROS = {
     "inet4": "0.0.0.0",  # noqa: S104 - a value, nothing is bound to it
     "inet6": "::",
 }
-# Types with fraction digits of a second. The servers print all digits of the type.
+# Types with fractions of a second. The servers print all digits that the type has.
 _FRACTIONS = {"time", "datetime", "timestamp"}
-_BY_SERVER = {"timestamp"}  # Types whose implicit DEFAULT depends on a server setting.
-EMPTY_STRING_IS_NULL = 1 << 32  # MariaDB's flag in the sql_mode of the binlog.
+_BY_SERVER = {"timestamp"}  # Types whose implicit DEFAULT depends on a setting of the server.
+EMPTY_STRING_IS_NULL = 1 << 32  # A flag of MariaDB's sql_mode in the binlog.
 NO_ZERO_IN_DATE = 1 << 23
 
 
 def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSION) -> str | None:
-    """Returns the value of existing rows in an added column, as MySQL prints it: bytes in hexadecimal, a TIMESTAMP in UTC, None for NULL.
-    `session`: the session that ran the statement.
+    """Returns the value that existing rows get in an added column, as MySQL prints it: bytes in hexadecimal, a TIMESTAMP in UTC, None for
+    NULL.
 
-    `column` has its final type and charset, after the table's defaults. Raises InitialValueUnknownError if the value is not certain.
+    `column` has its final type and charset, with the table's defaults applied. `session` is the session that ran the statement. Raises
+    InitialValueUnknownError if the value is not certain.
     """
     if column.auto_increment:
         raise InitialValueUnknownError("the column is AUTO_INCREMENT")
@@ -74,8 +74,8 @@ def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSI
 
 
 def known_default(column: ColumnDefinition, session: StatementSession = NO_SESSION) -> tuple[str | None, ...]:
-    """Returns the value that a row gets if its INSERT omits the column, in the form of `contracts.Column.default`; () if the value is not
-    certain.
+    """Returns the value that a row gets if its INSERT omits the column, as a tuple in the form of `contracts.Column.default`. Returns ()
+    if the value is not certain.
     """
     if column.generated or column.type.base in _BY_SERVER:
         return ()
@@ -100,15 +100,17 @@ def _default(column: ColumnDefinition, default: Default, session: StatementSessi
 
 
 def _is_passed_over(column: ColumnDefinition, default: Default, session: StatementSession) -> bool:
-    """Returns whether MySQL ignores the default: outside strict mode it accepts DEFAULT '' for a TEXT or BLOB with a warning, and stores no
-    default.
+    """Returns whether MySQL ignores the DEFAULT. Outside strict mode, it accepts DEFAULT '' for a TEXT or BLOB with a warning, and stores
+    no default.
     """
     texts = session.flavour == MYSQL and column.type.base.endswith(("text", "blob"))
     return texts and default.notation is DefaultNotation.STRING and not default.value
 
 
 def _without_zero_in_date(value: str | None, declared: DeclaredType, session: StatementSession) -> str | None:
-    """Replaces a date with a zero month or day by the zero date if the session has NO_ZERO_IN_DATE. A strict session refuses such dates."""
+    """Replaces a date with a zero month or day by the zero date if the session has NO_ZERO_IN_DATE, as the server does. (In strict mode,
+    it refuses such a date.)
+    """
     if value is None or declared.base not in {"date", "datetime"} or not session.sql_mode & NO_ZERO_IN_DATE:
         return value
     return re.sub(r"[1-9]", "0", value) if "-00" in value[:10] else value
@@ -132,7 +134,7 @@ def _zero(declared: DeclaredType) -> str:
 
 
 def _clock(column: LiteralColumn, default: Default, session: StatementSession) -> str:
-    """Returns the time at which the statement began (CURRENT_TIMESTAMP, CURRENT_DATE), in the format of the column."""
+    """Returns the time at which the statement began, for DEFAULT CURRENT_TIMESTAMP or CURRENT_DATE, in the format of the column."""
     digits = default.digits
     if digits < 0:
         digits = column.digits if session.flavour != MYSQL and column.type.base in _FRACTIONS else 0

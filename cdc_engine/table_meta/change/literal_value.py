@@ -1,7 +1,7 @@
-"""Converts the literal after DEFAULT to the value that a column stores. Pure functions; used by `initial_value`.
+"""Converts a literal after DEFAULT to the value that a column stores. Pure functions.
 
-The rules cover literals for which MySQL 5.7 and 8.0 and MariaDB 10.11 and 11.4 store the same value. Any other literal raises
-InitialValueUnknownError, and the table is re-snapshotted: a default is never guessed.
+The rules cover literals for which MySQL 5.7 and 8.0 and MariaDB 10.11 and 11.4 all store the same value. Any other literal raises
+InitialValueUnknownError, and the table is re-snapshotted. A default is never guessed.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ _TEXT_BYTES = {"tinytext": 255, "text": 65535}
 
 
 class InitialValueUnknownError(Exception):
-    """The value of a default is not certain. The message contains the reason."""
+    """Raised if the value of a default is not certain. The message tells why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LiteralColumn:
-    """The column to which a default belongs.
+    """The column for which a default is converted.
 
-    `charset`: the charset of a text, `binary` for bytes, otherwise empty. `time_zone`: the time zone of the session that ran the statement.
-    `client`: the charset of the statement's text. The last two are empty if the binlog does not contain them.
+    - `charset`: the charset of a text column, `binary` for bytes, otherwise empty.
+    - `time_zone`: the time zone of the session that ran the statement. `client`: the charset of the statement's text. Both are empty if
+      the binlog does not tell them.
     """
 
     type: DeclaredType
@@ -46,12 +47,14 @@ class LiteralColumn:
 
     @property
     def digits(self) -> int:
-        """The number of fraction digits of a second in the column's type."""
+        """How many digits of a fraction of a second the column's type has."""
         return max(self.type.length, 0)
 
 
 def stored(column: LiteralColumn, literal: Default) -> str:
-    """Returns the stored value, in the form of `contracts.Column.default`. Raises InitialValueUnknownError if the value is not certain."""
+    """Returns the value that the column stores for the literal, in the form of `contracts.Column.default`. Raises InitialValueUnknownError
+    if the value is not certain.
+    """
     try:
         return _STORES[column.type.base](column, literal)
     except KeyError:
@@ -61,7 +64,7 @@ def stored(column: LiteralColumn, literal: Default) -> str:
 
 
 def shown_moment(column: LiteralColumn, there: moments.DateTimeValue) -> str:
-    """Prints a date and time in the column's format. `there` is in UTC for a TIMESTAMP, otherwise in the session's time zone."""
+    """Prints a date and time in the format of the column. For a TIMESTAMP, `there` is in UTC, otherwise in the session's time zone."""
     if column.type.base == "date":
         return there.with_digits(0).day()
     return f"{there.day()} {there.with_digits(column.digits).clock(column.digits)}"
@@ -75,7 +78,7 @@ def _converted(column: LiteralColumn) -> InitialValueUnknownError:
 
 
 def _number(column: LiteralColumn, literal: Default) -> decimal.Decimal:
-    """Returns the exact value of a number, or of a string that contains a number."""
+    """Returns the exact value of a numeric literal, or of a string that contains a number."""
     text = (literal.value or "").strip(" ")
     if literal.notation not in {DefaultNotation.NUMBER, DefaultNotation.STRING} or not _NUMERIC.fullmatch(text):
         raise _converted(column)
@@ -138,14 +141,14 @@ def _year(column: LiteralColumn, literal: Default) -> str:
 
 
 def _characters(column: LiteralColumn, literal: Default) -> str:
-    """Returns the characters of a string or of an integer."""
+    """Returns the characters of a string literal, or of an integer literal."""
     value = literal.value or ""
     if literal.notation is DefaultNotation.NUMBER and _PLAIN_NUMBER.fullmatch(value):
         return value
     if literal.notation is not DefaultNotation.STRING:
         raise _converted(column)
     if literal.said not in {"", column.client} and not value.isascii():
-        raise _converted(column)  # The server interprets the bytes in the introducer's charset, not in the client's.
+        raise _converted(column)  # The server reads the bytes in the charset of the introducer, not in the client's.
     return value
 
 
@@ -167,7 +170,7 @@ def _text(column: LiteralColumn, literal: Default) -> str:
 
 
 def _bytes(column: LiteralColumn, literal: Default) -> str:
-    """Returns the bytes in hexadecimal. BINARY(n) is padded to its length."""
+    """Returns the bytes of a literal in hexadecimal. For BINARY(n), they are padded to n bytes."""
     value = literal.value or ""
     if literal.notation is DefaultNotation.BYTES:
         octets = bytes.fromhex(value)
@@ -195,15 +198,17 @@ def _set(column: LiteralColumn, literal: Default) -> str:
 
 
 def _string(column: LiteralColumn, literal: Default) -> str:
-    """Returns the text of a string. Refuses a number, because the server reads it as the index of a label and not as its text."""
+    """Returns the text of a string literal. Raises InitialValueUnknownError for a number, because the server reads a number as the index
+    of a label.
+    """
     if literal.notation is not DefaultNotation.STRING:
         raise _converted(column)
     return _characters(column, literal)
 
 
 def _label(column: LiteralColumn, text: str) -> int:
-    """Returns the index of a label, ignoring the case of ASCII letters. A server with a case-sensitive collation refuses a DEFAULT in
-    another case, so the binlog does not contain it.
+    """Returns the index of a label, ignoring the case of ASCII letters. With a case-sensitive collation, a server refuses a DEFAULT in
+    another case, so such a statement is never in the binlog.
     """
     labels = column.type.labels
     if text in labels:

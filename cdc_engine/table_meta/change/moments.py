@@ -1,8 +1,7 @@
-"""Parses dates and times in column defaults and converts them between UTC and a session's time zone. Pure functions; used by
-`literal_value` and `initial_value`.
+"""Parses dates and times in column defaults, and converts them between UTC and the time zone of a session. Pure functions.
 
-Servers accept many forms of a date (`'20200102'`, `20-1-2`, `'2020.01.02 3:4'`). This module accepts the forms that people and `SHOW CREATE
-TABLE` write; any other form raises NoMomentError, and the table is re-snapshotted.
+Servers accept many forms of a date (`'20200102'`, `20-1-2`, `'2020.01.02 3:4'`). This module accepts only the forms that people and `SHOW
+CREATE TABLE` write. Any other form raises NoMomentError, and the table is re-snapshotted.
 https://dev.mysql.com/doc/refman/8.0/en/date-and-time-literals.html
 """
 
@@ -24,12 +23,14 @@ _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  a DateTimeValue has no zone; i
 
 
 class NoMomentError(Exception):
-    """The text is not a date or time, or its stored value is not certain. The message contains the reason."""
+    """Raised if a text is not a date or time, or if the value that a server stores for it is not certain. The message tells why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DateTimeValue:
-    """A date and a time of day without a zone. Year, month and day may be 0. `micros`: the microseconds within the second."""
+    """A date and a time of day without a time zone. Year, month and day may be 0. `seconds` is the time of day, and `micros` the
+    microseconds within the second.
+    """
 
     date: tuple[int, int, int]
     seconds: int = 0
@@ -40,7 +41,9 @@ class DateTimeValue:
         return self.date == (0, 0, 0)
 
     def moved(self, micros: int) -> DateTimeValue:
-        """Adds microseconds. Raises NoMomentError for a date that does not exist, and for a result outside years 1 to 9999."""
+        """Returns the value `micros` microseconds later. Raises NoMomentError for a date that does not exist, and for a result outside the
+        years 1 to 9999.
+        """
         return DateTimeValue.of(_datetime(self, micros))
 
     @staticmethod
@@ -53,8 +56,8 @@ class DateTimeValue:
         return dataclasses.replace(self, micros=self.micros - self.micros % 10 ** (6 - digits))
 
     def with_digits(self, digits: int) -> DateTimeValue:
-        """Returns the value if its second has at most `digits` fraction digits. Otherwise raises NoMomentError, because a server setting
-        decides whether the server rounds or truncates.
+        """Returns the value if its fraction of a second has at most `digits` digits. Otherwise raises NoMomentError, because a server
+        setting decides whether the server rounds or truncates.
         """
         if self.cut_to(digits) != self:
             raise NoMomentError("the value has more digits of a second than the column")
@@ -69,7 +72,7 @@ class DateTimeValue:
 
 
 def moment(text: str) -> DateTimeValue:
-    """Parses `YYYY-MM-DD` or `YYYY-MM-DD hh:mm:ss[.ffffff]`, or "0" for the zero date. Raises NoMomentError."""
+    """Parses `YYYY-MM-DD`, `YYYY-MM-DD hh:mm:ss[.ffffff]`, or "0" for the zero date. Raises NoMomentError for any other text."""
     text = text.strip(" ")
     if text == "0":
         return DateTimeValue((0, 0, 0))
@@ -86,7 +89,9 @@ def moment(text: str) -> DateTimeValue:
 
 
 def time_text(text: str, digits: int) -> str:
-    """Parses `[-]hh:mm:ss[.ffffff]`, or "0", and prints it as a TIME column with `digits` digits of a second does. Raises NoMomentError."""
+    """Parses `[-]hh:mm:ss[.ffffff]` or "0", and prints it as a TIME column does that stores `digits` digits of a second. Raises
+    NoMomentError for any other text.
+    """
     text = text.strip(" ")
     found = _TIME.fullmatch("00:00:00" if text == "0" else text)
     if found is None:
@@ -119,7 +124,7 @@ def at_epoch(micros: int) -> DateTimeValue:
 
 
 def in_zone(there: DateTimeValue, time_zone: str) -> DateTimeValue:
-    """Converts a moment in UTC to a time zone. Raises NoMomentError if the zone's rules are unknown."""
+    """Converts a date and time from UTC to a time zone. Raises NoMomentError if the zone's rules are unknown."""
     zone = _zone(time_zone)
     if isinstance(zone, int):
         return there.moved(zone)
@@ -128,8 +133,8 @@ def in_zone(there: DateTimeValue, time_zone: str) -> DateTimeValue:
 
 
 def in_utc(there: DateTimeValue, time_zone: str) -> DateTimeValue:
-    """Converts a moment in a time zone to UTC. Raises NoMomentError if the zone's rules are unknown, or if its clocks show the moment twice
-    or never (daylight saving time).
+    """Converts a date and time from a time zone to UTC. Raises NoMomentError if the zone's rules are unknown, or if the zone's clocks show
+    this time twice or never, because daylight saving time begins or ends.
     """
     zone = _zone(time_zone)
     if isinstance(zone, int):
@@ -148,7 +153,7 @@ def _datetime(there: DateTimeValue, later_us: int = 0) -> dt.datetime:
 
 
 def _zone(name: str) -> int | zoneinfo.ZoneInfo:
-    """Returns a zone's fixed offset from UTC in microseconds, or a zone with rules."""
+    """Returns a zone's offset from UTC in microseconds if it is fixed, otherwise the zone's rules."""
     if name.upper() in _UTC:
         return 0
     if found := _OFFSET.fullmatch(name):
@@ -164,6 +169,6 @@ def _zone(name: str) -> int | zoneinfo.ZoneInfo:
 
 @functools.lru_cache(maxsize=64)
 def _named_zone(lower: str) -> zoneinfo.ZoneInfo | None:
-    """Finds a zone by its name. MySQL ignores case in zone names."""
+    """Returns the rules of a time zone by its name, or None if it is unknown. MySQL ignores case in zone names."""
     name = next((name for name in zoneinfo.available_timezones() if name.lower() == lower), None)
     return zoneinfo.ZoneInfo(name) if name else None

@@ -1,13 +1,11 @@
-"""Decides which changes of a table the lake follows, and how: by a policy for each kind of change, and by an operator's approvals. Pure
-functions.
+"""Decides which changes of a table's schema the lake follows, and how, by a policy for each kind of change and by an operator's approvals.
+Pure functions.
 
-`effects` calls `decide` for every statement that affects the lake. The settings of a policy:
-
-    apply, keep, new_column, rewrite, ignore   how the lake follows (PLANS lists the settings of each kind and their effect)
-    hold                                       the table stops in DDL_HELD until an operator approves one of the settings above
-    stop                                       the table stops in DDL_REFUSED
-
-An approval is for one statement, and has an effect only on changes whose setting is `hold`.
+`effects` calls `decide` for every statement that affects the lake. The settings of a policy are:
+  apply, keep, new_column, rewrite, ignore   how the lake follows (PLANS lists the settings of each kind and their effect)
+  hold                                       the table stops in DDL_HELD until an operator approves one of the settings above
+  stop                                       the table stops in DDL_REFUSED
+An approval is for one statement. It affects only changes whose setting is `hold`.
 """
 
 from __future__ import annotations
@@ -74,7 +72,8 @@ DEFAULTS: Policy = {
     "add": "apply",
     "drop": "keep",
     "rename": HOLD,
-    "widen": "rewrite",  # After `rewrite`, every reader in docs/readers.md that Sluice itself uses can read the table.
+    # With `rewrite`, every reader in docs/readers.md that Sluice itself uses can read the table afterwards.
+    "widen": "rewrite",
     "convert": HOLD,
     "key": HOLD,
     TRUNCATE: "apply",
@@ -85,7 +84,9 @@ DEFAULTS: Policy = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Item:
-    """One change of a table, as input of a policy: its kind, its description, and the alteration for the lake."""
+    """One change of a table for which a policy has a setting: the kind of change, its description for an operator, and the alteration of
+    the lake's table.
+    """
 
     kind: str
     what: str
@@ -104,8 +105,8 @@ class PolicyAnswer(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class ChangeDecision:
-    """The decision about a statement. `words`: the plan of each item, only with FOLLOW. `alterations`: the lake's alterations in order,
-    each with its plan.
+    """The decision about a statement. If the lake follows it, `words` has the plan of each item, and `alterations` the changes of the
+    lake's table in order, each with its plan.
     """
 
     verdict: PolicyAnswer
@@ -114,7 +115,9 @@ class ChangeDecision:
 
 
 def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> ChangeDecision:
-    """Decides whether the lake follows the items of one statement. `approved`: the plan that an operator approved for it, or empty."""
+    """Decides whether the lake follows the changes of one statement. `approved` is the plan that an operator approved for the statement,
+    or empty.
+    """
     words = [policy[item.kind] for item in items]
     if STOP in words:
         return ChangeDecision(PolicyAnswer.STOPPED)
@@ -131,18 +134,20 @@ def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> ChangeD
 
 
 def _approved(item: Item, word: str) -> str:
-    """Returns the plan of an approved item. An item that does not have the approved plan gets `apply` or, without that, its first plan."""
+    """Returns the plan of a held change after an approval. If its kind does not have the approved plan, the plan is `apply`, or the first
+    plan of its kind.
+    """
     return word if word in item.plans else "apply" if "apply" in item.plans else next(iter(item.plans))
 
 
 def choices(items: Sequence[Item], policy: Policy) -> tuple[str, ...]:
-    """Returns the plans that an approval of a pending statement can name."""
+    """Returns the plans that an operator can approve for a statement that is held."""
     for_approval = [item for item in items if policy[item.kind] == HOLD]
     return tuple(dict.fromkeys(word for item in for_approval for word in item.plans))
 
 
 def items_of(alterations: Sequence[Alteration]) -> list[Item]:
-    """Returns the items that affect the lake. Omits a wider column whose lake type stays the same."""
+    """Returns the changes that affect the lake. A WIDEN that does not change the lake's type is left out."""
     return [
         Item(kind=each.kind.value, what=described(each), alteration=each)
         for each in alterations
@@ -166,7 +171,7 @@ def described(alteration: Alteration) -> str:
 
 
 def lake_type(mysql_type: str) -> str:
-    """Returns Spark's name of the lake type for a declared type, or the declared type itself if the lake has no type for it."""
+    """Returns the name in Spark of the lake's type for a declared type, or the declared type itself if the lake does not support it."""
     text, _, charset = mysql_type.partition(" character set ")
     try:
         return type_of(DeclaredColumn(name="", type=text, charset=charset).column()).spark
@@ -179,7 +184,7 @@ def lake_type(mysql_type: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PendingChange:
-    """A statement that waits for an operator's approval. `order_key`, `position`: the position of the end of its event."""
+    """A statement that waits for an operator's approval. `order_key` and `position` are those of the end of its event."""
 
     destination: str
     database: str
@@ -192,7 +197,7 @@ class PendingChange:
 
     @property
     def reason(self) -> str:
-        """Returns the text for an operator, as a Markdown list: the statement, the effect of each plan, and the command that decides."""
+        """The text for an operator, as a Markdown list: the statement, what each plan would do, and the command that decides."""
         lines = [f"`{self.statement}` at {self.position} waits for review."]
         for item in self.items:
             lines += [f"- {item.what}", *(f"    - `{word}`: {meaning}" for word, meaning in item.plans.items())]
@@ -214,16 +219,16 @@ def _unresolved(_database: str, _table: str, _reason: str, _position: str) -> Ta
 
 
 def _unnoted(_pending: PendingChange) -> None:
-    """Ignores a pending schema change; for a history that no operator reviews."""
+    """Ignores a pending schema change. For a schema history that no operator reviews."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaDecisions:
-    """Callbacks through which `history` gets policies and approvals, and reports pending statements. By default the lake follows ADD and
-    TRUNCATE, every other change stops the table, and nothing is reported.
+    """The callbacks through which the schema history gets policies and approvals, and reports statements that wait for approval. With the
+    defaults, the lake follows ADD and TRUNCATE, any other change stops the table, and nothing is reported.
 
-    `resolved`: returns the schema that an operator gave for a stopped table. Arguments: database, table, reason of the stop, position of
-    the statement or empty.
+    `resolved(database, table, reason, position)` returns the schema that an operator gave for a table that stopped with this reason.
+    `position` is the position of the statement, or empty.
     """
 
     destination: str = ""

@@ -1,8 +1,7 @@
-"""Finds the former name of each table after RENAME TABLE, and whether a renamed table is the copy that a schema change tool made. Pure
-functions; used by `effects`.
+"""Finds the former name of each table after a RENAME TABLE, and recognizes tables that a schema change tool has made. Pure functions.
 
-gh-ost, pt-online-schema-change and Vitess build the altered table next to the old one, copy all rows into it while they apply the old
-table's changes, and then swap the two names in one statement. Nothing in the binlog proves that the copy has the table's rows.
+gh-ost, pt-online-schema-change and Vitess build the altered table as a copy next to the original. They copy all rows into it and apply the
+original's changes to it. Then they swap the two names in one statement. Nothing in the binlog proves that the copy has all rows.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ from __future__ import annotations
 import re
 
 TableKey = tuple[str, str]
-NAME_CHARS_MAX = 64  # gh-ost, pt-online-schema-change and Vitess truncate longer names.
+# The longest table name of a server. gh-ost, pt-online-schema-change and Vitess truncate longer names.
+NAME_CHARS_MAX = 64
 _UUID = r"[0-9a-f]{{8}}(?:_?[0-9a-f]{{4}}){{3}}_?[0-9a-f]{{12}}"
-# {t} is the table's name, or the beginning of a truncated name. Some of Vitess's names do not contain the table's name.
+# {t} stands for the table's name, or for the beginning of a truncated name. Some names of Vitess do not contain the table's name.
 _COPIES = (
     *(r"_+{t}_(?:gho|new)", r"__osc_(?:new|chg)_{t}", r"lhmn_{t}"),
     *(rf"_vt_(?:vrp|gho)_{_UUID}_\d{{{{14}}}}_", rf"_{_UUID}_\d{{{{14}}}}_(?:vrepl|gho|new)"),
@@ -28,11 +28,11 @@ _REMAINS = (
 
 
 def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | None]:
-    """Returns new name → former name of the table that has the new name after the renames; None for a name that no table has any more.
-    `pairs`: (old, new), executed from left to right.
+    """Returns, for each new name, which former table has it after the renames, or None for a name that no table has any more. `pairs` are
+    (old, new), executed from left to right.
 
-    If an old name occurs twice and no table got it in between, its first rename was of a temporary table of the session (MariaDB) and is
-    ignored.
+    If an old name occurs twice and no table got this name in between, the first rename was of a temporary table of the session (MariaDB).
+    It is ignored.
     """
     now: dict[TableKey, TableKey | None] = {}
     for index, (old, new) in enumerate(pairs):
@@ -53,12 +53,12 @@ def _is_given_away_again(name: TableKey, pairs: list[tuple[TableKey, TableKey]])
 
 
 def is_copy(name: TableKey, origin: TableKey) -> bool:
-    """Returns whether the table that was renamed from `origin` to `name` is the copy that a schema change tool made."""
+    """Returns whether a schema change tool made the table that was renamed from `origin` to `name`, as its altered copy."""
     return _is_named(_COPIES, origin[1], name[1])
 
 
 def is_remains(name: TableKey, origin: TableKey) -> bool:
-    """Returns whether `name` is a name that a schema change tool gives to the original table `origin` when it swaps in its copy."""
+    """Returns whether `name` is a name that a schema change tool gives to the original table `origin` when it replaces it by its copy."""
     return _is_named(_REMAINS, name[1], origin[1])
 
 

@@ -1,7 +1,7 @@
 """Finds the tables that a statement may change through triggers and views. Pure functions.
 
-`history` calls it for statements in statement format, of which the binlog has no row events. The search compares names only: a trigger or
-view may change every table, of any database, whose name occurs in its body. The result can have too many tables, never too few.
+`history` needs this for statements in statement format, for which the binlog has no row events. The search only compares names: a trigger
+or view may change every table, in any database, whose name occurs in its body. So the result can have too many tables, but never too few.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
 from sluice.cdc_engine.table_meta.ddl.stored_object import TRIGGER
 
 TableKey = tuple[str, str]
-ObjectKey = tuple[str, str, str]  # TRIGGER or VIEW, database, name.
+ObjectKey = tuple[str, str, str]  # (TRIGGER or VIEW, database, name).
 _ABOUT_OBJECTS = re.compile(r"(?<![\w$])(?:TRIGGER|VIEW)(?![\w$])", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredObject:
-    """A trigger or view. `table`: the trigger's table, or the view itself. `words`: the names in its body, in lower case. `calls`: the body
-    calls a routine, or is unknown.
+    """A trigger or view. `table` is the table of the trigger, or the view itself. `words` are all names in its body, in lower case.
+    `calls` tells whether the body calls a routine or is unknown.
     """
 
     what: str
@@ -53,7 +53,7 @@ class StoredObject:
 
     @classmethod
     def from_json(cls, database: str, name: str, content: Mapping[str, Any]) -> StoredObject:
-        """Parses the JSON of `to_json`. Raises KeyError or ValueError on a record of another structure."""
+        """Parses the JSON of `to_json`. Raises KeyError or ValueError if it has another structure."""
         of_database, table = content["table"]
         return cls(
             what=content["what"],
@@ -67,7 +67,7 @@ class StoredObject:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredObjects:
-    """The triggers and views of a server. `complete`: the server has no others. If it is False, a statement may change any table."""
+    """The triggers and views of a server. If `complete` is False, the server may have others, so a statement may change any table."""
 
     objects: tuple[StoredObject, ...] = ()
     complete: bool = True
@@ -78,8 +78,8 @@ class StoredObjects:
     def reached(
         self, changed: Iterable[TableKey], mentioned: Collection[str], tables: Collection[TableKey]
     ) -> ObjectReach:
-        """Returns which of `tables` a statement may change. `changed`: the tables and views that the statement names as changed;
-        `mentioned`: all names in its text.
+        """Returns which of `tables` a statement may change through triggers and views. `changed` are the tables and views that it names as
+        changed. `mentioned` are all names in its text.
         """
         if not self.complete:
             return ObjectReach(everything="the triggers and views of the source at this position are unknown")
@@ -110,8 +110,8 @@ class StoredObjects:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObjectReach:
-    """The tables that a statement may change in addition to those that it names. `tables`: table → the trigger or view that changes it.
-    `everything`: why any table may change; empty if only `tables` may change.
+    """The tables that a statement may change besides those that it names. `tables` has the trigger or view that changes each table. If
+    `everything` is not empty, any table may change, and it tells why.
     """
 
     tables: Mapping[TableKey, str] = dataclasses.field(default_factory=dict)
@@ -125,7 +125,9 @@ def _is_view(objects: Iterable[StoredObject]) -> bool:
 def _calling(
     views: Iterable[TableKey], at: Mapping[TableKey, list[StoredObject]], named: Mapping[str, set[TableKey]]
 ) -> str:
-    """Returns why a read of the views may change any table: a view, or a view that it reads, calls a routine. Empty if none does."""
+    """Returns a sentence if reading the views may change any table, because one of them, or a view that it reads, calls a routine.
+    Otherwise returns "".
+    """
     left, seen = list(views), set[TableKey]()
     while left:
         table = left.pop()
@@ -147,8 +149,8 @@ def _why_everything(found: StoredObject) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObjectChanges:
-    """The changes of triggers and views by a statement. `objects`: the new definition of each changed object, None if it was dropped.
-    `unknown`: the statement may have changed any trigger or view.
+    """What a statement does to triggers and views. `objects` has the new definition of each changed one, or None if it was dropped.
+    `unknown` tells whether the statement may have changed any of them.
     """
 
     objects: Mapping[ObjectKey, StoredObject | None] = dataclasses.field(default_factory=dict)
@@ -161,8 +163,8 @@ def object_changes(
     full_name: Callable[[TableName], TableKey],
     database_name: Callable[[str], str],
 ) -> ObjectChanges:
-    """Returns the changes of triggers and views. `there`: the triggers and views before the statement. `full_name`, `database_name`:
-    convert names to the form that the server stores.
+    """Returns what a statement does to triggers and views. `there` are those from before the statement. `full_name` and `database_name`
+    convert names to the form in which the server stores them.
     """
     match statement:
         case CreateStoredObject():
@@ -188,7 +190,7 @@ def _created(statement: CreateStoredObject, full_name: Callable[[TableName], Tab
     database, name = full_name(statement.name)
     table = (database, name)
     if statement.table is not None:
-        # A trigger is in the database of its table, also if only one of the two names contains the database.
+        # A trigger is in the database of its table, also if only one of the two names is qualified with the database.
         table = full_name(statement.table)
         database = table[0]
     made = StoredObject(
@@ -203,7 +205,7 @@ def _created(statement: CreateStoredObject, full_name: Callable[[TableName], Tab
 
 
 def _renamed(pairs: list[tuple[TableKey, TableKey]], there: StoredObjects) -> ObjectChanges:
-    """Returns the changes by a RENAME: a table's triggers move with it, and the name of a view changes."""
+    """Returns what a RENAME does: a table's triggers move with the table, and a view gets the new name."""
     new = {origin: name for name, origin in moved(pairs).items() if origin is not None}
     gone: dict[ObjectKey, StoredObject | None] = {}
     made: dict[ObjectKey, StoredObject | None] = {}

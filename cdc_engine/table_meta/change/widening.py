@@ -1,7 +1,7 @@
-"""Checks whether a column's new type holds every value of the old type unchanged. Pure functions; used by `alteration`.
+"""Decides whether a column's new type has every value of the old type, unchanged. Pure functions.
 
-Types have the canonical form of `declared_type`. RULES has one entry per pair of kinds of types. A pair without an entry is CONVERT,
-because a policy that applies a widening must never change a value.
+Types have the canonical form of `declared_type`. RULES has one rule per pair of kinds of types. A change without a rule is CONVERT,
+because a policy that applies a WIDEN must never change a value.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _KINDS = {
     **dict.fromkeys(("time", "datetime", "timestamp"), "moment"),
     **dict.fromkeys(("enum", "set"), "labels"),
 }
-# _UNIVERSAL: charsets with the characters of all charsets. _BEYOND_BMP: charsets with characters beyond the first 65,536 of Unicode.
+# _UNIVERSAL: charsets that have every character. _BEYOND_BMP: charsets that have characters beyond the first 65,536 of Unicode.
 _UNIVERSAL = {"utf8mb4", "utf16", "utf16le", "utf32"}
 _BEYOND_BMP = {*_UNIVERSAL, "gb18030"}
 _BMP = {"utf8mb3", "ucs2"}
-_FLOAT_DIGITS = {"float": 24, "double": 53}  # Integers of at most this number of bits are exact in the type.
+_FLOAT_DIGITS = {"float": 24, "double": 53}  # The type has every integer of at most this number of bits exactly.
 Rule = Callable[[DeclaredType, DeclaredType, int, int], bool]
 
 
 def type_change(old: DeclaredColumn, new: DeclaredColumn) -> AlterationKind | None:
-    """Returns WIDEN or CONVERT; None if all values stay the same (a change of display width, position, NULL or visibility)."""
+    """Returns WIDEN or CONVERT, or None if all values stay the same (the display width, position, NULL or visibility changed)."""
     if (old.type, old.charset) == (new.type, new.charset):
         return None
     before, after = declared_type(old.type), declared_type(new.type)
@@ -45,7 +45,7 @@ def type_change(old: DeclaredColumn, new: DeclaredColumn) -> AlterationKind | No
 
 
 def charset_holds(old: str, new: str) -> bool:
-    """Returns whether `new` has every character of `old`, so that texts stay the same."""
+    """Returns whether the charset `new` has every character of the charset `old`, so that texts stay the same."""
     if old == new:
         return True
     if "binary" in (old, new) or not old or not new:
@@ -54,7 +54,7 @@ def charset_holds(old: str, new: str) -> bool:
 
 
 def _shown_alike(before: DeclaredType, after: DeclaredType) -> bool:
-    """Returns whether the types differ only as tinyint(1) and tinyint do, or in COMPRESSED."""
+    """Returns whether values look the same in both types: tinyint(1) and tinyint, or a type with and without COMPRESSED."""
     same_integer = before.base == after.base == "tinyint" and before.unsigned == after.unsigned
     return same_integer or before.text.removesuffix(" compressed") == after.text.removesuffix(" compressed")
 
@@ -101,7 +101,7 @@ def _floating(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -
 
 
 def _characters(declared: DeclaredType, bytes_max: int) -> int:
-    """Returns how many characters always fit. `bytes_max`: the number of bytes of the charset's longest character."""
+    """Returns how many characters fit in any case. `bytes_max` is the length of the charset's longest character in bytes."""
     return _TEXT_BYTES[declared.base] // bytes_max if declared.base in _TEXT_BYTES else declared.length
 
 
@@ -118,9 +118,7 @@ def _length(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> 
 
 
 def _bits(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> bool:
-    """Returns whether a BIT column can be widened. BIT(1) cannot, because the lake stores one bit as a boolean and more bits as a
-    number.
-    """
+    """Returns whether a BIT column can be widened. BIT(1) cannot, because the lake stores it as a boolean and longer ones as a number."""
     return 1 < before.length <= after.length
 
 
@@ -136,7 +134,7 @@ def _always(_before: DeclaredType, _after: DeclaredType, _old: int, _new: int) -
     return True
 
 
-# binary(n) has no rule for a larger n, because its values would change: they are padded with zero bytes.
+# There is no rule from binary(n) to a longer one, because the server pads the values with zero bytes and so changes them.
 RULES: dict[tuple[str, str], Rule] = {
     ("integer", "integer"): _integer,
     ("integer", "decimal"): _integer_to_decimal,

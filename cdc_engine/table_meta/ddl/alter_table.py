@@ -1,7 +1,7 @@
-"""Parses ALTER TABLE after the table's name. ACTIONS has an entry for each kind of action. Called by `reader`.
+"""Parses ALTER TABLE after the table's name. ACTIONS has one entry for each kind of action.
 
-The parser skips an action that changes no columns and no rows. It records another action as an item that `alteration` applies, or as a
-change of rows without row events. An action without an entry makes the statement unreadable.
+An action that changes neither columns nor rows is skipped. Any other action becomes an item that `alteration` applies, or a change of rows
+without row events. An action without an entry makes the statement unreadable.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Alteration:
 
 @dataclasses.dataclass(frozen=True)
 class _Action:
-    """An action that is being parsed. `words`: the words that its pattern matched, after which the cursor is."""
+    """An action that is being parsed. `words` are the keywords that its pattern matched. The cursor is after them."""
 
     cursor: TokenCursor
     words: str
@@ -82,8 +82,8 @@ class _Action:
 
 
 def read_actions(cursor: TokenCursor, name: TableName, flavour: str, *, ignore: bool = False) -> AlterTable:
-    """Parses the actions. Raises UnreadableError at an unknown action. `ignore`: whether the statement is ALTER IGNORE, which deletes rows
-    that violate a constraint.
+    """Parses the actions of an ALTER TABLE. `ignore` tells whether it is ALTER IGNORE, which deletes rows that violate a constraint.
+    Raises UnreadableError at an unknown action.
     """
     alteration = _Alteration(flavour)
     if cursor.accept("WAIT"):
@@ -119,7 +119,7 @@ def _read_action(cursor: TokenCursor, alteration: _Alteration) -> None:
             return
     if cursor.peek(1) != Token(TokenKind.SIGN, "="):
         raise cursor.unreadable()
-    cursor.next()  # The name of a storage engine's option, which may be in backquotes.
+    cursor.next()  # The name of an option of a storage engine, possibly in backquotes.
     _option(_Action(cursor, "", alteration))
 
 
@@ -136,7 +136,7 @@ def _skip_nothing(_action: _Action) -> None:
 
 
 def _option(action: _Action) -> None:
-    """Skips one table option. The next one may follow without a comma."""
+    """Skips the value of one table option. Another option may follow without a comma."""
     action.cursor.accept_sign("=")
     if action.cursor.peek().text == "(":
         action.cursor.skip_parentheses()
@@ -145,8 +145,8 @@ def _option(action: _Action) -> None:
 
 
 def _rows_lost_all(action: _Action) -> None:
-    """Records an action on partitions that removes or inserts rows. Skips the rest: no other action can follow, because commas also
-    separate the partitions' names.
+    """Records an action on partitions that removes or inserts rows, and skips the rest of the statement. No other action can follow it:
+    its commas separate names of partitions.
     """
     action.alteration.rows_lost.append(action.words)
     action.cursor.skip_all()
@@ -165,8 +165,8 @@ def _exchange(action: _Action) -> None:
 
 
 def _convert_partition(action: _Action) -> None:
-    """Parses MariaDB's CONVERT PARTITION p TO TABLE t, which creates a table with rows, and CONVERT TABLE t TO PARTITION p …, which removes
-    a table with its rows.
+    """Parses MariaDB's CONVERT PARTITION p TO TABLE t, which creates a table from a partition's rows, or CONVERT TABLE t TO PARTITION p …,
+    which removes the table t with its rows.
     """
     cursor = action.cursor
     action.alteration.rows_lost.append(action.words)
@@ -193,9 +193,7 @@ def _versioning(action: _Action) -> None:
 
 
 def _add_period(action: _Action) -> None:
-    """Parses ADD PERIOD FOR name (begin, end), which makes both columns NOT NULL. SYSTEM_TIME, the period of system versioning,
-    is skipped.
-    """
+    """Parses ADD PERIOD FOR name (begin, end), which makes both columns NOT NULL. Skips SYSTEM_TIME, the period of system versioning."""
     name = action.cursor.expect_name()
     columns = read_key_columns(action.cursor)
     if name.upper() != "SYSTEM_TIME":
@@ -224,7 +222,7 @@ _INDEX = re.compile(r"(?:INDEX|KEY|PRIMARY|UNIQUE|FULLTEXT|SPATIAL|FOREIGN|CONST
 
 
 def _read_constraint(action: _Action) -> bool:
-    """Parses an index or a constraint among columns in parentheses: ADD (a int, KEY (a)). Returns whether it found one."""
+    """Parses an index or constraint in a list of columns: ADD (a int, KEY (a)). Returns whether there was one."""
     if not _INDEX.match(action.cursor.words(1)) and not is_vector_index(action.cursor):
         return False
     action.alteration.acted.append(f"ADD {action.cursor.peek().word}")
@@ -311,7 +309,9 @@ def _rename_column(action: _Action) -> None:
 
 
 def _alter_column(action: _Action) -> None:
-    """Parses ALTER COLUMN. SET DEFAULT and DROP DEFAULT affect future rows; SET VISIBLE changes what SELECT * shows."""
+    """Parses ALTER COLUMN. SET DEFAULT and DROP DEFAULT affect only future rows. SET VISIBLE and SET INVISIBLE change what SELECT *
+    returns.
+    """
     name = action.cursor.expect_last_name()
     if action.cursor.accept("SET", "DEFAULT"):
         action.note(SetDefault(name, read_default(action.cursor), action.if_exists))
@@ -340,7 +340,7 @@ def _charset(action: _Action) -> None:
 
 
 def _collation(action: _Action) -> None:
-    """Parses COLLATE. COLLATE = DEFAULT means the database's character set in MySQL, and changes nothing in MariaDB."""
+    """Parses COLLATE. In MySQL, COLLATE = DEFAULT means the database's charset. In MariaDB, it changes nothing."""
     if accept_default(action.cursor):
         if action.alteration.flavour == MYSQL:
             action.note(SetCharset(None))
@@ -353,7 +353,7 @@ def _comment(action: _Action) -> None:
 
 
 def _order_by(action: _Action) -> None:
-    """Skips ORDER BY a, b DESC. The list continues after a comma if a bare column follows."""
+    """Skips ORDER BY a, b DESC. After a comma, the list goes on if a column without further words follows."""
     cursor = action.cursor
     while True:
         cursor.expect_name()

@@ -1,4 +1,4 @@
-"""Parses one column definition of a DDL statement. Called by the parsers of CREATE TABLE and ALTER TABLE … ADD.
+"""Parses one column definition of a DDL statement.
 
 `_ATTRIBUTES` lists the known attributes. An unknown attribute makes the statement unreadable, because it could change the column.
 """
@@ -19,17 +19,19 @@ from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
 
 NATIONAL_CHARSET = "utf8mb3"
 COMMENT_CHARSET = "utf8mb3"  # The servers store comments in this charset.
-# Clauses that follow the last column of an ALTER without a comma.
+# Clauses that may follow the last column of an ALTER without a comma.
 _PARTITIONS = re.compile(r"PARTITION BY |REMOVE PARTITIONING ")
-FIRST = ""  # The value of `after` for a column that becomes the first one.
+FIRST = ""  # The value of `after` for a column that becomes the first one of the table.
 
 
 @dataclasses.dataclass
 class ColumnDefinition:
-    """A column definition. `charset`: the column's own; None if the table's applies. `after`: the column that precedes the new position,
-    FIRST, or None for the end.
+    """A parsed column definition.
 
-    `says_null`: whether the definition contains NULL; a TIMESTAMP without NULL may be NOT NULL. `literals`: converts labels and DEFAULT.
+    - `charset`: the column's own charset, or None if the table's applies.
+    - `after`: the column after which this one is put, FIRST, or None for the end.
+    - `says_null`: whether the definition contains NULL. Without it, a TIMESTAMP may be NOT NULL.
+    - `literals`: converts the labels and the DEFAULT.
     """
 
     name: str
@@ -69,7 +71,7 @@ def read_column(cursor: TokenCursor, flavour: str) -> ColumnDefinition:
 
 
 def read_charset(cursor: TokenCursor) -> str:
-    """Parses the name after CHARACTER SET. Raises UnreadableError for an unknown charset (or DEFAULT)."""
+    """Parses the name after CHARACTER SET. Raises UnreadableError for an unknown charset, and for DEFAULT."""
     cursor.accept_sign("=")
     name = cursor.expect_name()
     charset = charset_of_name(name)
@@ -79,8 +81,8 @@ def read_charset(cursor: TokenCursor) -> str:
 
 
 def read_comment(cursor: TokenCursor) -> str:
-    """Parses the text after COMMENT. Returns an empty text if the bytes are not valid characters: a comment changes no row, so the
-    statement can still be followed.
+    """Parses the text after COMMENT. Returns "" if its bytes are not valid characters: a comment changes no row, so the statement can
+    still be followed.
     """
     cursor.accept_sign("=")
     try:
@@ -90,7 +92,7 @@ def read_comment(cursor: TokenCursor) -> str:
 
 
 def accept_default(cursor: TokenCursor) -> bool:
-    """Skips DEFAULT if it replaces the name of a charset or collation (MySQL 5.7, MariaDB). Returns whether it skipped DEFAULT."""
+    """Skips DEFAULT where the name of a charset or collation is expected (MySQL 5.7, MariaDB). Returns whether DEFAULT was there."""
     equals = cursor.peek().text == "="
     if cursor.peek(int(equals)).word != "DEFAULT":
         return False
@@ -99,8 +101,8 @@ def accept_default(cursor: TokenCursor) -> bool:
 
 
 def read_collation(cursor: TokenCursor) -> str | None:
-    """Returns the charset of the collation after COLLATE. None: one of MariaDB's collations for any Unicode charset, which changes no
-    charset.
+    """Parses the name after COLLATE, and returns the collation's charset. Returns None for one of MariaDB's collations that fit any
+    Unicode charset, because these change no charset.
     """
     cursor.accept_sign("=")
     name = cursor.expect_name()
@@ -116,7 +118,7 @@ def _read_attribute(cursor: TokenCursor, column: ColumnDefinition) -> None:
             apply(cursor, column)
             return
     if cursor.peek(1) == Token(TokenKind.SIGN, "=") and cursor.peek().word != "COMPRESSED":
-        cursor.expect_name()  # The name of an attribute of MariaDB's storage engines.
+        cursor.expect_name()  # The name of an attribute of one of MariaDB's storage engines.
         _one_token(cursor, column)
         return
     column.type = read_type_attribute(cursor, column.type)
@@ -228,7 +230,7 @@ def _default(cursor: TokenCursor, column: ColumnDefinition) -> None:
 
 
 Attribute = Callable[[TokenCursor, ColumnDefinition], None]
-# Longer sequences of keywords come before their prefixes, because the first match is used.
+# The first match is used, so a longer sequence of keywords comes before its prefix.
 _ATTRIBUTES: tuple[tuple[tuple[str, ...], Attribute], ...] = (
     (("NOT", "NULL"), _not_null),
     (("NULL",), _null),

@@ -1,4 +1,4 @@
-"""Parses CREATE TABLE after the table's name: columns, primary key, relevant options, LIKE, SELECT. Called by `reader`."""
+"""Parses CREATE TABLE after the table's name: columns, primary key, the options that matter, LIKE and SELECT."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SELECTS = {*_QUERIES, "AS", "IGNORE", "REPLACE"}
 
 
 def read_create_table(cursor: TokenCursor, name: TableName, flavour: str) -> CreateTable:
-    """Parses the rest of the statement. Raises UnreadableError at an unknown element."""
+    """Parses the rest of a CREATE TABLE. Raises UnreadableError at an unknown element."""
     statement = CreateTable("", name)
     if cursor.accept("LIKE"):
         return dataclasses.replace(statement, like=read_table_name(cursor))
@@ -82,7 +82,7 @@ def _read_elements(
             ends = {column.name.lower() for column in columns if column.generated == ROW_END}
             key = key or tuple(column.name for column in columns if column.primary)
             key = _without_periods(key, periods)
-            # The server adds the row end column to every key of a system-versioned table. It is not part of the declared key.
+            # The server adds the row end column to every key of a table with system versioning. It is not part of the declared key.
             key = tuple(name for name in key if name.lower() not in ends)
             return tuple(columns), key, tuple(foreign_keys)
         cursor.expect_sign(",")
@@ -97,7 +97,7 @@ def _read_period(cursor: TokenCursor) -> dict[str, tuple[str, ...]]:
 
 
 def _without_periods(key: tuple[str, ...], periods: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Returns the key with each period WITHOUT OVERLAPS replaced by its columns."""
+    """Returns the key with each `period WITHOUT OVERLAPS` replaced by the period's columns."""
     found: list[str] = []
     for name in key:
         if isinstance(name, PeriodName) and name.lower() not in periods:
@@ -107,7 +107,7 @@ def _without_periods(key: tuple[str, ...], periods: dict[str, tuple[str, ...]]) 
 
 
 def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
-    """Parses table options. Only options that affect columns or insert rows are evaluated; unknown options are skipped."""
+    """Parses table options. Uses only those that affect columns or insert rows, and skips the others, also unknown ones."""
     charset: str | None = None
     while not cursor.at_end:
         if cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET"):
@@ -139,14 +139,16 @@ def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
 
 
 def _skip_option(cursor: TokenCursor) -> None:
-    """Skips an option's keyword and, after an equals sign, its value, which could otherwise look like another keyword."""
+    """Skips the keyword of an option, and its value after an equals sign. Otherwise the value could be taken for a keyword."""
     cursor.next()
     if cursor.accept_sign("=") and cursor.peek() != _OPEN:
         cursor.next()
 
 
 def _is_query(cursor: TokenCursor) -> bool:
-    """Returns whether a query in parentheses follows. A query begins with a reserved word, so a list of columns cannot look like one."""
+    """Returns whether a query in parentheses is next. A query begins with a reserved word, so it cannot be confused with a list of
+    columns.
+    """
     ahead = 0
     while cursor.peek(ahead) == _OPEN:
         ahead += 1
@@ -154,7 +156,9 @@ def _is_query(cursor: TokenCursor) -> bool:
 
 
 def _selects_after(cursor: TokenCursor) -> bool:
-    """Returns whether a query follows the partitions. Outside parentheses, partitions contain no word with which a query begins."""
+    """Returns whether a query follows the definition of partitions. That definition has no word with which a query begins, except in
+    parentheses.
+    """
     while not cursor.at_end:
         if cursor.peek().word in _SELECTS or _is_query(cursor):
             return True

@@ -1,10 +1,9 @@
-"""Parses the declared type of a column, and converts it to the layout of a table map. The type comes from DDL or from
-information_schema.columns.column_type.
+"""Parses the declared type of a column, from a DDL statement or from information_schema.columns.column_type. Converts it to the type code
+and metadata that a table map has.
 
 Both servers have many spellings of a type. The parser converts them to one canonical text, close to MySQL 8.0's (`int unsigned`,
-`varchar(20)`, `enum('a','b')`), so that a table's version does not depend on the origin of its schema. It drops display widths and
-zerofill, except in `tinyint(1)`, which many clients treat as a boolean. The functions have no side effects. `column_definition`,
-`schema_snapshot` and `schema` use them.
+`varchar(20)`, `enum('a','b')`). So a table's version does not depend on where its schema came from. Display widths and zerofill are
+dropped, except in `tinyint(1)`, which many clients treat as a boolean. Pure functions.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from sluice.cdc_engine.table_meta.ddl.default_value import bytes_of
 from sluice.cdc_engine.table_meta.ddl.lexer import TokenCursor, TokenKind, UnreadableError, tokens
 
 MYSQL, MARIADB = "mysql", "mariadb"
-OLD_UUID = "uuid /* old */"  # MariaDB's name in information_schema for the UUID type before 10.11.5.
+OLD_UUID = "uuid /* old */"  # The name of the UUID type in MariaDB's information_schema before 10.11.5.
 
-# Spelling → canonical base. The parser uses the longest sequence of words that matches.
+# Spelling → canonical name. The longest sequence of words that matches is used.
 _NAMES = {
     **dict.fromkeys(("TINYINT", "INT1"), "tinyint"),
     **dict.fromkeys(("SMALLINT", "INT2"), "smallint"),
@@ -103,15 +102,15 @@ _BINARY_OF = {
 }
 _NUMBERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double"}
 _NATIONAL = {"nchar": "char", "nvarchar": "varchar"}
-# Lengths of types whose declaration contains none.
+# The lengths of types that are declared without a length.
 _LENGTHS = {"bit": 1, "char": 1, "nchar": 1, "binary": 1, "vector": 2048}
-FLOAT_DIGITS_MAX = 24  # The most binary digits of a FLOAT; FLOAT(25) and longer ones are DOUBLE.
+FLOAT_DIGITS_MAX = 24  # The most binary digits of a FLOAT. FLOAT(25) and above is a DOUBLE.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeclaredType:
-    """A declared type. `base`: canonical name without attributes. `length`: characters, bytes, bits, precision or fraction digits; -1
-    if none is declared.
+    """A declared type. `base` is its canonical name without attributes. `length` is the number of characters, bytes, bits, digits or
+    fraction digits, or -1 if none is declared.
     """
 
     base: str
@@ -136,7 +135,7 @@ class DeclaredType:
         return self.base in _NUMBERS
 
     def as_binary(self) -> DeclaredType:
-        """Returns the type that a text type becomes with CHARACTER SET binary."""
+        """Returns the type that the server creates for this text type with CHARACTER SET binary."""
         return dataclasses.replace(self, base=_BINARY_OF.get(self.base, self.base))
 
     @property
@@ -147,7 +146,9 @@ class DeclaredType:
         return f"{self.base}{inside}{' unsigned' if self.unsigned else ''}{' compressed' if self.compressed else ''}"
 
     def layout(self, bytes_max: int) -> tuple[int, int]:
-        """Returns the type code and metadata as in a table map. `bytes_max`: bytes per character of the column's charset."""
+        """Returns the type code and metadata that a table map has for the type. `bytes_max` is the length of the longest character of the
+        column's charset in bytes.
+        """
         if self.base in _PLAIN:
             return _PLAIN[self.base], 0
         if self.base in _BLOBS:
@@ -184,7 +185,7 @@ class DeclaredType:
 
 
 def quoted(text: str) -> str:
-    """Returns a string literal as MySQL prints it."""
+    """Returns a text as a string literal, as MySQL prints it."""
     escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\0", "\\0").replace("'", "''")
     return f"'{escaped}'"
 
@@ -197,7 +198,7 @@ _SAME_AS = {
 
 @functools.lru_cache(maxsize=4096)
 def declared_type(text: str) -> DeclaredType:
-    """Parses a column_type text of information_schema. Raises UnreadableError if the type is unknown."""
+    """Parses a `column_type` of information_schema. Raises UnreadableError if the type is unknown."""
     if OLD_UUID in text:
         raise UnreadableError(
             "the column is a UUID column from before MariaDB 10.11.5, whose bytes have another order; "
@@ -211,22 +212,22 @@ def declared_type(text: str) -> DeclaredType:
 
 
 def read_type(cursor: TokenCursor, flavour: str) -> DeclaredType:
-    """Parses a type's name and arguments, without the attributes after it. National types become char and varchar."""
+    """Parses a type's name and arguments, without the attributes after them. NCHAR and NVARCHAR become char and varchar."""
     base = _read_qualified(cursor) if flavour == MARIADB and cursor.peek(1).text == "." else _read_base(cursor)
     if base in {"enum", "set"}:
         return DeclaredType(base=base, labels=_read_labels(cursor))
     length, scale = _read_arguments(cursor)
     if base == "json" and flavour == MARIADB:
         return DeclaredType(base="longtext")
-    # TEXT(0) is a text in MariaDB and a tinytext in MySQL 8.0.
+    # TEXT(0) creates a text in MariaDB and a tinytext in MySQL 8.0.
     if length == 0 and flavour == MARIADB and base in _BLOBS:
         length = -1
     return _canonical(base, length, scale)
 
 
-# MariaDB's qualifiers of type names (`mariadb_schema.date`), and the types that have another meaning in that mode.
+# MariaDB's qualifiers of type names (`mariadb_schema.date`), with the types that have another meaning under them.
 _MODES = {"MARIADB_SCHEMA": {}, "ORACLE_SCHEMA": {"date": "datetime"}, "MAXDB_SCHEMA": {"timestamp": "datetime"}}
-_QUALIFIED = {"date", "timestamp", "datetime", "time"}  # The types that can differ between modes.
+_QUALIFIED = {"date", "timestamp", "datetime", "time"}  # The types whose meaning can depend on the qualifier.
 
 
 def _read_qualified(cursor: TokenCursor) -> str:
@@ -261,7 +262,7 @@ def _read_labels(cursor: TokenCursor) -> tuple[str, ...]:
         if (raw := bytes_of(token)) is not None:
             labels.append(raw_literal(raw))
         elif token.kind is TokenKind.STRING:
-            labels.append(token.text.rstrip(" "))  # The server removes a label's trailing blanks.
+            labels.append(token.text.rstrip(" "))  # The server removes blanks at the end of a label.
         else:
             raise cursor.unreadable(token)
         if cursor.accept_sign(")"):
@@ -279,7 +280,7 @@ def _read_arguments(cursor: TokenCursor) -> tuple[int, int]:
 
 
 def _read_length(cursor: TokenCursor) -> int:
-    """Parses a length. The servers accept decimal(19.5) as decimal(19)."""
+    """Parses a length. The servers read decimal(19.5) as decimal(19)."""
     if re.fullmatch(r"\d+\.\d*", cursor.peek().text):
         return int(cursor.next().text.partition(".")[0])
     return cursor.expect_number()
@@ -306,7 +307,7 @@ def _canonical(base: str, length: int, scale: int) -> DeclaredType:
 
 
 def fitted(declared: DeclaredType, bytes_max: int) -> DeclaredType:
-    """Returns the type of TEXT(n) or BLOB(n): the smallest of its kind that holds n characters."""
+    """Returns the type that the server creates for TEXT(n) or BLOB(n): the smallest of its kind that fits n characters."""
     if declared.base not in {"text", "blob"} or declared.length < 0:
         return declared
     size_bytes = declared.length * (bytes_max if declared.base == "text" else 1)
@@ -315,7 +316,7 @@ def fitted(declared: DeclaredType, bytes_max: int) -> DeclaredType:
 
 
 def read_type_attribute(cursor: TokenCursor, declared: DeclaredType) -> DeclaredType:
-    """Parses one attribute that belongs to the type itself."""
+    """Parses one attribute that belongs to the type, for example UNSIGNED."""
     if cursor.accept("UNSIGNED") or cursor.accept("ZEROFILL"):
         return dataclasses.replace(declared, unsigned=declared.is_number)
     if cursor.accept("SIGNED"):

@@ -1,7 +1,7 @@
-"""Parses the part of a column definition after DEFAULT. Used by `column_definition` and `schema_snapshot`.
+"""Parses what follows DEFAULT in a column definition.
 
-A literal keeps its notation, because a number and a quoted string with the same characters can mean different values (`enum('2','1')
-DEFAULT 1` is '2'). `table_meta.change.literal_value` converts the literal to the value that the column stores.
+A literal keeps its notation, because a number and a quoted string can mean different values: `enum('2','1') DEFAULT 1` is '2'.
+`table_meta.change.literal_value` converts the literal to the value that the column stores.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
 _BITS = re.compile(r"(?:[bB]'|0b)([01]*)'?")
 _HEXADECIMAL = re.compile(r"(?:[xX]'|0[xX])([0-9a-fA-F]*)'?")
 _MOMENTS = {"DATE", "TIME", "TIMESTAMP"}
-# Spelling of a time function → the part of the statement's start time that it returns.
+# Spelling of a time function → what it returns: the statement's start time, or only its date.
 CLOCKS = {
     **dict.fromkeys(("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP"), "now"),
     **dict.fromkeys(("CURRENT_DATE", "CURDATE"), "date"),
 }
 _DIGITS_MAX = 6
-# Time functions that need no parentheses.
+# Time functions that may be written without parentheses.
 _BARE_CLOCKS = set(CLOCKS) - {"NOW", "CURDATE"}
 
 
@@ -32,13 +32,16 @@ class DefaultNotation(enum.Enum):
     NUMBER = "a number"  # `value` is the number as written, with its sign.
     BYTES = "bytes"  # x'4142', 0x4142 or b'101'; `value` is in hexadecimal.
     MOMENT = "a moment"  # DATE'…', TIME'…' or TIMESTAMP'…'; `said` is the keyword before the text.
-    CLOCK = "the time"  # `value` is as in CLOCKS; `digits`: fraction digits of a second, -1 if not declared.
-    EXPRESSION = "an expression"  # `value` is None, because the expression is not evaluated.
+    # `value` is as in CLOCKS. `digits` is the number of fraction digits of a second, or -1 if none is declared.
+    CLOCK = "the time"
+    EXPRESSION = "an expression"  # `value` is None, because expressions are not evaluated.
 
 
 @dataclasses.dataclass(frozen=True)
 class Default:
-    """A column's DEFAULT. `said`: the charset introducer of a string or bytes (`_latin1 x'E4'`), or the keyword before a date or time."""
+    """What follows DEFAULT. `said` is the charset introducer of a string or bytes (`_latin1 x'E4'`), or the keyword
+    before a date or time.
+    """
 
     value: str | None
     notation: DefaultNotation = DefaultNotation.STRING
@@ -65,7 +68,7 @@ def read_default(cursor: TokenCursor) -> Default:
 
 
 def _in_parentheses(inside: tuple[Token, ...]) -> Default:
-    """Parses an expression in parentheses. Returns EXPRESSION if it is not a single literal or time function."""
+    """Parses an expression that was in parentheses. Returns EXPRESSION if it is more than one literal or time function."""
     cursor = TokenCursor(list(_without_parentheses(inside)))
     found = read_operand(cursor, in_expression=True)
     return found if found is not None and cursor.at_end else EXPRESSION
@@ -87,14 +90,14 @@ def _without_parentheses(inside: tuple[Token, ...]) -> tuple[Token, ...]:
 
 
 def _parenthesized(cursor: TokenCursor) -> tuple[Token, ...]:
-    """Returns the tokens between two parentheses, and moves the cursor past them."""
+    """Skips a pair of parentheses. Returns the tokens between them."""
     begin = cursor.index
     cursor.skip_parentheses()
     return cursor.since(begin)[1:-1]
 
 
 def read_operand(cursor: TokenCursor, *, in_expression: bool = False) -> Default | None:
-    """Parses a literal or a time function. Returns None for anything else, without moving the cursor."""
+    """Parses a literal or a time function. For anything else, returns None and does not move the cursor."""
     sign = cursor.peek().text if cursor.peek().kind is TokenKind.SIGN and cursor.peek().text in {"-", "+"} else ""
     at = 1 if sign else 0
     if not sign and (found := _introduced(cursor)):
@@ -127,7 +130,7 @@ def _introduced(cursor: TokenCursor) -> Default | None:
 
 
 def bytes_of(token: Token) -> bytes | None:
-    """Returns the bytes of 0x4142, x'4142' or b'101'; None for any other token."""
+    """Returns the bytes of a token such as 0x4142, x'4142' or b'101', or None for any other token."""
     found = _literal(token)
     return bytes.fromhex(found.value or "") if found is not None and found.notation is DefaultNotation.BYTES else None
 
@@ -148,7 +151,7 @@ def _literal(token: Token) -> Default | None:
 
 
 def _read_clock(cursor: TokenCursor, *, in_expression: bool) -> Default | None:
-    """Parses CURRENT_TIMESTAMP or NOW(3). In an expression, also parses functions that return a part of the time, for example CURDATE()."""
+    """Parses CURRENT_TIMESTAMP or NOW(3). In an expression, CURDATE() is parsed too."""
     word = cursor.peek().word
     what = CLOCKS.get(word)
     if what is None or (what != "now" and not in_expression and word not in _BARE_CLOCKS):
@@ -170,7 +173,9 @@ def _read_clock(cursor: TokenCursor, *, in_expression: bool) -> Default | None:
 
 
 def skip_value(cursor: TokenCursor) -> None:
-    """Skips a literal, an expression in parentheses, or a function with or without arguments (also `schema.function`)."""
+    """Skips a literal, an expression in parentheses, or a function with or without arguments, also one with a qualifier
+    (`schema.function`).
+    """
     if cursor.peek().text == "(" and cursor.peek().kind is TokenKind.SIGN:
         cursor.skip_parentheses()
         return

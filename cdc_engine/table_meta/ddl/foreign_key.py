@@ -1,7 +1,7 @@
 """Parses a foreign key in a DDL statement: FOREIGN KEY (…) REFERENCES … of a table, or REFERENCES … of a column.
 
-The foreign key determines which rows of this table the server deletes or changes without row events when a row of the parent table is
-deleted or changed.
+A foreign key decides which rows of its table the server deletes or changes without row events, when a row of the parent table is deleted
+or changed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ CASCADE, SET_NULL = "CASCADE", "SET NULL"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignKeyDefinition:
-    """A foreign key definition. `parent`: (database, table); the database is empty if the statement omits it. `referenced`: the parent's
-    columns; empty if the statement omits them, which means the parent's primary key.
+    """The definition of a foreign key.
 
-    `symbol`: the name after CONSTRAINT; `index`: the name after FOREIGN KEY, which MariaDB uses if the definition has no symbol.
-    `on_delete`, `on_update`: CASCADE, SET NULL, or empty for all actions that change no row. `inline`: part of a column definition, which a
-    server may ignore. `matches`: the definition has a MATCH before the actions, which some servers then ignore.
+    - `parent`: (database, table). The database is empty if the statement omits it.
+    - `referenced`: the parent's columns. Empty if the statement omits them, which means the parent's primary key.
+    - `symbol`: the name after CONSTRAINT. `index`: the name after FOREIGN KEY, which MariaDB uses if there is no symbol.
+    - `on_delete`, `on_update`: CASCADE, SET NULL, or empty for every action that changes no row.
+    - `inline`: it is part of a column definition. Some servers ignore it then.
+    - `matches`: a MATCH precedes the actions. Some servers ignore the actions then.
     """
 
     columns: tuple[str, ...]
@@ -36,7 +38,9 @@ class ForeignKeyDefinition:
 
 
 def read_foreign_key(cursor: TokenCursor, symbol: str) -> ForeignKeyDefinition:
-    """Parses a definition that begins with FOREIGN, up to the next comma or parenthesis. Raises UnreadableError at an unknown element."""
+    """Parses a definition that begins with FOREIGN KEY, up to the next comma or parenthesis. Raises UnreadableError at
+    an unknown element.
+    """
     cursor.expect("FOREIGN")
     cursor.expect("KEY")
     if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
@@ -48,7 +52,7 @@ def read_foreign_key(cursor: TokenCursor, symbol: str) -> ForeignKeyDefinition:
 
 
 def read_references(cursor: TokenCursor, columns: tuple[str, ...]) -> ForeignKeyDefinition:
-    """Parses the part after REFERENCES: `t (c) MATCH FULL ON DELETE SET NULL ON UPDATE NO ACTION`."""
+    """Parses what follows REFERENCES, for example `t (c) MATCH FULL ON DELETE SET NULL ON UPDATE NO ACTION`."""
     cursor.accept_sign(".")
     database, table = "", cursor.expect_name()
     if cursor.accept_sign("."):
@@ -73,7 +77,7 @@ def read_references(cursor: TokenCursor, columns: tuple[str, ...]) -> ForeignKey
 
 
 def _action(cursor: TokenCursor) -> str:
-    """Parses an action. SET DEFAULT counts as RESTRICT, because InnoDB refuses it or executes it as RESTRICT on all servers."""
+    """Parses an action. SET DEFAULT counts as RESTRICT, because InnoDB either refuses it or treats it as RESTRICT, on all servers."""
     if cursor.accept("CASCADE"):
         return CASCADE
     if cursor.accept("SET", "NULL"):
@@ -84,7 +88,7 @@ def _action(cursor: TokenCursor) -> str:
 
 
 def _names(cursor: TokenCursor) -> tuple[str, ...]:
-    """Parses (a, b). Ignores lengths and directions of the columns."""
+    """Parses (a, b). Ignores the length and direction of a column."""
     cursor.expect_sign("(")
     names = [_part(cursor)]
     while cursor.accept_sign(","):

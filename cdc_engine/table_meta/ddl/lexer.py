@@ -1,10 +1,10 @@
-r"""Splits a DDL statement into words, names, strings and signs, as MySQL and MariaDB do. Used by `reader` and `declared_type`.
+r"""Splits a DDL statement into tokens (words, names, strings, signs), as MySQL and MariaDB do.
 
-sqlglot's tokenizer is not suitable: it treats the contents of executable comments (`/*!80023 INVISIBLE */`) as a comment, drops the
-backslash of '\n' in a label, and splits names that begin with a digit; its parser does not support half of MySQL's column types.
+sqlglot's tokenizer is not suitable. It treats an executable comment (`/*!80023 INVISIBLE */`) as a comment, drops the backslash of '\n' in
+a label, and splits names that begin with a digit. Its parser does not support half of MySQL's column types.
 
-The session's sql_mode determines the meaning of quotes: under ANSI_QUOTES double quotes enclose names, under NO_BACKSLASH_ESCAPES a
-backslash is an ordinary character.
+The session's sql_mode decides what quotes mean. Under ANSI_QUOTES, double quotes enclose names. Under NO_BACKSLASH_ESCAPES, a backslash is
+an ordinary character.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sluice.cdc_engine.binlog.charsets.statement_text import (
 
 
 class UnreadableError(Exception):
-    """The statement cannot be parsed. The message contains the text at which the parser stopped."""
+    """Raised if a statement cannot be parsed. The message has the text at which the parser stopped."""
 
 
 class TokenKind(enum.Enum):
@@ -37,8 +37,8 @@ class TokenKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """A token. `text`: the token's text; of strings and names, without quotes and escapes. `apart`: the token is a sign, and blanks or a
-    comment precede it.
+    """A token of a statement. `text` is its text. For strings and names, this is the content without quotes and escapes. `apart` tells,
+    for a sign, whether blanks or a comment precede it.
     """
 
     kind: TokenKind
@@ -47,12 +47,12 @@ class Token:
 
     @property
     def word(self) -> str:
-        """The keyword in upper case; empty if the token cannot be a keyword."""
+        """The token as a keyword in upper case, or "" if it cannot be a keyword."""
         return self.text.upper() if self.kind is TokenKind.WORD else ""
 
 
 _END = Token(TokenKind.END, "")
-# Alternatives are tried in order. From an executable comment, only the delimiters and the version are removed.
+# The alternatives are tried in order. Of an executable comment, only the delimiters and the version are dropped. Its content is parsed.
 _SHAPES = r"""
     (?P<space>{blank}+ | --(?=[\x00-\x20]|\Z)[^\n]* | \#[^\n]* | {fence} | /\*.*?\*/ | \*/ )
   | (?P<name>`(?:[^`]|``)*` {more_names})
@@ -62,11 +62,10 @@ _SHAPES = r"""
   | (?P<word>{letter}+)
   | (?P<sign>[^'"`])
 """
-# Every character outside ASCII is a letter, also those that Python treats as blanks or signs: the servers treat only ASCII characters as
-# blanks or signs.
+# The servers treat every character outside ASCII as a letter, also those that are blanks or signs in Unicode.
 _LETTER = r"[0-9A-Za-z_$\x80-\U0010FFFF]"
 _BLANK = r"[\t-\r\x20]"
-# mariadb → the beginning of an executable comment, with its version. Further digits belong to the statement.
+# Whether the server is a MariaDB → the beginning of an executable comment, with its version. Digits after that belong to the statement.
 _FENCES = {
     True: r"/\*M?!(?:\d{5,6})?",
     False: r"/\*!(?:[01]\d{5}|\d{5})?",
@@ -76,9 +75,10 @@ _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", 
 
 @dataclasses.dataclass(frozen=True)
 class Notation:
-    """The lexical rules of a session's statements. `mariadb`: `/*M! … */` is executed too. `client`: charset of the text; empty if unknown.
+    """How the statements of a session are split into tokens. `client` is the charset of the text, or empty if unknown. With `mariadb`, the
+    content of `/*M! … */` is executed too.
 
-    An executable comment that a server skips because of its version is a plain comment in the binlog.
+    If a server skips an executable comment because of its version, it writes it to the binlog as a plain comment.
     """
 
     ansi_quotes: bool = False
@@ -93,7 +93,7 @@ _NOWHERE = -2
 
 @functools.cache
 def _patterns(notation: Notation) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Returns the pattern of any token, and the pattern of a name after a point."""
+    """Returns two patterns: of any token, and of a name that follows a point."""
     character, blank = _LETTER, _BLANK
     if notation.client in BLANK_NO_BREAK_SPACE:
         character, blank = r"(?!\xa0)" + _LETTER, _BLANK.replace("]", r"\xa0]")
@@ -114,14 +114,14 @@ def _patterns(notation: Notation) -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def tokens(statement: str, notation: Notation = _USUAL) -> list[Token]:
-    """Splits a statement. Raises UnreadableError if a quote is not closed."""
+    """Splits a statement into tokens. Raises UnreadableError if a quote is not closed."""
     pattern, name_pattern = _patterns(notation)
     characters = word_characters(notation.client)
     found: list[Token] = []
-    at, point = 0, _NOWHERE  # `point`: the end of a name that a point may follow.
+    at, point = 0, _NOWHERE  # `point` is the end of a name after which a point follows.
     apart = False
     while at < len(statement):
-        # After a point that directly follows a name, the next token is a name, even if it looks like a number: d.20151214.
+        # Directly after a name and a point, a name follows, even if it looks like a number: d.20151214.
         match = (name_pattern.match(statement, at) if at == point + 1 else None) or pattern.match(statement, at)
         if match is None:
             raise UnreadableError(f"a quote is not closed at character {at}")
@@ -146,7 +146,7 @@ def tokens(statement: str, notation: Notation = _USUAL) -> list[Token]:
     return found
 
 
-# The servers store names in utf8mb3 and replace other characters.
+# The servers store names in utf8mb3. They replace a character that it does not have.
 _BEYOND_NAMES = re.compile("[\U00010000-\U0010ffff]")
 _NAMES_OR_WORDS = {TokenKind.NAME, TokenKind.WORD}
 _WRITTEN = {*_NAMES_OR_WORDS, TokenKind.STRING}
@@ -175,9 +175,8 @@ def _unescaped(escaped: str | None, quote: str) -> str:
 
 
 class TokenCursor:
-    """A position in a statement. `literals`: converts literals of the statement's session.
-
-    `accept…` skips the tokens and returns True if they are next; `expect…` raises UnreadableError if they are not next.
+    """A cursor in the tokens of a statement. The methods `accept…` skip the given tokens if they are next, and return whether they were.
+    The methods `expect…` raise UnreadableError if they are not next. `literals` converts literals of the statement's session.
     """
 
     def __init__(self, found: list[Token], literals: Literals = Literals()) -> None:  # noqa: B008 - a value
@@ -196,7 +195,7 @@ class TokenCursor:
 
     @property
     def index(self) -> int:
-        """The cursor's position, for `since`."""
+        """The number of tokens before the cursor, for `since`."""
         return self._at
 
     def since(self, index: int) -> tuple[Token, ...]:
@@ -208,11 +207,11 @@ class TokenCursor:
         return self.peek().kind is TokenKind.END
 
     def skip_all(self) -> None:
-        """Moves to the end of the statement."""
+        """Moves the cursor to the end of the statement."""
         self._at = len(self._tokens)
 
     def words(self, count: int) -> str:
-        """Returns the next keywords, each followed by a blank: at most `count`, up to the first token that is not a keyword."""
+        """Returns the next keywords, each followed by a blank. Stops after `count` keywords, and at a token that is not a keyword."""
         found = []
         for ahead in range(count):
             if not self.peek(ahead).word:
@@ -221,7 +220,7 @@ class TokenCursor:
         return "".join(found)
 
     def accept(self, *words: str) -> bool:
-        """Skips the keywords if all of them follow in this order. Returns whether it skipped them."""
+        """Skips the keywords if all of them follow in this order. Returns whether they did."""
         if any(self.peek(index).word != word for index, word in enumerate(words)):
             return False
         self._at += len(words)
@@ -248,7 +247,7 @@ class TokenCursor:
         return token.text
 
     def expect_last_name(self) -> str:
-        """Returns `c` from `c`, `t.c`, `d.t.c` or `.c`: MySQL 5.7 and MariaDB accept qualified names of columns in DDL."""
+        """Returns c from `c`, `t.c`, `d.t.c` or `.c`, because MySQL 5.7 and MariaDB accept qualified names of columns in DDL."""
         if self.accept_sign("."):
             return self.expect_name()
         name = self.expect_name()
@@ -263,7 +262,7 @@ class TokenCursor:
         return int(token.text)
 
     def skip_parentheses(self) -> None:
-        """Skips `( … )` with its contents."""
+        """Skips a pair of parentheses with its contents."""
         self.expect_sign("(")
         depth = 1
         while depth:

@@ -1,4 +1,4 @@
-"""Parses names and lists of key parts in DDL. Used by the other parsers."""
+"""Parses names of tables, and the columns of a key, in DDL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sluice.cdc_engine.table_meta.ddl.statement import TableName
 
 
 def read_table_name(cursor: TokenCursor) -> TableName:
-    """Parses `t`, `d.t`, or `.t` (the default database)."""
+    """Parses `t`, `d.t` or `.t`. For `.t`, as for `t`, the database is the default database."""
     if cursor.accept_sign("."):
         return TableName("", cursor.expect_name())
     first = cursor.expect_name()
@@ -16,7 +16,7 @@ def read_table_name(cursor: TokenCursor) -> TableName:
 
 
 def read_table_names(cursor: TokenCursor) -> tuple[TableName, ...]:
-    """Parses `(t, d.u)`, which may be empty."""
+    """Parses `(t, d.u)`. The parentheses may be empty."""
     names: list[TableName] = []
     cursor.expect_sign("(")
     while not cursor.accept_sign(")"):
@@ -26,7 +26,9 @@ def read_table_names(cursor: TokenCursor) -> tuple[TableName, ...]:
 
 
 def read_key_columns(cursor: TokenCursor) -> tuple[str, ...]:
-    """Parses PRIMARY KEY [name] [USING x] (a, b(10) DESC) and the index options after it, up to the comma or parenthesis."""
+    """Parses PRIMARY KEY [name] [USING x] (a, b(10) DESC) and the index options after it, up to a comma or parenthesis. Returns the
+    columns.
+    """
     while cursor.peek().text != "(" or cursor.peek().kind is not TokenKind.SIGN:
         if cursor.at_end:
             raise cursor.unreadable()
@@ -41,7 +43,7 @@ def read_key_columns(cursor: TokenCursor) -> tuple[str, ...]:
 
 
 class PeriodName(str):
-    """A key part `name WITHOUT OVERLAPS` (MariaDB): the key contains the period's end and begin columns, in this order."""
+    """A key part `name WITHOUT OVERLAPS` (MariaDB). It stands for the period's end and begin columns, in this order."""
 
     __slots__ = ()
 
@@ -59,7 +61,7 @@ def _key_part(cursor: TokenCursor) -> str:
 
 
 def is_vector_index(cursor: TokenCursor) -> bool:
-    """Returns whether MariaDB's VECTOR (v) or VECTOR name (v) is next. A column named VECTOR has a type after the name."""
+    """Returns whether MariaDB's index VECTOR (v) or VECTOR name (v) is next. If VECTOR is the name of a column, a type follows it."""
     if cursor.peek().word != "VECTOR":
         return False
     opening = Token(TokenKind.SIGN, "(")
@@ -67,7 +69,7 @@ def is_vector_index(cursor: TokenCursor) -> bool:
 
 
 def skip_to_comma(cursor: TokenCursor) -> None:
-    """Moves to the next comma or closing parenthesis outside nested parentheses, or to the end."""
+    """Moves the cursor to the next comma or closing parenthesis, or to the end. Parentheses on the way are skipped with their contents."""
     while not cursor.at_end:
         token = cursor.peek()
         if token.kind is TokenKind.SIGN and token.text in {",", ")"}:

@@ -1,7 +1,7 @@
-"""Parses a statement of the binlog: finds its form, and parses the rest by the form's function. Pure functions; called by `history`.
+"""Parses a DDL statement of the binlog. Pure functions.
 
-FORMS has one entry per form: a pattern for the keywords at the beginning, and the function that parses the rest. To support a form that
-stops a table today, change its entry to a function that parses more. A statement without an entry is `Unread`.
+FORMS has one entry per form of statement: a pattern for the keywords at the beginning, and a function that parses the rest. To support a
+form that stops a table today, give its entry a function that parses more. A statement without an entry becomes `Unread`.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
 from sluice.cdc_engine.table_meta.ddl.stored_object import read_stored_object, words_of
 
 LEADING_WORDS_MAX = 8
-# Bits of sql_mode, which are the same for all servers.
-# https://dev.mysql.com/doc/dev/mysql-server/latest/system__variables_8h.html, mariadb: sql/sql_class.h
+# Bits of sql_mode. They are the same on all servers. https://dev.mysql.com/doc/dev/mysql-server/latest/system__variables_8h.html, mariadb:
+# sql/sql_class.h
 REAL_AS_FLOAT, ANSI_QUOTES, IGNORE_SPACE, ORACLE, MAXDB = 1, 4, 8, 512, 4096
 NO_BACKSLASH_ESCAPES, STRICT = 1 << 20, 1 << 21 | 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
 class FormReading:
-    """The input of a form's parser: the cursor after the form's keywords, and the keywords (`kind`). `strict`: the session refused invalid
-    values. `calls`: the rules for calls of routines.
+    """What the parser of a form gets. The cursor is after the form's keywords, which are `kind`. `strict` tells whether the session
+    refused invalid values. `calls` has the rules by which a call of a routine is recognized.
     """
 
     cursor: TokenCursor
@@ -72,24 +72,22 @@ def read_statement(
     sql_mode: int = 0,
     literals: Literals = Literals(),  # noqa: B008 - a value
 ) -> Statement:
-    """Parses one statement. Never raises an exception: returns `Unread` if the statement's contents, or a defect of the parser, prevent
-    parsing.
-    """
+    """Parses one statement. Never raises: returns `Unread` if the statement cannot be parsed, or if the parser has a defect."""
     try:
         return _read_statement(statement, flavour, sql_mode, literals)
     except UnreadableError as error:
         return Unread(leading_words(statement), str(error), text=statement)
-    except Exception as error:  # No statement may stop the stream.
+    except Exception as error:  # A defect of the parser must not stop the stream.
         return Unread(leading_words(statement), defect_text(error), text=statement)
 
 
 def leading_words(statement: str) -> str:
-    """Returns the first two words of a statement that could not be parsed, to show its kind."""
+    """Returns the first two words of a statement that could not be parsed, so that an operator sees what it is."""
     return " ".join(re.findall(r"[A-Za-z_]+", statement)[:2]).upper()
 
 
 def defect_text(error: Exception) -> str:
-    """Returns a sentence about an unexpected exception, for an operator."""
+    """Returns a sentence for an operator about an exception that is a defect of Sluice."""
     return f"this is a defect of Sluice: report it ({type(error).__name__}: {error})"
 
 
@@ -116,7 +114,7 @@ def _defines_columns(statement: Statement) -> bool:
 
 
 def _tokens_under(statement: str, flavour: str, sql_mode: int, client: str) -> list[Token]:
-    """Splits the statement into tokens by the rules of the session's sql_mode."""
+    """Splits the statement into tokens, by the rules of the session's sql_mode."""
     notation = Notation(
         ansi_quotes=bool(sql_mode & ANSI_QUOTES),
         backslash_escapes=not sql_mode & NO_BACKSLASH_ESCAPES,
@@ -124,7 +122,7 @@ def _tokens_under(statement: str, flavour: str, sql_mode: int, client: str) -> l
         client=client,
     )
     found = tokens(statement, notation)
-    # sql_mode REAL_AS_FLOAT makes REAL a FLOAT. REAL is a reserved word, so without quotes it is always the type.
+    # Under REAL_AS_FLOAT, REAL means FLOAT. REAL is a reserved word, so without quotes it is always the type.
     if sql_mode & REAL_AS_FLOAT:
         found = [Token(TokenKind.WORD, "FLOAT") if token.word == "REAL" else token for token in found]
     return found
@@ -160,14 +158,16 @@ def _read_row_change(reading: FormReading) -> Statement:
     except UnreadableError:
         names = ()
     if reading.kind in {"INSERT", "REPLACE", "LOAD"}:
-        index = cursor.index  # Skips the table's name: `t (a, b)` would look like a call.
+        index = cursor.index  # Skips the table's name, because `t (a, b)` would look like a call.
     cursor.skip_all()
     calls = reading.kind == "CALL" or calls_routine(cursor.since(index), reading.calls)
     return StatementRowChange(reading.kind, reading.words, names, calls)
 
 
 def _read_analyzed(reading: FormReading) -> Statement:
-    """Parses MariaDB's ANALYZE [FORMAT = JSON] before a statement. MariaDB executes the statement and logs it together with this prefix."""
+    """Parses MariaDB's ANALYZE [FORMAT = JSON] before a statement. MariaDB executes the statement and writes it to the binlog with this
+    prefix.
+    """
     if reading.cursor.accept("FORMAT"):
         reading.cursor.accept_sign("=")
         reading.cursor.next()
@@ -202,14 +202,16 @@ def _read_create_table(reading: FormReading) -> Statement:
 
 
 def _read_temporary_table(reading: FormReading) -> Statement:
-    """Parses CREATE TEMPORARY TABLE. MariaDB logs its SELECT, which may call a function that writes to other tables."""
+    """Parses CREATE TEMPORARY TABLE. MariaDB logs it with its SELECT, which may call a function that writes to other tables."""
     index = reading.cursor.index
     reading.cursor.skip_all()
     return Query(reading.kind, reading.words, _select_calls(reading, index))
 
 
 def _select_calls(reading: FormReading, begin: int) -> bool:
-    """Returns whether the SELECT of a CREATE TABLE calls a routine. The cursor is at the end."""
+    """Returns whether the SELECT of a CREATE TABLE calls a routine. `begin` is the cursor's index after the table's name. The cursor is at
+    the end.
+    """
     found = reading.cursor.since(begin)
     begin = next((index for index, token in enumerate(found) if token.word in _QUERIES), len(found))
     return calls_routine(found[begin:], reading.calls)
@@ -218,16 +220,14 @@ def _select_calls(reading: FormReading, begin: int) -> bool:
 def _read_stored_object(reading: FormReading) -> Statement:
     try:
         read = read_stored_object(reading.cursor, reading.kind, reading.calls)
-    # Creating a trigger or view changes no row; only its effect on later statements is unknown.
+    # Creating a trigger or view changes no row. Only what it does to later statements is unknown then.
     except UnreadableError:
         return CreateStoredObject(reading.kind)
     return read or Nothing(reading.kind)
 
 
 def _read_alter_table(reading: FormReading) -> Statement:
-    """Parses ALTER TABLE. With IGNORE, MariaDB deletes rows that violate a constraint, and converts values as it does outside
-    strict mode.
-    """
+    """Parses ALTER TABLE. With IGNORE, MariaDB deletes rows that violate a constraint, and converts values as outside strict mode."""
     name = read_table_name(reading.cursor)
     ignore = " IGNORE " in reading.kind
     try:
@@ -262,7 +262,7 @@ def _read_rename_table(reading: FormReading) -> Statement:
 
 
 def _read_drop_index(reading: FormReading) -> Statement:
-    """Parses DROP INDEX. Only DROP INDEX `PRIMARY` affects the lake."""
+    """Parses DROP INDEX. Only a drop of the index `PRIMARY` affects the lake."""
     is_key = reading.cursor.expect_name().upper() == "PRIMARY"
     reading.cursor.expect("ON")
     name = read_table_name(reading.cursor)
@@ -277,13 +277,13 @@ def _read_database(reading: FormReading) -> Statement:
     try:
         charset = _database_charset(cursor, reading.flavour)
     except UnreadableError:
-        charset = ""  # With an unknown charset, a table that is created without its own charset stops.
+        charset = ""  # If the charset is unknown, a table that is created later without its own charset stops.
     return SetDatabase(reading.kind, name, charset, creates=reading.kind.startswith("CREATE"))
 
 
 def _database_charset(cursor: TokenCursor, flavour: str) -> str | None:
-    """Parses a database's charset; None if the statement has none. DEFAULT means the session's charset (collation_server); in MariaDB,
-    COLLATE DEFAULT changes nothing.
+    """Parses the charset of a database, or returns None if the statement has none. DEFAULT means the charset of the session
+    (collation_server), but in MariaDB COLLATE DEFAULT changes nothing.
     """
     charset: str | None = None
     while not cursor.at_end:

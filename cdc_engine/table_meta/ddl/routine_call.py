@@ -1,7 +1,7 @@
-"""Finds whether a statement calls a user's routine, because a stored function may write to any table. Called by `reader`.
+"""Finds out whether a statement calls a stored routine, which may write to any table.
 
-A name before a parenthesis is a call, except for the server's reserved words and own functions. An unknown name counts as a call: a
-function that is missing in these lists can stop a table needlessly, but loses no change.
+A name before a parenthesis is a call, unless it is a reserved word or a function of the server. An unknown name counts as a call. So a
+function that is missing in these lists can stop a table without need, but no change is lost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB
 from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenKind
 
-# Functions of MySQL 8 and MariaDB 11.4, and functions that Percona Toolkit installs and uses. MariaDB lists its own functions in
+# Functions of MySQL 8 and MariaDB 11.4, and those that Percona Toolkit installs and uses. MariaDB lists its own in
 # information_schema.SQL_FUNCTIONS.
 _FUNCTIONS = """
 ABS ACOS ADDDATE ADDTIME ADD_MONTHS AES_DECRYPT AES_ENCRYPT ANY_VALUE ASCII ASIN ATAN ATAN2 AVG BENCHMARK BIN
@@ -61,8 +61,8 @@ VARIANCE VAR_POP VAR_SAMP VECTOR_DIM VECTOR_TO_STRING VEC_DISTANCE VEC_DISTANCE_
 VEC_FROMTEXT VEC_TOTEXT VERSION WAIT_FOR_EXECUTED_GTID_SET WEEK WEEKDAY WEEKOFYEAR WEIGHT_STRING WSREP_LAST_SEEN_GTID
 WSREP_LAST_WRITTEN_GTID WSREP_SYNC_WAIT_UPTO_GTID YEAR YEARWEEK
 """
-# Functions that only one of the two servers has. On the other server, a call of the name calls a stored function, which may write: a stored
-# function `nextval` usually writes to a table.
+# Functions that only one of the servers has. On the other server, the name can only be a stored function, which may write. For example, a
+# stored function `nextval` usually writes to a table.
 _OF_MARIADB_ONLY = """
 ADD_MONTHS BINLOG_GTID_POS CHR COLUMN_ADD COLUMN_CHECK COLUMN_CREATE COLUMN_DELETE COLUMN_EXISTS COLUMN_GET COLUMN_JSON
 COLUMN_LIST CRC32C DECODE_HISTOGRAM JSON_ARRAY_INTERSECT JSON_COMPACT JSON_DETAILED JSON_EQUALS JSON_EXISTS
@@ -99,11 +99,11 @@ TINYBLOB TINYINT TINYTEXT TO TRAILING TRIGGER TRUE UNDO UNION UNIQUE UNLOCK UNSI
 UTC_TIME UTC_TIMESTAMP VALUES VARBINARY VARCHAR VARCHARACTER VARYING WHEN WHERE WHILE WINDOW WITH WRITE XOR YEAR_MONTH
 ZEROFILL
 """
-# Words that are not reserved, but before a parenthesis are never a call: MATCH … AGAINST (…), = ANY (…), JSON_TABLE(… COLUMNS (…)), VALUE
+# Words that are not reserved but are never a call before a parenthesis: MATCH … AGAINST (…), = ANY (…), JSON_TABLE(… COLUMNS (…)), VALUE
 # (…).
 _OTHERS = "AGAINST ANY COLUMNS SOME VALUE"
-# Functions of the server only if the parenthesis follows immediately; otherwise the name is a stored function's. sql_mode IGNORE_SPACE
-# changes this. https://dev.mysql.com/doc/refman/8.0/en/function-resolution.html
+# Functions of the server only if the parenthesis follows directly. With a blank between, the name is a stored function's. sql_mode
+# IGNORE_SPACE changes this. https://dev.mysql.com/doc/refman/8.0/en/function-resolution.html
 _ADJACENT_NAMES = """
 ADDDATE BIT_AND BIT_OR BIT_XOR CAST COUNT CURDATE CURTIME DATE_ADD DATE_SUB EXTRACT GROUP_CONCAT JSON_ARRAYAGG
 JSON_OBJECTAGG MAX MID MIN NOW POSITION SESSION_USER ST_COLLECT STD STDDEV STDDEV_POP STDDEV_SAMP SUBDATE SUBSTR
@@ -119,7 +119,7 @@ _OPEN, _CLOSE, _POINT = (Token(TokenKind.SIGN, sign) for sign in "().")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CallRules:
-    """The rules by which a session's server recognizes a call. `ignore_space`, `oracle`: flags of the session's sql_mode."""
+    """How a server recognizes a call. `ignore_space` and `oracle` are flags of the session's sql_mode."""
 
     flavour: str
     ignore_space: bool = False
@@ -127,8 +127,8 @@ class CallRules:
 
 
 def calls_routine(found: Sequence[Token], rules: CallRules) -> bool:
-    """Returns whether the tokens contain a call `f(…)` or `d.f(…)`. They must not contain a table name with a list of columns, `t
-    (a, b)`.
+    """Returns whether the tokens contain a call `f(…)` or `d.f(…)`. The caller must have removed table names with a list of columns, `t
+    (a, b)`, which look like calls.
     """
     before = (Token(TokenKind.END, ""), *found)
     no_call = _NO_CALL_ON_MARIADB if rules.flavour == MARIADB else _NO_CALL_ON_MYSQL
@@ -141,7 +141,7 @@ def calls_routine(found: Sequence[Token], rules: CallRules) -> bool:
 
 
 def body_calls_routine(body: Sequence[Token], rules: CallRules) -> bool:
-    """Returns whether the body of a trigger or the query of a view calls a routine. The body may contain INSERT INTO t (a, b)."""
+    """Returns whether the body of a trigger, or the query of a view, calls a routine. The body may contain INSERT INTO t (a, b)."""
     # In MariaDB's Oracle mode, a function can be called without parentheses.
     if rules.oracle and rules.flavour == MARIADB:
         return True
@@ -152,7 +152,7 @@ def body_calls_routine(body: Sequence[Token], rules: CallRules) -> bool:
 
 
 def _without_targets(body: Sequence[Token]) -> list[Token]:
-    """Removes the table names after INTO, INSERT and REPLACE, because a list of columns may follow them."""
+    """Removes the table names after INTO, INSERT and REPLACE, because a list of columns after them would look like a call."""
     kept: list[Token] = []
     at = 0
     while at < len(body):
@@ -170,8 +170,8 @@ def _without_targets(body: Sequence[Token]) -> list[Token]:
 
 
 def _is_routine(previous: Token, name: Token, no_call: Collection[str], *, apart: bool) -> bool:
-    """Returns whether a name before a parenthesis is a routine's. After a point every word is a name. After AS or a parenthesis, the name
-    is an alias with a list of columns. `apart`: blanks precede the parenthesis.
+    """Returns whether a name before a parenthesis is the name of a stored routine. After a point, it always is. After AS or a closing
+    parenthesis, it is an alias with a list of columns. `apart` tells whether blanks precede the parenthesis.
     """
     if previous == _POINT:
         return True

@@ -1,7 +1,7 @@
-"""Finds the tables that a row change in statement format writes: INSERT, REPLACE, UPDATE, DELETE, LOAD DATA. Called by `reader`.
+"""Finds the tables that a row change in statement format writes: INSERT, REPLACE, UPDATE, DELETE or LOAD DATA.
 
-If UPDATE or DELETE joins several tables, all of them count as written. The result is empty if the written tables are unknown: a function or
-a procedure may write to any table.
+If an UPDATE or DELETE joins several tables, all of them count as written. The result is empty if the written tables are unknown, because a
+function or procedure may write to any table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
 from sluice.cdc_engine.table_meta.ddl.names import read_table_name
 from sluice.cdc_engine.table_meta.ddl.statement import TableName
 
-# Reserved words only. Words that are not reserved (QUICK, HISTORY, DATA) can be names of tables.
+# Only reserved words, because others (QUICK, HISTORY, DATA) can be names of tables.
 _MODIFIERS = {"LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE"}
 _JOINS = {"JOIN", "STRAIGHT_JOIN"}
 _ENDS = {"UPDATE": {"SET"}, "DELETE": {"WHERE", "ORDER", "LIMIT", "RETURNING"}}
@@ -18,8 +18,8 @@ _OPEN, _CLOSE, _COMMA, _POINT, _STAR, _ESCAPE = (Token(TokenKind.SIGN, sign) for
 
 
 def changed_tables(cursor: TokenCursor, kind: str) -> tuple[TableName, ...]:
-    """Returns the tables that a statement writes. `kind`: the statement's first word; the cursor is after it. Raises UnreadableError if a
-    name is missing.
+    """Returns the tables that a statement writes. `kind` is the first word of the statement, and the cursor is after it. Raises
+    UnreadableError if a name is missing.
     """
     match kind:
         case "LOAD":
@@ -44,7 +44,7 @@ def _skip_modifiers(cursor: TokenCursor) -> None:
 
 
 def _skip_to_from(cursor: TokenCursor) -> None:
-    """Skips modifiers and, in DELETE t FROM …, the names before FROM, which repeat names of tables after FROM."""
+    """Skips everything up to FROM. In DELETE t FROM …, the names before FROM occur again after it."""
     while not cursor.accept("FROM"):
         if cursor.at_end:
             raise cursor.unreadable()
@@ -61,10 +61,10 @@ def _loaded(cursor: TokenCursor) -> tuple[TableName, ...]:
 
 
 def _joined(cursor: TokenCursor, ends: set[str]) -> tuple[TableName, ...]:
-    """Parses t, t JOIN (u, v), and after DELETE FROM also t USING t JOIN u, up to SET or WHERE."""
+    """Parses a list of tables up to SET or WHERE: `t`, `t JOIN (u, v)`, and after DELETE FROM also `t USING t JOIN u`."""
     found: list[TableName] = []
-    indices = {0}  # The nesting depths at which a comma separates tables.
-    # Whether a table's name may follow, the nesting depth, and whether there was a join.
+    indices = {0}  # The depths of parentheses at which a comma separates tables.
+    # Whether the name of a table may follow, the depth of parentheses, and whether a join was read.
     named, depth, joined = True, 0, False
     while not cursor.at_end and not (depth == 0 and _ends(cursor, ends)):
         token = cursor.peek()
@@ -76,11 +76,11 @@ def _joined(cursor: TokenCursor, ends: set[str]) -> tuple[TableName, ...]:
         if token == _ESCAPE:  # The ODBC escape { OJ t LEFT JOIN u ON … } is not parsed.
             return ()
         if token == _POINT:
-            cursor.next()  # After a point every word is a column's name.
+            cursor.next()  # After a point, every word is the name of a column.
         depth += {_OPEN: 1, _CLOSE: -1}.get(token, 0)
         using = token.word == "USING" and depth == 0 and not joined
         if using:
-            found.clear()  # The names before USING repeat names of tables after it.
+            found.clear()  # The names before USING occur again after it.
         of_subquery = token.word == "FROM" and depth > 0
         if token == _OPEN or token.word == "SELECT" or of_subquery:
             indices = indices | {depth} if of_subquery or (token == _OPEN and named) else indices - {depth}
@@ -91,12 +91,12 @@ def _joined(cursor: TokenCursor, ends: set[str]) -> tuple[TableName, ...]:
 
 
 def _ends(cursor: TokenCursor, ends: set[str]) -> bool:
-    """Returns whether the list of tables ends at the cursor. MariaDB's FOR PORTION OF contains its own FROM, and follows the only table."""
+    """Returns whether the list of tables ends here. MariaDB's FOR PORTION OF has a FROM of its own, and follows the only table."""
     return cursor.peek().word in ends or cursor.words(3) == "FOR PORTION OF "
 
 
 def _is_name(cursor: TokenCursor) -> bool:
-    """Returns whether a table's name follows, and not a subquery. On servers on which LATERAL is not a keyword, it is a name."""
+    """Returns whether the name of a table is next, and not a subquery. LATERAL is a name on servers that do not have this keyword."""
     token = cursor.peek()
     if token.word == "LATERAL":
         return cursor.peek(1) != _OPEN

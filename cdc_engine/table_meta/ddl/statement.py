@@ -1,4 +1,4 @@
-"""Defines the values that `reader` returns for DDL statements, and that `evolution` and `alteration` evaluate."""
+"""Defines the values into which `reader` parses DDL statements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TableName:
     table: str
 
     def key(self, default_database: str, *, lower_case: bool) -> tuple[str, str]:
-        """Returns the `known_schemas.TableKey`. `lower_case`: whether the server's lower_case_table_names is not 0."""
+        """Returns (database, table) as the server stores it. `lower_case` tells whether the server's lower_case_table_names is not 0."""
         key = (self.database or default_database, self.table)
         return (lowered(key[0]), lowered(key[1])) if lower_case else key
 
@@ -37,12 +37,16 @@ class Nothing:
 
 @dataclasses.dataclass(frozen=True)
 class CreateTable:
-    """CREATE TABLE. `charset`: the charset in the statement; None if the database's applies. `like`: the table in CREATE TABLE … LIKE.
-    `selects`: the statement inserts rows from a SELECT. `select_words`, `select_calls`: as in StatementRowChange, for that SELECT.
+    """CREATE TABLE.
 
-    `foreign_keys`: those in the statement, in its order, including those of columns. `engine`: the engine's name as written; empty for the
-    server's default. `union`: the tables that contain the rows of a MERGE table. `versioned`: MariaDB stores earlier versions of rows (WITH
-    SYSTEM VERSIONING). `sequence`: the statement creates a MariaDB sequence and not a table (SEQUENCE=1). `comment`: the table's comment.
+    - `charset`: as the statement says, or None if the database's charset applies. `comment`: the table's comment.
+    - `like`: the other table in CREATE TABLE … LIKE.
+    - `selects`: whether the statement inserts rows from a SELECT. `select_words` and `select_calls` describe that SELECT, as in
+      StatementRowChange.
+    - `foreign_keys`: in the order of the statement, including those in column definitions.
+    - `engine`: the name as written, or empty for the server's default. `union`: the tables that have the rows of a MERGE table.
+    - `versioned`: MariaDB stores earlier versions of rows (WITH SYSTEM VERSIONING).
+    - `sequence`: the statement creates a sequence of MariaDB instead of a table (SEQUENCE=1).
     """
 
     kind: str
@@ -77,7 +81,7 @@ class DropColumn:
 
 @dataclasses.dataclass(frozen=True)
 class ChangeColumn:
-    """MODIFY or CHANGE of a column, with its whole new definition. `name`: the column's name before the statement."""
+    """MODIFY or CHANGE of a column. `name` is its name before the statement, and `definition` the whole new definition."""
 
     name: str
     definition: ColumnDefinition
@@ -101,7 +105,7 @@ class SetVisible:
 
 @dataclasses.dataclass(frozen=True)
 class SetDefault:
-    """ALTER COLUMN … SET DEFAULT or DROP DEFAULT. `default`: None for DROP DEFAULT."""
+    """ALTER COLUMN … SET DEFAULT or DROP DEFAULT. `default` is None for DROP DEFAULT."""
 
     name: str
     default: Default | None
@@ -110,8 +114,8 @@ class SetDefault:
 
 @dataclasses.dataclass(frozen=True)
 class SetCharset:
-    """A change of the charset. `charset`: the default of the table's new columns; None for the database's. `converts`: CONVERT TO, which
-    also converts existing columns.
+    """A change of the charset for new columns of the table. None means the database's charset. With `converts` (CONVERT TO), existing
+    columns are converted too.
     """
 
     charset: str | None
@@ -138,9 +142,7 @@ class AddForeignKey:
 
 @dataclasses.dataclass(frozen=True)
 class DropForeignKey:
-    """DROP FOREIGN KEY or DROP CONSTRAINT. `certain`: True for DROP FOREIGN KEY; False for DROP CONSTRAINT, which may also drop a
-    constraint of another kind.
-    """
+    """DROP FOREIGN KEY, or DROP CONSTRAINT. `certain` is False for DROP CONSTRAINT, which may drop another kind of constraint."""
 
     name: str
     certain: bool
@@ -149,14 +151,14 @@ class DropForeignKey:
 
 @dataclasses.dataclass(frozen=True)
 class SetVersioning:
-    """ADD or DROP SYSTEM VERSIONING. The columns with the times of rows are hidden, or the statement adds them."""
+    """ADD or DROP SYSTEM VERSIONING. It declares no columns: the two columns of the row times are hidden, or other items add them."""
 
     versioned: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class SetPeriod:
-    """ADD PERIOD FOR a name, which makes its columns NOT NULL."""
+    """ADD PERIOD FOR a name. It makes the period's columns NOT NULL."""
 
     columns: tuple[str, ...]
     if_not_exists: bool = False
@@ -181,14 +183,15 @@ AlterItem = (
 
 @dataclasses.dataclass(frozen=True)
 class AlterTable:
-    """ALTER TABLE. `items`: in the statement's order. `rows_lost`: actions that remove or insert rows without row events (DROP PARTITION,
-    …).
+    """ALTER TABLE.
 
-    `others`: other tables that exchange rows with this table in an action without row events, each with the action. `engine`, `union`: as
-    in CreateTable.
-
-    `renames_to`: the table's new name, or None. `strict`: the session refused values that a new type cannot hold; outside strict mode, NULL
-    becomes a value if a column becomes NOT NULL. `comment`: the table's new comment; None if the statement has none.
+    - `items`: in the order of the statement.
+    - `rows_lost`: actions that remove or insert rows without row events, for example DROP PARTITION. `others`: other tables that exchange
+      rows with this one through such an action, with the action.
+    - `renames_to`: the table's new name, or None. `comment`: the new comment, or None if the statement has none.
+    - `strict`: the session refused values that a new type cannot store. Outside strict mode, NULL becomes a value if a column becomes NOT
+      NULL.
+    - `engine`, `union`: as in CreateTable.
     """
 
     kind: str
@@ -205,8 +208,8 @@ class AlterTable:
 
 @dataclasses.dataclass(frozen=True)
 class RenameTables:
-    """RENAME TABLE, as pairs of old and new name that the server executes from left to right. `if_exists`: the server skips a pair whose
-    old name does not exist.
+    """RENAME TABLE, as pairs of old and new name. The server executes them from left to right. With `if_exists`, it skips a pair whose old
+    name does not exist.
     """
 
     kind: str
@@ -216,7 +219,7 @@ class RenameTables:
 
 @dataclasses.dataclass(frozen=True)
 class DropTables:
-    """DROP TABLE. `if_exists`: tables that do not exist are skipped."""
+    """DROP TABLE. With `if_exists`, the server skips tables that do not exist."""
 
     kind: str
     names: tuple[TableName, ...]
@@ -231,8 +234,8 @@ class Truncate:
 
 @dataclasses.dataclass(frozen=True)
 class SetDatabase:
-    """CREATE or ALTER DATABASE. `name` None: the default database. `charset` None: the statement has none; OF_SESSION: the charset of
-    collation_server.
+    """CREATE or ALTER DATABASE. `name` is None for the default database. `charset` is None if the statement has none, and OF_SESSION for
+    the charset of collation_server.
     """
 
     kind: str
@@ -249,8 +252,8 @@ class DropDatabase:
 
 @dataclasses.dataclass(frozen=True)
 class Unread:
-    """A statement that could not be parsed. `names`: the affected tables; empty if they are unknown. Then the statement may affect every
-    table that one of `words` (lower case) names. If it could not be split into words, it may affect every table whose name occurs in
+    """A statement that could not be parsed. `names` are the tables that it affects. If they are unknown, it may affect every table whose
+    name is one of `words` (in lower case). If it could not even be split into words, it may affect every table whose name occurs in
     `text`.
     """
 
@@ -263,8 +266,8 @@ class Unread:
 
 @dataclasses.dataclass(frozen=True)
 class StatementRowChange:
-    """A row change in statement format. `names`: the tables that it writes; empty if unknown. Then it may affect every table, and every
-    table of a database, that one of `words` (lower case) names. `calls`: it calls a routine, which may write to any table.
+    """A row change in statement format. `names` are the tables that it writes. If they are unknown, it may affect every table whose name,
+    or whose database's name, is one of `words` (in lower case). `calls` tells whether it calls a routine, which may write to any table.
     """
 
     kind: str
@@ -275,7 +278,9 @@ class StatementRowChange:
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """A SELECT that writes at most to a temporary table, or through a routine that it calls. `words`, `calls`: as in StatementRowChange."""
+    """A SELECT in the binlog. It writes at most to a temporary table, or to tables through a routine that it calls. `words` and `calls`
+    are as in StatementRowChange.
+    """
 
     kind: str
     words: frozenset[str]
@@ -284,8 +289,8 @@ class Query:
 
 @dataclasses.dataclass(frozen=True)
 class CreateStoredObject:
-    """CREATE or ALTER of a trigger or view. `name` None: the statement could not be parsed. `table`: the trigger's table. `words`, `calls`:
-    those of the body, as in StatementRowChange.
+    """CREATE or ALTER of a trigger or view. `name` is None if the statement could not be parsed. `table` is the trigger's table. `words`
+    and `calls` describe the body, as in StatementRowChange.
     """
 
     kind: str
@@ -323,7 +328,9 @@ Statement = (
 
 
 def dropped_database(statement: Statement) -> str | None:
-    """Returns the database whose tables the statement drops, or None. MariaDB's CREATE OR REPLACE DATABASE drops the database first."""
+    """Returns the database that the statement drops with its tables, or None. MariaDB's CREATE OR REPLACE DATABASE drops the old database
+    first.
+    """
     if isinstance(statement, SetDatabase):
         return statement.name if "REPLACE" in statement.kind else None
     return statement.name if isinstance(statement, DropDatabase) else None
@@ -348,21 +355,20 @@ def names_in(statement: Statement) -> tuple[TableName, ...]:
 
 
 def mentioned(tables: Iterable[tuple[str, str]], words: frozenset[str]) -> list[tuple[str, str]]:
-    """Returns the tables (database, name) whose names are among the words (lower case) of a statement."""
+    """Returns those of `tables` (database, name) whose name is one of the words of a statement. The words are in lower case."""
     return [table for table in tables if lowered(table[1]) in words]
 
 
 def mentioned_in(tables: Iterable[tuple[str, str]], text: str) -> list[tuple[str, str]]:
-    """Returns the tables that a statement with this text may affect: those whose name occurs in the text, even in a string or a comment.
-
-    If some bytes of the text are not valid characters, they may be part of any name with non-ASCII characters.
+    """Returns those of `tables` whose name occurs in the text of a statement, also in a string or comment. The statement may affect them.
+    If the text has bytes that are not valid characters, these may be part of any name that has characters outside ASCII.
     """
     there, garbled = lowered(text), has_no_character(text)
     return [table for table in tables if (garbled and not table[1].isascii()) or is_named(table[1], there)]
 
 
 def is_named(name: str, text: str) -> bool:
-    """Returns whether a name occurs in a lower-case text, with or without quotes."""
+    """Returns whether a name occurs in a text in lower case, with or without quotes."""
     spellings = {lowered(name).replace(quote, 2 * quote) if quote else lowered(name) for quote in ("", "`", '"')}
     pieces = "|".join(re.escape(spelling) for spelling in spellings)
     return re.search(rf"(?<![\w$])(?:{pieces})(?![\w$])", text) is not None

@@ -1,7 +1,6 @@
-"""Parses CREATE, ALTER and DROP of triggers and views, through which a statement can change other tables. Called by `reader`, and by
-`stored_objects` for definitions that the server shows.
+"""Parses CREATE, ALTER and DROP of triggers and views, because a statement can change other tables through them.
 
-The bodies of other stored programs are not needed: a call of a routine stops every table, and the binlog contains the statements of events.
+The bodies of other stored programs are not needed: a call of a routine stops every table, and the statements of events are in the binlog.
 """
 
 from __future__ import annotations
@@ -16,16 +15,15 @@ from sluice.cdc_engine.table_meta.ddl.statement import CreateStoredObject, DropS
 
 TRIGGER, VIEW = "TRIGGER", "VIEW"
 _OTHERS = {"FUNCTION", "PROCEDURE", "EVENT", "PACKAGE"}
-# Keywords that can follow CREATE before the kind of the object.
+# Keywords that can stand between CREATE and the kind of object.
 _BEFORE = {"ALGORITHM", "DEFINER", "SQL", "JSON", "RELATIONAL", "DUALITY", "MATERIALIZED"}
 
 
 def read_stored_object(
     cursor: TokenCursor, kind: str, rules: CallRules
 ) -> CreateStoredObject | DropStoredObjects | None:
-    """Parses a statement about a trigger or view. Returns None if it is about another object. `kind`: the words before the cursor.
-
-    Raises UnreadableError at an unknown element.
+    """Parses a statement about a trigger or view. Returns None if it is about another kind of object. `kind` are the words before the
+    cursor. Raises UnreadableError at an unknown element.
     """
     what = _what(cursor, kind.rsplit(maxsplit=1)[-1])
     if what not in (TRIGGER, VIEW):
@@ -56,7 +54,7 @@ def words_of(found: Iterable[Token]) -> frozenset[str]:
 
 
 def _what(cursor: TokenCursor, word: str) -> str:
-    """Returns the kind of the object. `word`: the last word before the cursor."""
+    """Returns the kind of object that the statement is about. `word` is the last word before the cursor."""
     while word in _BEFORE:
         if word == "DEFINER":
             cursor.accept_sign("=")

@@ -1,5 +1,5 @@
-"""Creates records of the schema history from a file: a dump of `mysqldump --no-data`, or a saved `schema.jsonl`. Used for backfills of an
-interval that the destination's own schema history does not cover.
+"""Makes records of the schema history from a file: a dump of `mysqldump --no-data`, or a saved `schema.jsonl`. A backfill needs it if the
+destination's own schema history does not cover the interval.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from sluice.cdc_engine.table_meta.history.kept.table_records import snapshot_rec
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema, rows_elsewhere
 
-DUMP_BYTES_MAX = 64 << 20  # The largest file that is read. A larger one is probably a dump with rows.
+DUMP_BYTES_MAX = 64 << 20  # The size of the largest dump that is read. A larger file is probably a dump with rows.
 SAVED_HISTORY = ".jsonl"
 
 
 def records_in(
     path: Path, position: Position, captured: Callable[[str, str], bool], flavour: str
 ) -> list[HistoryRecord]:
-    """Returns the records in a file. Records from a dump are valid from `position` on. Raises ConfigurationError for an unusable file."""
+    """Returns the records of the schema history in a file. Those from a dump apply from `position` on. Raises ConfigurationError if the
+    file cannot be used.
+    """
     try:
         if path.suffix == SAVED_HISTORY:
             return SchemaRepository(path.resolve(strict=True)).look()
@@ -40,14 +42,14 @@ def records_in(
             f"--schemas {path} cannot be read: {why}; name a dump of `mysqldump --no-data`, or a saved schema.jsonl"
         ) from error
     found = dumped_schemas(dump, captured, flavour, str(path))
-    # A dump does not show which triggers and views existed at the position, so a statement in statement format may write to any table.
+    # A dump does not tell which triggers and views existed at the position. So a statement in statement format may write to any table.
     objects = HistoryRecord(kind=RecordKind.OBJECTS, position=position, content={"complete": False})
     return [*snapshot_records(found, position), objects]
 
 
 def dumped_schemas(dump: str, captured: Callable[[str, str], bool], flavour: str, name: str = "") -> SchemaSnapshot:
-    """Returns the schemas of the captured tables in a dump. `name`: the dump's name in errors. Raises ConfigurationError if the dump does
-    not contain the database of a table.
+    """Returns the schemas of the captured tables in a dump. `name` is the name of the dump in errors. Raises ConfigurationError if the
+    dump does not tell the database of a table.
     """
     database, tables = database_of(dump), _DumpedTables(captured, flavour)
     for text in statements_of(dump):
@@ -90,14 +92,14 @@ class _DumpedTables:
             self._tables[name] = created(statement, database, self._charsets.get(database), self._known)
         except CannotFollowError as error:
             self._unreadable[name] = error.reason
-        except Exception as error:  # A defect of Sluice must affect only this table.
+        except Exception as error:  # A defect of Sluice affects only this table.
             self._unreadable[name] = f"Sluice cannot follow the columns of the table: {defect_text(error)}"
 
     def _known(self, name: TableName) -> TableSchema | None:
         return next((each for (_, table), each in self._tables.items() if table == name.table), None)
 
     def snapshot(self) -> SchemaSnapshot:
-        """Returns the collected tables, and the reasons why others could not be read."""
+        """Returns the collected tables, and for others the reason why they could not be read."""
         elsewhere = (
             (
                 *name,

@@ -1,6 +1,6 @@
-"""Splits a dump of `mysqldump` or `mariadb-dump` into statements. Pure functions; called by `schemas`.
+"""Splits a dump of `mysqldump` or `mariadb-dump` into statements. Pure functions.
 
-A DELIMITER line changes the delimiter, for example around the body of a trigger. The contents of an executable comment are part of the
+A DELIMITER line changes the delimiter, for example around the body of a trigger. The content of an executable comment is part of the
 statement.
 """
 
@@ -20,13 +20,13 @@ _USE = re.compile(r"USE\s+`((?:[^`]|``)+)`\s*\Z", re.IGNORECASE)
 
 
 def database_of(dump: str) -> str:
-    """Returns the database from the comment at the beginning of a dump; empty if the comment has none, or several."""
+    """Returns the database that the comment at the beginning of a dump names, or "" if it names none or several."""
     found = _DATABASE.search(dump)
     return found[1] if found else ""
 
 
 def used_database(statement: str) -> str | None:
-    """Returns the database of a USE statement; None for any other statement."""
+    """Returns the database of a USE statement, or None for any other statement."""
     found = _USE.match(statement)
     return found[1].replace("``", "`") if found else None
 

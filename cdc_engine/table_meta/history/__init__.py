@@ -1,3 +1,3 @@
-"""The schema history: stores schemas by position, compares them with table maps, reads them from the server, and applies operators'
-decisions.
+"""The schema history: stores the schemas of tables by position, compares them with table maps, reads them from the server, and applies an
+operator's decisions.
 """

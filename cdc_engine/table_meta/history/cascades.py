@@ -1,6 +1,7 @@
-"""Finds the tables whose rows a foreign key deletes or changes, without row events, when rows of another table change. Used by `history`.
+"""Finds the tables whose rows a foreign key deletes or changes when rows of another table change. There are no row events for these
+changes.
 
-InnoDB executes ON DELETE and ON UPDATE inside the storage engine, so the binlog contains only the change of the parent.
+InnoDB executes ON DELETE and ON UPDATE inside the storage engine. So the binlog has only the change of the parent.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _DATES = frozenset({"date", "datetime", "timestamp"})
 
 
 class Cascades:
-    """All foreign keys that can change rows, at one position of the stream."""
+    """All foreign keys that can change rows without row events, at one position of the stream."""
 
     def __init__(self, tables: Iterable[TableSchema], captured: Captured) -> None:
         known = {(table.database, table.table): table for table in tables}
@@ -33,13 +34,13 @@ class Cascades:
         self.children = {each.child for cascades in self._by_parent.values() for each in cascades}
 
     def depend_on(self, name: TableKey, state: KnownTable) -> bool:
-        """Returns whether a table with this state can change the cascades."""
+        """Returns whether a table with this state affects the cascades: as parent, as child, or by its foreign keys."""
         schema = state if isinstance(state, TableSchema) else getattr(state, "schema", None)
         return name in self._by_parent or name in self.children or bool(schema and schema.foreign_keys)
 
     def below(self, name: TableKey) -> tuple[Cascade, ...]:
-        """Returns every cascade that a change of this table's rows can trigger and that leads to a captured table. The table's own cascades
-        come first.
+        """Returns every cascade that a change of this table's rows can trigger and that leads to a captured table, directly or through
+        others. The table's own cascades come first.
         """
         found: list[Cascade] = []
         seen, waiting = {name}, [name]
@@ -54,12 +55,12 @@ class Cascades:
 
     @functools.cached_property
     def all(self) -> tuple[Cascade, ...]:
-        """The cascades whose child is captured, or whose child's cascades lead to a captured table."""
+        """The cascades that lead to a captured table, directly or through others."""
         every = (each for cascades in self._by_parent.values() for each in cascades)
         return tuple(each for each in every if each.captured or each.child in self._reaching)
 
     def _find_reaching(self) -> set[TableKey]:
-        """Returns the tables whose cascades lead, over all levels, to a captured table."""
+        """Returns the tables whose cascades lead to a captured table, directly or through others."""
         parents = defaultdict(list)
         for cascades in self._by_parent.values():
             for each in cascades:
@@ -77,8 +78,8 @@ class Cascades:
 def _followed(
     key: ForeignKey, table: TableSchema, known: Mapping[TableKey, TableSchema], captured: Captured
 ) -> Cascade:
-    """Returns the cascade of a table's foreign key. After an unexpected exception, only this foreign key gets a `doubt`: changes of the
-    parent's rows are then not applied to the child.
+    """Returns the cascade of a foreign key. If a defect of Sluice prevents that, the cascade has a `doubt`, and changes of the parent are
+    not applied to the child.
     """
     try:
         return _cascade(key, table, known, captured)
@@ -120,10 +121,10 @@ def _cascade(key: ForeignKey, table: TableSchema, known: Mapping[TableKey, Table
 
 
 def _unlike(child: TableSchema, columns: Sequence[str], parent: TableSchema | None, referenced: Sequence[str]) -> str:
-    """Returns why values of child and parent cannot be compared; empty if they can.
+    """Returns a sentence if values of child and parent cannot be compared, otherwise "".
 
-    The server compares the numbers of ENUM labels, but the lake has the labels. The server copies a char into a varchar with its padding
-    blanks.
+    For ENUMs, the server compares the numbers of the labels, but the lake has the labels. From a char to a varchar, the server copies a
+    value with its padding blanks.
     """
     if parent is None:
         return ""
@@ -142,7 +143,7 @@ def _unlike(child: TableSchema, columns: Sequence[str], parent: TableSchema | No
 
 
 def _named(table: TableSchema, names: Sequence[str]) -> list[DeclaredColumn]:
-    """Returns the columns with these names, in the order of the names. Missing columns are omitted."""
+    """Returns the columns with these names, in this order. Missing columns are left out."""
     found = {column.name.lower(): column for column in table.columns}
     return [found[name.lower()] for name in names if name.lower() in found]
 

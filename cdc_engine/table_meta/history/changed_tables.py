@@ -1,8 +1,8 @@
-"""Finds the tables that the statements in an interval of the stream may have changed. `instance` uses it if a snapshot of the schema is
-newer than the stream's start.
+"""Finds the tables that statements in an interval of the stream may have changed. `instance` needs it if a snapshot of the schema is newer
+than the start of the stream.
 
-A snapshot contains the current schema. A table that a statement changed between the stream's start and the snapshot had other, unknown
-columns before the statement. The snapshot must not be used for its earlier rows.
+The snapshot has the current schemas. If a statement changed a table between the start and the snapshot, the table had other, unknown
+columns before. The snapshot must not be used for its earlier rows.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSn
 
 
 class TouchedTables:
-    """Implements `ports.SchemaHistory` for an interval of which only statements are read. `names`: the changed tables, including tables
-    that are not in the snapshot.
+    """A schema history for a scan that only reads statements (implements `ports.SchemaHistory`). It collects in `names` the tables that
+    they change, also tables that are not in the snapshot.
     """
 
     def __init__(self, snapshot: SchemaSnapshot) -> None:
@@ -77,11 +77,11 @@ class TouchedTables:
         return False
 
     def rewind(self, position: Position) -> None:
-        """Does nothing, because this class stores nothing by position."""
+        """Does nothing, because nothing is stored by position."""
 
     def left(self) -> SchemaSnapshot:
-        """Returns the snapshot without the changed tables. Their schemas come later: from a statement that creates the table, from its
-        table map, or from an operator. Tables that may have existed before the interval are in `unknown_tables`.
+        """Returns the snapshot without the changed tables. Their schemas become known later: from a statement that creates the table, from
+        its table map, or from an operator. Those that may have existed before the interval are in `unknown_tables`.
         """
         tables = tuple(schema for schema in self._snapshot.tables if (schema.database, schema.table) not in self.names)
         unknown = tuple(sorted(self.names - self._created))
@@ -90,8 +90,8 @@ class TouchedTables:
         )
 
     def left_objects(self) -> StoredObjects | None:
-        """Returns the triggers and views of the snapshot. They are marked as incomplete if a statement changed any of them, because the
-        snapshot does not contain dropped ones.
+        """Returns the triggers and views of the snapshot. If a statement changed any of them, they are marked as incomplete, because the
+        snapshot does not have those that were dropped.
         """
         objects = self._snapshot.stored_objects
         return (
@@ -112,8 +112,8 @@ class TouchedTables:
         return changes.unknown or bool(changes.objects) or dropped_database(statement) is not None
 
     def _meant(self, statement: Statement) -> set[TableKey]:
-        """Returns the tables that a statement affects without naming them: the tables of a dropped database or, if the statement cannot be
-        parsed, the tables that its text mentions.
+        """Returns the tables that a statement affects without naming them: the tables of a dropped database, or the tables in the text of
+        a statement that cannot be parsed.
         """
         there = {(schema.database, schema.table) for schema in self._snapshot.tables}
         database = dropped_database(statement)
@@ -125,8 +125,8 @@ class TouchedTables:
 
 
 def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement, mariadb: bool) -> str:
-    """Returns the captured table whose columns or name a statement may change, as text for a message; empty if there is none. A statement
-    that cannot be parsed may change any table.
+    """Returns the captured table whose columns or name a statement may change, as a text for a message, or "". If the statement cannot be
+    parsed, the text says so.
     """
     session = statement.session
     literals = Literals(session.client, session.connection)
@@ -141,10 +141,10 @@ def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement,
 
 
 def _leaves_columns(statement: Statement) -> bool:
-    """Returns whether the statement is a CREATE TABLE IF NOT EXISTS that cannot have changed a table that exists after the interval.
+    """Returns whether the statement is a CREATE TABLE IF NOT EXISTS that changed no table that exists after the interval.
 
-    CREATE TABLE IF NOT EXISTS does not change an existing table, and a table that it creates has no older rows. With a query or a UNION it
-    may change other tables, so it counts as a change.
+    Such a statement does not change an existing table, and a table that it creates has no older rows. With a query or a UNION, it may
+    affect other tables, so it counts as a change.
     """
     return (
         isinstance(statement, CreateTable)
@@ -154,7 +154,7 @@ def _leaves_columns(statement: Statement) -> bool:
 
 
 def _created(statement: Statement) -> Iterator[TableName]:
-    """Yields the new names in a statement: names that no table had before the statement."""
+    """Yields the names that a statement gives to tables and that no table had before."""
     match statement:
         case CreateTable(if_not_exists=False, replaces=False):
             yield statement.name
@@ -171,7 +171,7 @@ def _created(statement: Statement) -> Iterator[TableName]:
 
 
 def _named(statement: Statement) -> tuple[TableName, ...]:
-    """Returns the tables whose columns a statement may change; none for a statement that changes only rows, or nothing."""
+    """Returns the tables whose columns a statement may change. Returns none if it changes only rows, or nothing."""
     match statement:
         case CreateTable():
             return (statement.name,)

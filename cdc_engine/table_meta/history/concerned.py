@@ -1,5 +1,5 @@
-"""Finds the tables that a statement may affect, if its exact effect is unknown. The result can have too many tables, never too few. Pure
-functions; called by `effects` and `history`.
+"""Finds the tables that a statement may affect if its exact effect is unknown. The result can have too many tables, but never too few.
+Pure functions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ABOUT_DATABASES = re.compile(r"(?<![\w$])(?:DATABASE|SCHEMA)(?![\w$])", re.IGNO
 def concerned(
     statement: Statement, known: KnownSchemas, full_name: Callable[[TableName], TableKey], default_database: str
 ) -> list[TableKey]:
-    """Returns the tables that the statement names or, if it names none, all known tables that it may affect. No table occurs twice."""
+    """Returns the tables that the statement names. If it names none, returns all known tables that it may affect. No table occurs twice."""
     return list(dict.fromkeys(_concerned(statement, known, full_name, default_database)))
 
 
@@ -49,7 +49,7 @@ def _concerned(
 
 
 def databases_in(text: str, known: Iterable[str], default_database: str) -> set[str]:
-    """Returns the databases that a statement with this text may affect as a whole; none if the text contains neither DATABASE nor
+    """Returns the databases that a statement with this text may affect as a whole. Returns none if the text contains neither DATABASE nor
     SCHEMA.
     """
     if not _ABOUT_DATABASES.search(text):

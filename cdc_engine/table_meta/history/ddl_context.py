@@ -1,4 +1,4 @@
-"""Defines the input and output of `effects`: a statement's position with the state before it, and the statement's effect on one table."""
+"""Defines what `effects` gets and returns: a statement's position with the state before it, and the statement's effect on one table."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ STATEMENT_CHARS_MAX = 500
 
 @dataclasses.dataclass(frozen=True)
 class DdlEffect:
-    """The effect of a statement on one table. `change`: the kind of change for the lake; None if the lake's table does not change. `state`:
-    the table's new state in the history; None if it does not change.
+    """The effect of a statement on one table.
 
-    `early`: another change of the table follows at the same position, so this change gets the order key before. `pending`: a statement that
-    waits for an operator's approval. `renamed_from`: as in TableChange. `lake_schema`: the schema for the lake, if it differs from `state`.
+    - `change`: what the lake's table does, or None if it does not change. `lake_schema`: the schema for the lake, if it differs from
+      `state`.
+    - `state`: the table's new state in the schema history, or None if it does not change.
+    - `early`: another change of the table follows at the same position, so this one gets the order key before it.
+    - `pending`: the statement, if it waits for an operator's approval.
+    - `renamed_from`, `fills`, `alterations`: as in TableChange.
     """
 
     name: TableKey
@@ -41,10 +44,10 @@ class DdlEffect:
 
 @dataclasses.dataclass(frozen=True)
 class DdlContext:
-    """A statement's position and the state before it. `key`: the order key just before the statement. `position`, `text` (the statement's)
-    and `destination` are for messages.
+    """A statement's position, and the state before it. `key` is the order key just before the statement. `position`, `text` (of the
+    statement) and `destination` are for messages.
 
-    `answers`: the answers to the questions of the rules so far.
+    `answers` has what the rules have asked for so far: policies, approvals and an operator's schemas.
     """
 
     known: KnownSchemas
@@ -66,8 +69,8 @@ class DdlContext:
         return self.known.table(name, self.key)
 
     def schema(self, name: TableKey) -> TableSchema | None:
-        """Returns the table's schema at this position, also if the table is stopped; None if the table does not exist or its schema is
-        unknown.
+        """Returns the schema of a table at this position, also if the table is stopped. Returns None if the table does not exist or its
+        schema is unknown.
         """
         state = self.state(name)
         if isinstance(state, Stopped):
@@ -75,27 +78,25 @@ class DdlContext:
         return state if isinstance(state, TableSchema) else None
 
     def running(self, name: TableKey) -> bool:
-        """Returns whether the table is captured and no earlier statement stopped it. A later statement does not replace the reason of a
-        stop.
-        """
+        """Returns whether the table is captured and not stopped. A later statement does not replace the reason of an earlier stop."""
         return self.captured(*name) and not isinstance(self.state(name), Stopped)
 
     def tables(self) -> list[TableKey]:
-        """Returns all tables that exist or may exist at this position, including stopped tables, tables that are not captured, and tables
-        with unknown schemas.
+        """Returns all tables that exist or may exist at this position, also stopped ones, ones that are not captured, and ones with
+        unknown schemas.
         """
         return [*(name for name in self.known.table_names() if self.schema(name) is not None), *self.unknown_tables()]
 
     def may_exist(self, name: TableKey) -> bool:
-        """Returns whether the table may exist at this position with an unknown schema."""
+        """Returns whether the table may exist at this position although its schema is unknown."""
         return self.known.may_exist(name, self.key)
 
     def unknown_tables(self) -> list[TableKey]:
-        """Returns the tables that may exist at this position with unknown schemas, except stopped tables."""
+        """Returns the tables, except stopped ones, that may exist at this position although their schemas are unknown."""
         return self.known.unknown_tables(self.key)
 
 
 def shortened(text: str) -> str:
-    """Returns a statement for display: on one line, and without backquotes, which would end the text in Markdown."""
+    """Returns a statement for display, on one line, shortened, and without backquotes, which would end the quoted text in Markdown."""
     line = " ".join(shown(text).split()).replace("`", "")
     return line if len(line) <= STATEMENT_CHARS_MAX else f"{line[:STATEMENT_CHARS_MAX]} …"

@@ -1,6 +1,6 @@
-"""Derives a column's declared type from a table map, as far as the table map determines it. Used by `fitting`.
+"""Derives a column's declared type from a table map, as far as a table map tells it.
 
-Some types have the same layout: a UUID looks like binary(16), a JSON of MariaDB like longtext, and all geometry types look alike.
+Some types have the same layout: a UUID looks like binary(16), a JSON of MariaDB like longtext, and all geometry types look the same.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _VARIABLE = (TypeCode.VARCHAR, TypeCode.VAR_STRING, VARCHAR_COMPRESSED)
 
 
 def derived_type(column: Column, bytes_max: int) -> str:
-    """Returns the canonical type text. `bytes_max`: bytes per character of the column's charset, 0 if the table map does not contain the
-    charset.
+    """Returns the declared type in its canonical form. `bytes_max` is the length of the longest character of the column's charset in
+    bytes, or 0 if the table map does not have the charset.
     """
     code, metadata = column.type_code, column.metadata
     if code in _NUMBERS:

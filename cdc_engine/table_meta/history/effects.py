@@ -1,10 +1,9 @@
-"""Computes the effects of a statement on tables, from the statement and the state before it. Pure functions; used by `history`.
+"""Computes what a statement does to tables, from the statement and the state before it. Pure functions. What else they need (a policy, an
+approval, an operator's schema), they ask for with `questions`.
 
-The functions request other input (a policy, an approval, an operator's schema) as `questions`.
-
-EFFECTS has one function per kind of statement. The functions update the schema of every table, also of stopped tables and of tables that
-are not captured. Both may be needed later: after a stop is resolved, or when a RENAME makes a table captured. Only running tables get
-changes for the lake.
+EFFECTS has one function per kind of statement. The functions follow the schema of every table, also of stopped tables and of tables that
+are not captured, because it may be needed later: when the stop is resolved, or when a RENAME makes the table captured. Only running tables
+get changes for the lake.
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSche
 
 
 def effects_of(statement: Statement, context: DdlContext) -> tuple[DdlEffect, ...] | Question:
-    """Returns the effects in the order of the tables in the statement. Returns a question instead if the rules need its answer in
-    `context.answers`.
+    """Returns the effects, in the order of the tables in the statement. Returns a question instead if the rules need an answer that
+    `context.answers` does not have.
     """
     if (doubtful := changed_in_doubt(statement, context)) is not None:
         return tuple(_stopped_by(doubtful, statement.kind, context))
@@ -79,7 +78,7 @@ def effects_of(statement: Statement, context: DdlContext) -> tuple[DdlEffect, ..
 
 
 def _pointing(statement: Statement, context: DdlContext, effects: list[DdlEffect]) -> Iterator[DdlEffect]:
-    """Yields the effects, and effects on other tables whose foreign keys refer to tables and columns that the statement renames."""
+    """Yields the effects, and more effects on tables whose foreign keys refer to tables or columns that the statement renames."""
     tables, columns = _new_names(statement, context)
     states = {effect.name: effect.state for effect in effects if effect.state is not None}
     for effect in effects:
@@ -96,7 +95,7 @@ def _repointed(
     tables: dict[TableKey, TableKey],
     columns: dict[TableKey, dict[str, str]],
 ) -> Iterator[DdlEffect]:
-    """Yields the effect on a table whose foreign keys refer to renamed tables or columns. A defect of Sluice stops only this table."""
+    """Yields the effect on a table whose foreign keys refer to renamed tables or columns. A defect of Sluice here stops only this table."""
     there = context.state(name)
     try:
         state = _pointed(there, tables, columns)
@@ -113,9 +112,9 @@ def _repointed(
 def _new_names(
     statement: Statement, context: DdlContext
 ) -> tuple[dict[TableKey, TableKey], dict[TableKey, dict[str, str]]]:
-    """Returns the tables and the columns that a statement renames, as arguments of `foreign_keys.pointing`.
+    """Returns the tables and the columns that a statement renames, as arguments for `foreign_keys.pointing`.
 
-    Renamed MEMORY and MyISAM tables are not included: a foreign key that refers to one (foreign_key_checks=0) keeps the old name.
+    Renamed MEMORY and MyISAM tables are left out: a foreign key that refers to one (foreign_key_checks=0) keeps the old name.
     """
     pairs: list[tuple[TableKey, TableKey]] = []
     columns: dict[TableKey, dict[str, str]] = {}
@@ -143,7 +142,7 @@ def _pointed(
 
 
 def _resolved(effect: DdlEffect, context: DdlContext) -> Iterable[DdlEffect]:
-    """Replaces a stop by the schema that an operator gave for it, if the stop's reason is an unknown schema."""
+    """Replaces a stop by the schema that an operator gave for it, if the table stops because its schema is unknown."""
     if not isinstance(effect.state, Stopped) or effect.change is None or effect.state.state not in RESOLVABLE:
         return (effect,)
     schema = context.answers.resolved(effect.name, effect.state.reason)
@@ -155,10 +154,10 @@ def _resolved(effect: DdlEffect, context: DdlContext) -> Iterable[DdlEffect]:
 def _stop(
     context: DdlContext, name: TableKey, kind: str, why: CannotFollowError, schema: TableSchema | None = None
 ) -> DdlEffect:
-    """Returns the effect that stops the table. `schema`: its schema after the statement; None if unknown.
+    """Returns the effect that stops a table. `schema` is its schema after the statement, or None if unknown.
 
-    The lake gets a change only for a running table. A table that is already stopped keeps its reason. For a table that is not captured,
-    only the schema is stored.
+    The lake gets a change only if the table was running. A table that is already stopped keeps its reason. For a table that is not
+    captured, only the schema is stored.
     """
     there = context.state(name)
     if isinstance(there, Stopped):
@@ -173,7 +172,7 @@ def _stop(
 def _become(
     context: DdlContext, name: TableKey, kind: str, done: Altered, rows_lost: tuple[str, ...] = ()
 ) -> Iterator[DdlEffect]:
-    """Yields the effects of a new schema, if the table's policy allows it. `rows_lost`: actions that deleted rows without row events."""
+    """Yields the effects of a new schema, if the table's policy allows it. `rows_lost` are actions that deleted rows without row events."""
     items = [*items_of(done.alterations), *(Item(kind=DROP_PARTITION, what=words.lower()) for words in rows_lost)]
     unknown = done.unknown or ", ".join(words for words in rows_lost if words not in PARTITION_LOST)
     if unknown or not context.running(name):
@@ -193,7 +192,7 @@ def _become(
 def _reviewed(
     context: DdlContext, name: TableKey, kind: str, items: list[Item], schema: TableSchema | None
 ) -> ChangeDecision | DdlEffect:
-    """Applies the table's policy to a statement. Returns the decision to follow the statement, or the effect that stops the table."""
+    """Applies the table's policy. Returns the decision if the lake follows the statement, otherwise the effect that stops the table."""
     policy = context.answers.policy(name)
     decision = decide(items, policy, context.answers.approved(name))
     if decision.verdict is PolicyAnswer.FOLLOW:
@@ -232,9 +231,11 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
         yield from _stopped_by(by_query, statement.kind, context)
     yield from _members(statement, name, context)
     if statement.if_not_exists and context.may_exist(name):
-        return  # The statement created the table or did nothing. Its columns come from table maps or an operator.
+        # It is unknown whether the statement created the table or did nothing. The columns come later, from a table map or an operator.
+        return
     charset = context.known.database_charset(name[0], context.key)
-    of_temporary = context.session.thread_specific and not statement.replaces  # OR REPLACE always sets thread_specific.
+    # OR REPLACE always sets thread_specific, so it tells nothing there.
+    of_temporary = context.session.thread_specific and not statement.replaces
     try:
         schema = created(
             statement,
@@ -262,18 +263,18 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
 
 
 def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, ...]:
-    """Returns the alterations for the lake's table, if the lake has one from an earlier table of this name."""
+    """Returns the alterations for a lake table that an earlier table of this name left. Returns none if there was no such table."""
     return () if last is None else difference(last, schema)
 
 
 def elsewhere(engine: str) -> CannotFollowError | None:
-    """Returns why a table's rows differ from its row events because of its engine, or None. `engine`: the result of `rows_elsewhere`."""
+    """Returns why a table with this engine (a result of `rows_elsewhere`) stops, or None if `engine` is empty."""
     reason = f"row events do not contain the rows of a table of ENGINE={engine}"
     return CannotFollowError(ROWS_ELSEWHERE, reason) if engine else None
 
 
 def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlContext) -> Iterator[DdlEffect]:
-    """Yields the stops of the member tables of a MERGE table: for rows that are written through it, only the MERGE table has row events."""
+    """Stops the tables of which a MERGE table consists, because rows that are written through it are row events of the MERGE table."""
     for member in map(context.full_name, statement.union):
         if context.captured(*member):
             reason = (
@@ -286,7 +287,7 @@ def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlCo
 
 
 def _others(statement: AlterTable, name: TableKey, context: DdlContext) -> Iterator[DdlEffect]:
-    """Yields the effects on other tables that exchange rows with this one, for example in EXCHANGE PARTITION."""
+    """Yields the effects on other tables that exchange rows with this one, for example through EXCHANGE PARTITION."""
     for other, what in statement.others:
         there = context.full_name(other)
         if what == "CONVERT TABLE":
@@ -345,7 +346,7 @@ def _rename(statement: RenameTables, context: DdlContext) -> Iterator[DdlEffect]
 def _renamed(
     context: DdlContext, kind: str, pairs: list[tuple[TableKey, TableKey]], altered_to: dict[TableKey, Altered]
 ) -> Iterator[DdlEffect]:
-    """Yields the effects of renames. `altered_to`: name before the statement → the table after the statement's other alterations."""
+    """Yields the effects of renames. `altered_to` has the tables that the statement also alters, by their old names."""
     now = moved(pairs)
     swapped = {
         origin for name, origin in now.items() if origin is not None and is_copy(name, origin) and name in now.values()
@@ -367,8 +368,8 @@ def _renamed(
 def _taken_over(
     context: DdlContext, kind: str, origin: TableKey, before: TableSchema, done: Altered
 ) -> Iterator[DdlEffect]:
-    """Yields the effects on a renamed table in the lake. First, the table gets the rows and columns of the table with the former name. Then
-    the other alterations of the statement follow.
+    """Yields the effects on a table that the lake renames too: first it takes over the rows and columns of the table with the old name,
+    then the statement's other alterations follow.
     """
     name = (before.database, before.table)
     if name == origin:
@@ -382,10 +383,10 @@ def _taken_over(
 
 
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> DdlEffect:
-    """Returns the effect of a rename if the lake cannot move the table's rows to the new name: the table stops.
+    """Returns the effect of a rename if the lake cannot move the rows to the new name: the table stops.
 
-    Also reported if the table `name` was already stopped: consumers continue with its rows, and other rules may apply to the rows of
-    `origin`.
+    It is reported also if the table `name` was stopped before, because consumers continue with its rows, and other rules may apply to the
+    rows of `origin`.
     """
     effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
     if is_remains(name, origin):
@@ -396,7 +397,7 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
 
 
 def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_change: bool = True) -> Iterator[DdlEffect]:
-    """Yields the effects on a table that no longer exists under this name. `is_change`: whether the lake gets a change for it."""
+    """Yields the effects on a table that no longer exists under this name. `is_change` tells whether the lake gets a change for it."""
     there = context.state(name)
     if isinstance(there, Stopped):
         yield _without_table(_stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what)))
@@ -413,7 +414,7 @@ def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_chang
 
 
 def _without_table(effect: DdlEffect) -> DdlEffect:
-    """Marks a stopped table as dropped, so that CREATE TABLE IF NOT EXISTS creates it."""
+    """Marks a stopped table as dropped, so that a later CREATE TABLE IF NOT EXISTS creates it."""
     state = effect.state
     return (
         dataclasses.replace(effect, state=dataclasses.replace(state, gone=True))
@@ -451,15 +452,13 @@ def _drop_database(statement: DropDatabase | SetDatabase, context: DdlContext) -
 
 
 def _unread(statement: Unread, context: DdlContext) -> Iterable[DdlEffect]:
-    """Yields the stops for a statement that cannot be parsed: of the tables that it names or, if it names none, of all known tables that it
-    mentions.
-    """
+    """Stops the tables that a statement names if it cannot be parsed. If it names none, stops all known tables that its text mentions."""
     why = CannotFollowError(SCHEMA_UNKNOWN, f"the statement cannot be read: {statement.reason}")
     return _stops(statement, why, context)
 
 
 def refused(error: Exception, statement: Statement, context: DdlContext) -> tuple[DdlEffect, ...]:
-    """Returns effects that stop all tables that a statement may affect, after an unexpected exception."""
+    """Returns effects that stop all tables that a statement may affect, after an exception that is a defect of Sluice."""
     why = CannotFollowError(SCHEMA_UNKNOWN, f"Sluice cannot follow the statement: {defect_text(error)}")
     return tuple(_stops(statement, why, context))
 
@@ -484,7 +483,7 @@ def _stopped_by(found: Mapping[TableKey, CannotFollowError], kind: str, context:
             yield _stop(context, name, kind, why, context.schema(name))
 
 
-PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # Actions of ALTER TABLE that only delete rows.
+PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # Actions of ALTER TABLE that delete rows and do nothing else.
 EFFECTS: dict[type, Callable[[Any, DdlContext], Iterable[DdlEffect]]] = {
     CreateTable: _create,
     AlterTable: _alter,

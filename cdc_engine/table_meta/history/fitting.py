@@ -1,8 +1,9 @@
-"""Compares a table map with the schema history: finds the table version for its row events, or why none fits. Pure functions.
+"""Compares a table map with the schema history: finds the table version with which its rows are decoded, or tells why none fits. Pure
+functions.
 
-A table map with full metadata is sufficient; the history then adds only the declared types. A table map without names (MySQL's default;
-MariaDB's has even less) gets the names from the history. Everything that the table map contains must agree with the history. A difference
-means that the history lacks a statement, so values would get into the wrong columns.
+A table map with full metadata is sufficient. The history then adds only the declared types. A table map without names (MySQL's default;
+MariaDB's has even less) gets the names from the history. Everything that the table map has must agree with the history. A difference means
+that the history lacks a statement, so values would get into the wrong columns.
 """
 
 from __future__ import annotations
@@ -21,28 +22,30 @@ from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
 from sluice.cdc_engine.table_meta.history.derived_type import derived_type
 from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, table_version
 
-# Storage formats of MySQL 5.5 and earlier, which a table has until it is rebuilt. They have no metadata; only MariaDB has fractions in
-# them.
+# Storage formats of MySQL 5.5 and earlier. A table keeps them until it is rebuilt. They have no metadata, and only MariaDB has fractions
+# of a second in them.
 _OLD_FORMATS = {
     TypeCode.TIMESTAMP2: TypeCode.TIMESTAMP,
     TypeCode.DATETIME2: TypeCode.DATETIME,
     TypeCode.TIME2: TypeCode.TIME,
 }
-# The columns of a MariaDB sequence: four columns of the same integer type (BIGINT before 11.5), then increment, cache size, cycle option
-# and cycle count.
+# The columns of a MariaDB sequence: four columns of one integer type (BIGINT before 11.5), then increment, cache size, cycle option and
+# cycle count.
 _INTEGERS = {TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.LONGLONG}
 _BOUNDS, _SETTINGS = 4, (TypeCode.LONGLONG, TypeCode.LONGLONG, TypeCode.TINY, TypeCode.LONGLONG)
 _COLUMNS_SHOWN_MAX = 8
 VECTOR_ITEM_BYTES = 4
-HIDING_BYTES = {4, 16}  # Sizes of INET4 (4), UUID and INET6 (16), which look like BINARY.
+# Sizes in bytes of INET4 (4), and of UUID and INET6 (16). In a table map, these types look like BINARY.
+HIDING_BYTES = {4, 16}
 
 
 def fit(
     table_map: TableMap, schema: TableSchema | None, *, mariadb: bool = False
 ) -> tuple[TableVersion, TableSchema | None]:
-    """Returns the version that decodes the rows, and the schema to record if the table map is more accurate than the history.
+    """Returns the table version that decodes the rows, and the schema to record if the table map tells more than the history, otherwise
+    None.
 
-    Raises TableStoppedError: TYPE_UNSUPPORTED, SCHEMA_UNKNOWN (neither the history nor the table map has the columns) or SCHEMA_MISMATCH.
+    Raises TableStoppedError: TYPE_UNSUPPORTED, SCHEMA_MISMATCH, or SCHEMA_UNKNOWN if neither history nor table map has the columns.
     """
     columns = _readable_columns(table_map, mariadb=mariadb)
     problem = "" if schema is None else mismatch(table_map, columns, schema, mariadb=mariadb)
@@ -61,9 +64,7 @@ def fit(
 
 
 def _readable_columns(table_map: TableMap, *, mariadb: bool) -> tuple[Column, ...]:
-    """Returns the columns with what the table map contains. Raises TableStoppedError (TYPE_UNSUPPORTED) if the table map is ambiguous or
-    cannot be parsed.
-    """
+    """Returns the columns of a table map. Raises TableStoppedError (TYPE_UNSUPPORTED) if the table map is ambiguous or cannot be parsed."""
     reason = table_map.unreadable
     if not reason:
         try:
@@ -75,9 +76,8 @@ def _readable_columns(table_map: TableMap, *, mariadb: bool) -> tuple[Column, ..
 
 
 def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSchema, *, mariadb: bool = False) -> str:
-    """Returns the first difference between a table map and a schema, as a sentence with both sides; empty if they agree.
-
-    `columns`: the table map's columns, with what it contains.
+    """Returns the first difference between a table map and a schema, as a sentence with both sides, or "" if they agree. `columns` are the
+    columns of the table map.
     """
     if table_map.column_count != len(schema.columns):
         return (
@@ -88,10 +88,10 @@ def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSche
         if difference := _column_difference(table_map, mapped, declared, mariadb=mariadb):
             return f"column {index + 1} ({declared.name}): {difference}"
     mapped_key = _mapped_key(table_map)
-    if mapped_key is not None:  # The key of a system-versioned table always contains the end time of its rows.
+    if mapped_key is not None:  # The key of a table with system versioning always contains the end time of the row.
         ends = {column.name for column in schema.columns if column.generated in {ROW_END, HIDDEN_END}}
         mapped_key = tuple(name for name in mapped_key if name not in ends)
-    # Without a primary key, a table map contains the first unique key instead.
+    # For a table without a primary key, the table map has the first unique key instead.
     if schema.key and mapped_key is not None and mapped_key != schema.key:
         return f"the table map has the primary key {_shown(mapped_key)}, the schema history {_shown(schema.key)}"
     return ""
@@ -112,7 +112,8 @@ def _column_difference(table_map: TableMap, mapped: Column, declared: DeclaredCo
     return ""
 
 
-# The type codes of TIMESTAMP. If explicit_defaults_for_timestamp is off, a TIMESTAMP is NOT NULL by default, which its DDL does not show.
+# The type codes of TIMESTAMP. If explicit_defaults_for_timestamp is off, a TIMESTAMP is NOT NULL by default, and its definition does not
+# say so.
 _TIMESTAMPS = (TypeCode.TIMESTAMP, TypeCode.TIMESTAMP2)
 
 
@@ -127,8 +128,8 @@ def _same_layout(mapped: Column, expected: Column, *, mariadb: bool) -> bool:
 
 
 def _hides_another(column: Column) -> bool:
-    """Returns whether only a schema can show the column's type: MariaDB's UUID and INET types look like BINARY, and times in MariaDB's old
-    format do not show their fraction.
+    """Returns whether a table map does not tell the column's type: MariaDB's UUID and INET types look like BINARY, and times in MariaDB's
+    old format do not show whether they have a fraction.
     """
     if column.type_code in _OLD_FORMATS.values():
         return True
@@ -136,7 +137,7 @@ def _hides_another(column: Column) -> bool:
 
 
 def _has_row_times(schema: TableSchema) -> bool:
-    """Returns whether a table may be system-versioned. Only a schema shows which columns contain the times of its rows."""
+    """Returns whether a table may have system versioning. A table map does not tell which columns are the times of a row."""
     times = [column.name for column in schema.columns if column.type == "timestamp(6)" and not column.nullable]
     return [column.name for column in schema.columns[-2:]] == ["row_start", "row_end"] or (
         len(times) > 1 and bool(set(schema.key) & set(times))
@@ -161,11 +162,11 @@ def _shown(items: tuple[str, ...] | list[str]) -> str:
 
 
 def _confirmed(table_map: TableMap, schema: TableSchema) -> TableVersion:
-    """Returns the history's columns in the table map's layout. The two differ only in old storage formats and in the NOT NULL of a
+    """Returns the columns of the history, in the layout of the table map. Layouts differ only in old storage formats and in NOT NULL of a
     TIMESTAMP.
 
-    The table map's NULL flag is used for TIMESTAMP only: the server also sets it if the statement has the table on the inner side of an
-    outer join.
+    The table map's NULL flag is used only for a TIMESTAMP. For other columns, the server also sets it if the statement has the table on
+    the inner side of an outer join.
     """
     columns = tuple(
         dataclasses.replace(declared.column(), type_code=int(code), metadata=metadata)
@@ -179,7 +180,7 @@ def _confirmed(table_map: TableMap, schema: TableSchema) -> TableVersion:
 
 
 def _map_columns(table_map: TableMap, *, mariadb: bool) -> tuple[Column, ...]:
-    """Returns the columns with what the table map contains: names, signs, charsets and labels may be missing."""
+    """Returns the columns as the table map has them. Names, signs, charsets and labels may be missing."""
     collations = table_map.collations(mariadb=mariadb) or (0,) * table_map.column_count
     return tuple(_map_column(table_map, index, collation) for index, collation in enumerate(collations))
 
@@ -200,7 +201,7 @@ def _map_column(table_map: TableMap, index: int, collation: int) -> Column:
 
 
 def is_sequence(table_map: TableMap) -> bool:
-    """Returns whether the columns are those of a MariaDB sequence, whose row events look like those of a table."""
+    """Returns whether the columns are those of a MariaDB sequence. Its row events look like those of a table."""
     bounds = table_map.type_codes[:_BOUNDS]
     return (
         table_map.type_codes[_BOUNDS:] == _SETTINGS
@@ -218,7 +219,7 @@ def _mapped_key(table_map: TableMap) -> tuple[str, ...] | None:
 
 
 def _from_map(table_map: TableMap, columns: tuple[Column, ...], default_charset: str) -> TableSchema | None:
-    """Returns the schema that a table map with full metadata contains; None if its metadata is not full."""
+    """Returns the schema that a table map with full metadata has, or None if its metadata is not full."""
     key = _mapped_key(table_map)
     if table_map.names is None or key is None:
         return None

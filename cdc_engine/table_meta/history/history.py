@@ -1,14 +1,13 @@
-"""Stores the schema history: the schema of every captured table at any position of the stream. Implements `ports.SchemaHistory`.
+"""The schema history of one destination: the schema of every captured table at any position of the stream.
 
-The parser calls `apply` for every statement and `resolve` for every new table map, both in stream order. It calls `rewind` when the stream
-starts again at a position. The instance calls `seed` with a snapshot of the schema if the history is empty. `apply` and `resolve` write to
-disk before they return, so the history is never behind the changes that the engine handed out. If it is ahead of the acked position,
-`rewind` removes the later records, and the same statements produce the same changes again.
+The parser calls `apply` for every statement and `resolve` for every new table map, in the order of the stream. It calls `rewind` when the
+stream starts again at a position. The instance calls `seed` with a snapshot of the schema if the history is empty. `apply` and `resolve`
+write to disk before they return, so the history is never behind the changes that the engine handed out. If it is ahead of the acked
+position, `rewind` removes the later records, and the same statements produce the same changes again.
 
-A history belongs to one stream: it applies the statements after a snapshot's position to the snapshot, and no earlier ones. `compact`
-removes records that no position needs to which the stream may return.
-
-A stopped table stays stopped in the history until `seed` gives it a new schema or `rewind` returns to a position before the stop.
+A history belongs to one stream. It applies the statements after a snapshot's position to the snapshot. `compact` removes the records that
+no position needs to which the stream may return. A stopped table stays stopped until `seed` gives it a new schema, or `rewind` returns to
+a position before the stop.
 """
 
 from __future__ import annotations
@@ -72,22 +71,22 @@ _UNKNOWN_SERVER = DdlServerFacts(flavour=MYSQL, charset="")
 
 
 class TableHistory:
-    """The history of one destination, with its repository. `captured`: returns whether a table belongs to this destination."""
+    """The schema history of one destination. `captured` returns whether a table belongs to this destination."""
 
     def __init__(
         self, kept: Path | Repository, captured: Callable[[str, str], bool], review: SchemaDecisions | None = None
     ) -> None:
-        """Loads the history from a file or a repository (`kept`). Raises MetaError if it is damaged. `review`: which changes the lake
-        follows, and how.
+        """Loads the history from `kept`, a file or a repository. `review` has the policies and approvals that decide which changes the
+        lake follows. Raises MetaError if the history is damaged.
         """
         self._review = review or SchemaDecisions()
         self._repository: Repository = SchemaRepository(kept) if isinstance(kept, Path) else kept
         self._captured = captured
         self._known, self._count = KnownSchemas(), 0
         self._known_cascades: Cascades | None = None
-        self.revision = 0  # The number of writes to the repository.
+        self.revision = 0  # How many times records were written to the repository.
         self.unlisted: set[TableKey] | None = None  # Tables that changed since `list_written`; None: any may have.
-        self._added = 0  # The number of records since the last compaction, or its last attempt.
+        self._added = 0  # How many records were added since the last compaction, or since it was last tried.
         try:
             self._remember(self._repository.load())
         except (KeyError, TypeError, ValueError, UnreadableError) as error:
@@ -97,17 +96,17 @@ class TableHistory:
             ) from error
 
     def covers(self, position: Position) -> bool:
-        """Returns whether the history has a snapshot at or before this position. Without one, the stream needs `seed` to begin there."""
+        """Returns whether the history has a snapshot at or before this position. Otherwise call `seed` before the stream begins there."""
         return self._known.server(position.order_key) is not None
 
     def seed(self, snapshot: SchemaSnapshot, position: Position) -> None:
-        """Stores a snapshot as the state at `position`. Later statements of the stream change this state."""
+        """Stores a snapshot as the state at `position`. Later statements of the stream change it."""
         self.rewind(position)
         objects = _seeded_objects(snapshot.stored_objects, self._known.stored_objects(position.order_key), position)
         self._store([*snapshot_records(snapshot, position), *objects])
 
     def follows_objects(self, position: Position) -> bool:
-        """Returns whether the history has triggers and views at `position`, as binlog_format MIXED requires. If it does not have all of
+        """Returns whether the history has triggers and views at `position`, which binlog_format MIXED requires. If it has only some of
         them, a statement in statement format stops every table.
         """
         return self._known.stored_objects(position.order_key) is not None
@@ -118,15 +117,15 @@ class TableHistory:
         return there is not None and there.complete
 
     def note_objects(self, objects: StoredObjects, position: Position) -> None:
-        """Stores the triggers and views from `position` on, at which the stream starts again."""
+        """Stores the triggers and views that apply from `position` on. The stream starts again there."""
         self.rewind(position)
         self._store(_seeded_objects(objects, self._known.stored_objects(position.order_key), position))
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
-        """Returns the version of the table whose row events follow at `position`.
+        """Returns the version of a table whose row events follow at `position`.
 
-        Raises TableStoppedError with SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED or the state of the table's earlier stop. The error
-        has the version with which consumers decode the rows.
+        Raises TableStoppedError with SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED or the state in which the table was stopped before.
+        The error has the version with which consumers decode the rows.
         """
         try:
             version, learnt = self._resolved(table_map, position)
@@ -154,14 +153,14 @@ class TableHistory:
             raise NotATableError(f"{table_map.database}.{table_map.table} is a sequence")
         schema = state if isinstance(state, TableSchema) else None
         version, learnt = self._fitted(table_map, schema, mariadb=server.flavour == MARIADB)
-        if learnt is not None and schema is not None:  # Copy the values that a table map does not contain.
+        if learnt is not None and schema is not None:  # A table map does not have these values, so they are copied.
             learnt = dataclasses.replace(learnt, foreign_keys=schema.foreign_keys, engine=schema.engine)
             learnt = learnt.with_comments(schema.comments)
         return version, learnt
 
     def _for_consumers(self, table_map: TableMap, position: Position, error: TableStoppedError) -> TableVersion:
-        """Returns the version of a stopped table for consumers, from the schema at that position, which does not depend on the lake. If
-        that schema is unknown or does not fit the table map, the version has no columns and contains the reason.
+        """Returns the version with which consumers decode the rows of a stopped table: by its schema at that position, which is known
+        independently of the lake. If the schema is unknown or does not fit the table map, the version has no columns, and the reason.
         """
         state = self._known.table((table_map.database, table_map.table), position.order_key)
         if not isinstance(state, Stopped):
@@ -178,7 +177,7 @@ class TableHistory:
     def _fitted(
         self, table_map: TableMap, schema: TableSchema | None, *, mariadb: bool
     ) -> tuple[TableVersion, TableSchema | None]:
-        """Calls `fit`. If it fails, calls it again with the schema that an operator gave for this stop."""
+        """Calls `fit`. If that fails, calls it again with the schema that an operator gave for this stop."""
         try:
             return fit(table_map, schema, mariadb=mariadb)
         except TableStoppedError as error:
@@ -191,7 +190,7 @@ class TableHistory:
     def apply(
         self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
     ) -> tuple[TableChange, ...]:
-        """Applies the statement whose event ends at `position`. The same statement at the same position produces the same changes again."""
+        """Applies the statement whose event ends at `position`, and returns the changes. Applied again, it returns the same changes."""
         self._go_back_to(position)
         key = position.order_key - 1
         server = self._known.server(key) or _UNKNOWN_SERVER
@@ -221,15 +220,15 @@ class TableHistory:
         return changes
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
-        """Implements `ports.SchemaHistory`, for the newest state."""
+        """Returns the cascades that a change of this table's rows can trigger, by the newest state."""
         return self._cascades().below((database, table))
 
     def follows(self, database: str, table: str) -> bool:
-        """Implements `ports.SchemaHistory`, for the newest state."""
+        """Returns whether foreign keys can change rows of this table, by the newest state."""
         return (database, table) in self._cascades().children
 
     def all_cascades(self) -> tuple[Cascade, ...]:
-        """Returns every foreign key that may change rows of a captured table in the newest state. Used for the list of tables."""
+        """Returns every foreign key that may change rows of a captured table without row events, by the newest state."""
         return self._cascades().all
 
     def _cascades(self) -> Cascades:
@@ -244,7 +243,7 @@ class TableHistory:
         return self._known_cascades
 
     def rewind(self, position: Position) -> None:
-        """Removes all records after this position, at which the stream starts again."""
+        """Removes all records after this position. The stream starts again there."""
         self._known_cascades = None
         if self._known.drop_after(position.order_key):
             self.unlisted = None
@@ -252,15 +251,15 @@ class TableHistory:
             self._added += 1
 
     def resnapshot(self, schema: TableSchema, position: Position) -> None:
-        """Gives a stopped table this schema from `position` on, at which the stream starts again."""
+        """Stores a stopped table's new schema, which applies from `position` on. The stream starts again there."""
         self.rewind(position)
         self._store([table_record(RecordKind.SNAPSHOT, position, schema)])
 
     def compact(self, positions: Collection[Position], records_min: int = 1) -> int:
-        """Removes records that are not needed to continue from any of the given positions. Returns the number of removed records.
+        """Removes the records that are not needed to continue from any of `positions`. Returns how many were removed.
 
-        Does nothing if it would remove fewer than `records_min` records, or if the executed set of a position or record cannot be parsed.
-        Other threads may call `state` and `versions` meanwhile, at the given positions and later ones.
+        Does nothing if that would be fewer than `records_min`, or if an executed set cannot be parsed. Meanwhile, other threads may call
+        `state` and `versions` for these and later positions.
         """
         records = self._repository.load()
         self._count, self._added = len(records), 0
@@ -275,41 +274,41 @@ class TableHistory:
         return len(records) - len(kept)
 
     def has_doubled(self, records_min: int) -> bool:
-        """Returns whether `compact` is due: at least `records_min` records were added, and as many as the history had before them. So a
-        history has at most twice as many records as it needs, and the cost of compaction per record does not depend on their number.
+        """Returns whether `compact` is due: since the last compaction, at least `records_min` records were added, and the number of
+        records has doubled. So the cost of compaction per record does not depend on the number of records.
         """
         return self._added >= max(records_min, self._count)
 
     def _remember(self, records: Collection[HistoryRecord]) -> None:
-        """Replaces the history in memory."""
+        """Replaces the history in memory by these records."""
         known = KnownSchemas()
         for record in records:
             known.remember(record)
         self._known, self._count, self._added = known, len(records), 0
 
     def versions(self, position: Position) -> tuple[TableVersion, ...]:
-        """Returns every captured table that has a schema at `position`, by name."""
+        """Returns the versions of all captured tables that have a schema at `position`, ordered by name."""
         states = self._captured_at(position, self.table_names())
         return tuple(_versions(each for each in states if isinstance(each, TableSchema)))
 
     def listed_versions(self, position: Position, names: Iterable[TableKey]) -> tuple[TableVersion, ...]:
-        """Returns those of the tables that are captured and have a schema at `position`, also if a statement stopped them."""
+        """Returns the versions of those tables that are captured and have a schema at `position`, also if a statement stopped them."""
         schemas = (each.schema if isinstance(each, Stopped) else each for each in self._captured_at(position, names))
         return tuple(_versions(each for each in schemas if isinstance(each, TableSchema)))
 
     def list_written(self, position: Position) -> None:
-        """Notes that the list of tables has the states of all tables at `position`."""
+        """Records that the list of tables was written with the states of all tables at `position`."""
         self.unlisted = set() if position.order_key >= self._known.head else None
 
     def _captured_at(self, position: Position, names: Iterable[TableKey]) -> list[KnownTable]:
         return [self._known.table(name, position.order_key) for name in names if self._captured(*name)]
 
     def state(self, database: str, table: str, position: Position) -> KnownTable:
-        """Returns the table's state at `position`: its schema, its stop, that it was dropped, or None if nothing is known."""
+        """Returns the state of a table at `position`: its schema, its stop, that it was dropped, or None if nothing is known."""
         return self._known.table((database, table), position.order_key)
 
     def table_names(self) -> list[TableKey]:
-        """Returns the names of all tables with a record in the history, captured or not."""
+        """Returns the names of all tables that the history has a record of, captured or not."""
         return self._known.table_names()
 
     def _go_back_to(self, position: Position) -> None:
@@ -330,14 +329,14 @@ class TableHistory:
 
     def _changes_cascades(self, cascades: Cascades, record: HistoryRecord) -> bool:
         if not record.table or record.kind is RecordKind.OBJECT:
-            # A new server may write row events for the effects of foreign keys.
+            # A new server may write row events for what foreign keys do.
             return record.kind is RecordKind.SERVER
         name = (record.database, record.table)
         return cascades.depend_on(name, self._known.table(name, record.position.order_key))
 
 
 def _unreadable(error: TableStoppedError) -> TableVersion:
-    """Returns a version that decodes no row and contains the error's reason."""
+    """Returns a version that decodes no row and has the reason."""
     reason = f"{error.state}: {error.reason}"
     return TableVersion(database=error.database, table=error.table, columns=(), stopped=True, unreadable=reason)
 
@@ -346,7 +345,7 @@ _Taken = tuple[tuple[DdlEffect, ...], list[HistoryRecord], tuple[TableChange, ..
 
 
 def _taken(context: DdlContext, review: SchemaDecisions, server: DdlServerFacts, position: Position) -> _Taken:
-    """Returns a statement's effects, records and changes. An unexpected exception stops the tables that the statement may affect."""
+    """Returns a statement's effects, records and changes of tables. After a defect of Sluice, the tables stop that it may affect."""
     read: Statement = Unread(leading_words(context.text), "", text=context.text)
     try:
         read = read_statement(
@@ -363,7 +362,7 @@ def _taken(context: DdlContext, review: SchemaDecisions, server: DdlServerFacts,
 
 
 def _meant(read: Statement, context: DdlContext, review: SchemaDecisions) -> tuple[DdlEffect, ...]:
-    """Returns the effects of a statement, after answering the questions of the rules. Raises the exceptions of `review`."""
+    """Returns the effects of a statement. Asks `review` for what the rules need, and raises its exceptions."""
     while isinstance(meant := effects_of(read, context), Question):
         context = dataclasses.replace(
             context, answers=context.answers.with_answer(meant, _answer(meant, context, review))
@@ -391,7 +390,7 @@ def _recorded(
 
 
 def _versions(schemas: Iterable[TableSchema]) -> Iterator[TableVersion]:
-    """Yields the versions of schemas. Omits a table on which a defect of Sluice occurs; the table's next table map stops it."""
+    """Yields the versions of schemas. If a defect of Sluice prevents one, the table is left out, and its next table map stops it."""
     for schema in schemas:
         try:
             yield schema.version()
@@ -404,7 +403,7 @@ def _versions(schemas: Iterable[TableSchema]) -> Iterator[TableVersion]:
 def _database_records(
     statement: Statement, context: DdlContext, server: DdlServerFacts, position: Position
 ) -> Iterator[HistoryRecord]:
-    if isinstance(statement, Unread) and statement.text:  # The statement may have changed a database's charset.
+    if isinstance(statement, Unread) and statement.text:  # The statement may have changed the charset of a database.
         for name in databases_in(statement.text, context.known.database_names(), context.default_database):
             yield _charset_record(name, "", position)
     if not isinstance(statement, SetDatabase | DropDatabase):
@@ -443,7 +442,7 @@ def _object_records(statement: Statement, context: DdlContext, position: Positio
 def _seeded_objects(
     objects: StoredObjects | None, there: StoredObjects | None, position: Position
 ) -> list[HistoryRecord]:
-    """Returns the records of triggers and views that were read from the server. `there`: those that the history has at the position."""
+    """Returns the records for triggers and views that were read from the server. `there` are those that the history has at the position."""
     if objects is None:  # The account may not see triggers and views.
         return [] if there is None else [_complete_record(position, complete=False)]
     new = {each.key for each in objects.objects}

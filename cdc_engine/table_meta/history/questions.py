@@ -1,8 +1,7 @@
-"""Defines the questions of `effects` that neither the statement nor the history answers. `effects` returns a question, and `history`
-answers it.
+"""Defines the questions that `effects` asks because neither the statement nor the schema history tells the answer.
 
-An answer may need access to files or to the server, which the rules do not have. So they return the first unanswered question, and
-`history` calls them again with the answer.
+An answer may require files or the server, to which the pure rules have no access. So the rules return the first open question, `history`
+finds the answer, and calls them again with it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Unknown(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question about a table. `reason`: the reason of the stop, if a schema is requested."""
+    """A question about a table. If it asks for a schema, `reason` is the reason of the table's stop."""
 
     what: Unknown
     table: TableKey
@@ -33,20 +32,20 @@ class Question:
 
 
 class UnansweredError(Exception):
-    """A rule needs the answer to a question. `effects_of` catches this error and returns the question."""
+    """Raised by a rule that needs the answer to a question. `effects_of` catches it and returns the question."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(question)
         self.question = question
 
 
-# The policy of a table that is created again: it has no rows that an alteration could harm.
+# The policy for a table that is created again. It has no rows that an alteration could harm.
 OF_RECREATED: Policy = {kind: "keep" if kind == "drop" else "apply" for kind in PLANS}
 
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """The answers so far. `recreated`: the table is created again, so the rules need no answers about it."""
+    """The answers so far. With `recreated`, the table is created again, so the rules ask nothing about it."""
 
     known: Mapping[Question, Any] = dataclasses.field(default_factory=dict)
     recreated: bool = False
@@ -61,7 +60,7 @@ class Answers:
         return None if self.recreated else self._of(Question(Unknown.SCHEMA, name, reason))
 
     def with_answer(self, question: Question, answer: Any) -> Answers:
-        """Returns the answers with an additional one."""
+        """Returns these answers and one more."""
         return dataclasses.replace(self, known={**self.known, question: answer})
 
     def _of(self, question: Question) -> Any:

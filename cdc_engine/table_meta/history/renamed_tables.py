@@ -1,7 +1,7 @@
-"""Decides whether the lake can follow a table to its new name, and with which changes. Pure functions; called by `effects`.
+"""Decides whether the lake can give a renamed table's rows to its new name, and with which changes. Pure functions.
 
-The path of a lake table depends on its name. If a statement swaps two names, each lake table gets the rows that the other one had
-immediately before the statement (docs/decisions/renamed-tables.md).
+The path of a lake table depends on its name. If a statement swaps two names, each lake table gets the rows that the other one had directly
+before the statement (docs/decisions/renamed-tables.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sluice.cdc_engine.table_meta.schema import Stopped, TableSchema
 def brings_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
     """Returns whether the lake has all rows of the table `origin` and may move them to `name`: both are captured, and neither is stopped.
 
-    The copy of a schema change tool must also have its CREATE TABLE in the stream, because an older copy may have rows that the lake lacks.
+    The copy of a schema change tool must also have its CREATE TABLE in the stream. Otherwise it may have older rows, which the lake lacks.
     """
     there = context.state(origin)
     if not isinstance(there, TableSchema) or (is_copy(name, origin) and not there.from_create):
@@ -29,8 +29,8 @@ def brings_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
 
 
 def taken_over(name: TableKey, origin: TableKey, schema: TableSchema, *, early: bool) -> DdlEffect:
-    """Returns the effect that moves the rows of the lake table `origin` to `name`. `early`: the statement also alters the table, and the
-    history stores only the schema after that alteration.
+    """Returns the effect that moves the rows of the lake table `origin` to `name`. `early` tells whether the statement also alters the
+    table. The history then stores only the schema after that.
     """
     return DdlEffect(
         name,
@@ -43,13 +43,13 @@ def taken_over(name: TableKey, origin: TableKey, schema: TableSchema, *, early: 
 
 
 def under_name(schema: TableSchema, name: TableKey) -> TableSchema:
-    """Returns the table's schema under its new name. Foreign keys with generated names are renamed too."""
+    """Returns the schema under the table's new name. Names of foreign keys that the server generated change too."""
     renamed = dataclasses.replace(schema, database=name[0], table=name[1])
     return dataclasses.replace(renamed, foreign_keys=foreign_keys.of_renamed(renamed, schema.table))
 
 
 def why_stopped(context: DdlContext, origin: TableKey, schema: TableSchema | None) -> CannotFollowError:
-    """Returns why the table cannot continue under its new name. `schema`: the schema under the new name, None if unknown."""
+    """Returns why a table stops under its new name. `schema` is its schema, or None if unknown."""
     reason = f"the table was renamed from {'.'.join(origin)}, and the lake does not have its rows under the new name"
     there = context.state(origin)
     if schema is not None and is_copy((schema.database, schema.table), origin):

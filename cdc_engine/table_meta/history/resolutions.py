@@ -1,7 +1,7 @@
-"""Stores the schemas that operators gave for tables with unknown schemas, one record each in the folder `schema-resolutions`.
+"""Stores the schemas that operators gave for tables with unknown schemas, as records in the folder `schema-resolutions`.
 
-`sluice schema resolve` stores a schema for a table's current stop. The history looks it up at the same stop: the same table, stopped for
-the same reason, which contains the position. This module owns those records.
+`sluice schema resolve` stores a schema for the stop of a table. The schema history finds it when the table stops for the same reason
+again. The reason contains the position.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ FOLDER = "schema-resolutions"
 
 
 class Resolutions:
-    """The resolutions of a destination. Both methods raise MetaError if a record cannot be written or read."""
+    """The schemas that operators gave for the tables of a destination. Methods raise MetaError if a record cannot be written or read."""
 
     def __init__(self, destination_dir: Path) -> None:
         self._records = record_store(destination_dir)
 
     def keep(self, schema: TableSchema, reason: str) -> None:
-        """Stores `schema` as the table's schema at the stop for this `reason`."""
+        """Stores the schema that an operator gave for the table's stop with this reason."""
         name = _name(schema.database, schema.table, reason)
         record = {"database": schema.database, "table": schema.table, "reason": reason, "schema": schema.to_json()}
         self._records.put(name, json.dumps(record, indent=1))
 
     def schema(self, database: str, table: str, reason: str) -> TableSchema | None:
-        """Returns the schema that an operator gave for the table's stop for this reason, or None."""
+        """Returns the schema that an operator gave for the table's stop with this reason, or None."""
         name = _name(database, table, reason)
         text = self._records.get(name)
         if text is None:

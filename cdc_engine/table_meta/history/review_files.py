@@ -1,8 +1,7 @@
-"""Stores the pending schema changes and the approvals of a destination, one record each in the folder `schema-changes`, which this module
-owns.
+"""Stores the schema changes of a destination that wait for approval, and the approvals, as records in the folder `schema-changes`.
 
-The engine stores pending changes (`note`), the console reads and approves them (`approve`), and the engine reads the approval when the
-statement passes in the stream (`approved`). A record is replaced as a whole, so readers never see a part. Approvals remain as long as the
+The engine stores what waits (`note`). The console reads it and approves (`approve`). The engine reads the approval when the statement
+passes in the stream again (`approved`). A record is replaced as a whole, so readers never see a part of it. Approvals stay as long as the
 destination exists, because the stream may pass the statement again.
 """
 
@@ -23,12 +22,12 @@ from sluice.cdc_engine.table_meta.change.policy import PendingChange, described
 FOLDER = "schema-changes"
 HELD, APPROVED = "held", "approved"
 POSITION_BEFORE = "place"  # The key of the position in records of earlier versions.
-NAME_CHARS_MAX = 72  # The maximum length of the table's part in a record's name.
+NAME_CHARS_MAX = 72  # The most characters that a table's name has in the name of a record.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PendingRecord:
-    """The record of a pending schema change. `items`: (description, plan → effect in the lake)."""
+    """The record of a schema change that waits for approval. Each item is (description, plan → what it does in the lake)."""
 
     database: str
     table: str
@@ -48,27 +47,27 @@ class PendingRecord:
 
 
 class ReviewFiles:
-    """The pending schema changes and approvals in a destination's directory."""
+    """The schema changes that wait for approval, and the approvals, of one destination."""
 
     def __init__(self, destination_dir: Path) -> None:
         self._records = record_store(destination_dir)
 
     def note(self, pending: PendingChange) -> None:
-        """Stores a pending schema change. A second call for the same statement has no effect."""
+        """Stores a schema change that waits for approval. Storing the same statement again has no effect."""
         items = [(item.what, dict(item.plans)) for item in pending.items]
         alterations = [described(item.alteration) for item in pending.items if item.alteration is not None]
         record = {**dataclasses.asdict(pending), "reason": pending.reason, "items": items, "alterations": alterations}
         self._records.put(_name(pending.database, pending.table, pending.order_key, HELD), json.dumps(record, indent=1))
 
     def pending(self, database: str, table: str, reason: str) -> PendingRecord | None:
-        """Returns the change that stopped the table for this reason. Raises MetaError if a record cannot be read."""
+        """Returns the schema change that stopped the table for this reason, or None. Raises MetaError if a record cannot be read."""
         ending = f".{_quoted(database, table)}.{HELD}.json"
         found = (self._pending(name, text) for name, text in self._records.all(FOLDER).items() if name.endswith(ending))
         return next((each for each in found if each.reason == reason), None)
 
     def first_after(self, table: str, order_key: int) -> PendingRecord | None:
-        """Returns the first pending change of a "database.table" whose statement is after an order key, or None. Raises MetaError if a
-        record cannot be read.
+        """Returns the first schema change of a "database.table" that waits for approval and whose statement is after `order_key`, or None.
+        Raises MetaError if a record cannot be read.
         """
         records = sorted(
             (name, text) for name, text in self._records.all(FOLDER).items() if name.endswith(f".{HELD}.json")
@@ -77,8 +76,8 @@ class ReviewFiles:
         return next((each for each in found if each.name == table and each.order_key > order_key), None)
 
     def approve(self, pending: PendingRecord, plan: str, *, replaces: bool = True) -> str:
-        """Stores the operator's decision. Returns the plan that was approved before, or an empty text. Without `replaces`, an earlier
-        decision for another plan remains. Raises MetaError if the record cannot be read.
+        """Stores an operator's approval of `plan`. Returns the plan that was approved before, or "". Without `replaces`, an earlier
+        approval of another plan stays. Raises MetaError if the record cannot be read.
         """
         name = _name(pending.database, pending.table, pending.order_key, APPROVED)
         record = {
@@ -98,7 +97,7 @@ class ReviewFiles:
         return before
 
     def approved(self, database: str, table: str, order_key: int) -> str:
-        """Returns the plan that an operator approved for the statement, or an empty text. Raises MetaError if the record cannot be read."""
+        """Returns the plan that an operator approved for the statement, or "". Raises MetaError if the record cannot be read."""
         name = _name(database, table, order_key, APPROVED)
         text = self._records.get(name)
         return "" if text is None else str(self._record(name, text)["plan"])
@@ -128,7 +127,9 @@ def _name(database: str, table: str, order_key: int, kind: str) -> str:
 
 
 def _quoted(database: str, table: str) -> str:
-    """Returns the table's part of a record's name: of limited length, without dots, and unique per table even if case is ignored."""
+    """Returns a table's name for the name of a record: without dots, of limited length, and different for each table even if case is
+    ignored.
+    """
     quoted = (urllib.parse.quote(name, safe="").replace(".", "%2E").replace("~", "%7E") for name in (database, table))
     whole = "+".join(quoted)
     if len(whole) <= NAME_CHARS_MAX and whole == whole.lower():

@@ -1,14 +1,14 @@
-"""Finds the captured tables in which a statement changed rows without row events, and why they stop. Pure functions; called by `effects`.
+"""Finds the captured tables in which a statement changed rows without row events, and why they stop. Pure functions.
 
-A session without row format logs its INSERT, UPDATE or DELETE as text, which does not show the changed rows. The following tables stop:
+A session without row format logs its INSERT, UPDATE or DELETE as text, which does not tell the changed rows. These tables stop:
 
-- the tables that the statement writes to, and the tables whose rows foreign keys change with them;
-- tables that triggers of a changed table or a changed view reach, over all levels;
-- if the source's triggers and views are unknown, all tables of the database of an unknown name: the name may be a view;
-- if the statement does not show what it writes to, every table, and every table of the databases, that it mentions;
-- every table, if the statement calls a stored function or a procedure, which may write to any table.
+- the tables that the statement writes, and the tables whose rows foreign keys change with them;
+- the tables to which triggers and views lead from there, directly or through others;
+- if the source's triggers and views are unknown: all tables in the database of a name that may be a view;
+- if the statement does not tell what it writes: every table that it mentions, and every table of a database that it mentions;
+- if it calls a stored function or procedure, which may write to any table: every table.
 
-A TRUNCATE, ALTER or RENAME in such a session may affect a temporary table with the name of the captured one.
+A TRUNCATE, ALTER or RENAME in such a session may mean a temporary table with the name of the captured one.
 """
 
 from __future__ import annotations
@@ -40,10 +40,8 @@ _WAY_OUT = (
 
 
 def changed_in_doubt(statement: Statement, context: DdlContext) -> dict[TableKey, CannotFollowError] | None:
-    """Returns the stops for a TRUNCATE, ALTER or RENAME in a session that may have a temporary table of the same name.
-
-    The statement may have changed the captured table or the temporary one, so the captured table stops. Returns None for other sessions and
-    statements.
+    """Returns the stops for a TRUNCATE, ALTER or RENAME in a session that may have a temporary table of the same name. The captured table
+    stops, because the statement may have changed either table. Returns None for other sessions and statements.
     """
     if not context.session.thread_specific:
         return None
@@ -68,7 +66,7 @@ def changed_in_doubt(statement: Statement, context: DdlContext) -> dict[TableKey
 
 
 def changed_without_rows(statement: StatementRowChange, context: DdlContext) -> dict[TableKey, CannotFollowError]:
-    """Returns the tables that stop because of a row change in statement format."""
+    """Returns the tables that a row change in statement format stops, each with the reason."""
     there, objects = context.tables(), context.known.stored_objects(context.key)
     schemas = [schema for name in there if (schema := context.schema(name)) is not None]
     if statement.calls:
@@ -83,7 +81,7 @@ def changed_without_rows(statement: StatementRowChange, context: DdlContext) -> 
         found |= {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in concerned}
         views = objects.views() if objects is not None else ()
         changed = [*found, *mentioned(views, statement.words), *(each for each in views if lowered(each[0]) in about)]
-    # RDS writes a heartbeat in statement format into one of the server's own databases, whose tables the history need not know.
+    # RDS writes a heartbeat in statement format to one of the server's own databases. The history need not know the tables there.
     if objects is not None and (objects.complete or not names or any(is_of_users(database) for database, _ in names)):
         reach = objects.reached(changed, statement.words, there)
         if reach.everything:
@@ -101,7 +99,7 @@ def _named(
     """Returns the stops of the tables that a statement names as changed.
 
     A name that is not a known table may be a view, which `reached` evaluates, or a temporary table of the session. Otherwise it is a table
-    that was created or changed after the stream's start.
+    that was created or changed after the start of the stream.
     """
     views = objects.views() if objects is not None else frozenset[TableKey]()
     found: dict[TableKey, CannotFollowError] = {}
@@ -116,7 +114,9 @@ def _named(
 
 
 def changed_by_query(words: Collection[str], context: DdlContext, *, calls: bool) -> dict[TableKey, CannotFollowError]:
-    """Returns the tables that stop because the SELECT of a CREATE TABLE may have written to them. Servers log this SELECT only as text."""
+    """Returns the tables that stop because the SELECT of a CREATE TABLE may have written to them through a routine. Servers log this
+    SELECT only as text.
+    """
     objects = context.known.stored_objects(context.key)
     there = context.tables()
     why = _CALLS if calls else objects.reached((), words, there).everything if objects is not None else ""
@@ -124,13 +124,13 @@ def changed_by_query(words: Collection[str], context: DdlContext, *, calls: bool
 
 
 def everything(tables: Collection[TableKey], why: str) -> dict[TableKey, CannotFollowError]:
-    """Returns a stop for each table, for a statement that may have written to any table."""
+    """Returns a stop for each of `tables`, because the statement may have written to any table."""
     stop = CannotFollowError(TableState.STATEMENT_FORMAT, f"{_UNKNOWN}; {why}; {_WAY_OUT}")
     return dict.fromkeys(tables, stop)
 
 
 def _unseen(parents: Collection[TableKey], context: DdlContext) -> dict[TableKey, CannotFollowError]:
-    """Returns the tables with unknown foreign keys, whose rows may change together with rows of `parents`."""
+    """Returns the stops of tables whose foreign keys are unknown, because their rows may have changed with rows of `parents`."""
     if not parents:
         return {}
     why = (
@@ -144,7 +144,7 @@ def _unseen(parents: Collection[TableKey], context: DdlContext) -> dict[TableKey
 def _below(
     parents: Collection[TableKey], schemas: Sequence[TableSchema], captured: Callable[[str, str], bool]
 ) -> dict[TableKey, CannotFollowError]:
-    """Returns the tables whose rows foreign keys change together with rows of `parents`, over all levels."""
+    """Returns the stops of tables whose rows foreign keys change when rows of `parents` change, directly or through others."""
     cascades = Cascades(schemas, captured)
     found: dict[TableKey, CannotFollowError] = {}
     for parent in parents:

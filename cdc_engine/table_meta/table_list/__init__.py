@@ -1,2 +1,3 @@
-"""Lists the captured tables of a destination for processes that open no connection to the source: a record per table, and a head that
-shows which records changed."""
+"""Lists the captured tables of a destination for processes that have no connection to the source: one record per table, and a head that
+tells which records have changed.
+"""

@@ -1,8 +1,8 @@
-"""The head of a list of tables: a digest of all records, and which records the last changes wrote. Pure.
+"""The head of a list of tables: a digest of all records, and the names of the records that were changed last. Pure.
 
-A reader that has the digest has the list: it looks at the head alone. A reader that has the digest of an earlier list reads the records
-that have changed since, and calculates the digest of what it has then. If that is not the digest of the head (a write was interrupted, or
-somebody restored a file), it reads all records. The digest is a sum over the records, in any order.
+If the head has the digest of the list that a reader has, the reader reads only the head. If the reader has an earlier list, it reads the
+records that changed since, and computes the digest of the result. If this is not the head's digest, because a write was interrupted or
+somebody restored a file, it reads all records. The digest is a sum over the records, independent of their order.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from sluice.cdc_engine.table_meta.table_list import whole
 from sluice.cdc_engine.table_meta.table_list.record import AGAIN, UNREADABLE
 from sluice.cdc_engine.table_meta.table_list.values import TableList
 
-HEAD = "tables.json"  # Earlier versions stored the whole list in the file of this name.
+HEAD = "tables.json"  # Earlier versions stored the whole list in the file with this name.
 FORMAT = 3
 DIGEST_BITS = 128
-CHANGED_MAX = 200  # The number of changed records that a head names.
+CHANGED_MAX = 200  # A head names at most this many changed records.
 
 
 def share_of(record: str, text: str) -> int:
-    """Returns what a record adds to the digest of its list."""
+    """Returns the number that a record adds to the digest of its list."""
     found = hashlib.sha256(f"{record}\n{text}".encode("utf-8", "surrogateescape")).digest()
     return int.from_bytes(found[: DIGEST_BITS // 8], "big")
 
 
 def digest_of(shares: Iterable[int]) -> str:
-    """Returns the digest of a list from the shares of its records."""
+    """Returns the digest of a list from the numbers of its records (`share_of`)."""
     return f"{sum(shares) % (1 << DIGEST_BITS):0{DIGEST_BITS // 4}x}"
 
 
@@ -40,7 +40,7 @@ EMPTY_DIGEST = digest_of(())
 
 @dataclasses.dataclass(frozen=True)
 class ListChange:
-    """A write of some records, or their removal. `before`: the digest of the list before it."""
+    """A change of the list: some records were written or removed. `before` is the digest of the list before it."""
 
     before: str
     records: tuple[str, ...]
@@ -48,14 +48,14 @@ class ListChange:
 
 @dataclasses.dataclass(frozen=True)
 class ListHead:
-    """The record that readers look at first. `count`: the number of captured tables. `changes`: the last ones, the newest last."""
+    """The record that readers read first. `count` is the number of captured tables. `changes` are the last changes, oldest first."""
 
     digest: str = EMPTY_DIGEST
     count: int = 0
     changes: tuple[ListChange, ...] = ()
 
     def changed_since(self, digest: str) -> tuple[str, ...] | None:
-        """Returns the records that were written or removed since the list had this digest; None if that is not known."""
+        """Returns the records that have changed since the list had this digest, or None if the head does not tell that."""
         if digest == self.digest:
             return ()
         for number in range(len(self.changes) - 1, -1, -1):
@@ -64,7 +64,9 @@ class ListHead:
         return None
 
     def after(self, digest: str, count: int, records: Iterable[str]) -> ListHead:
-        """Returns the head after a write of some records. It forgets the oldest changes beyond CHANGED_MAX records."""
+        """Returns the head after some records have changed. The oldest changes are dropped if the head would name more than CHANGED_MAX
+        records.
+        """
         changes = (*self.changes, ListChange(self.digest, tuple(records)))
         while changes and sum(len(change.records) for change in changes) > CHANGED_MAX:
             changes = changes[1:]
@@ -76,8 +78,8 @@ class ListHead:
 
 
 def head_of(text: str, where: str) -> ListHead | TableList:
-    """Parses a head. Returns the list itself if an earlier version wrote the record. `where`: its location, for a person. Raises
-    MetaError, which says what to do.
+    """Parses a head. Returns a TableList if an earlier version stored the list under this name. `where` is the record's location for
+    messages. Raises MetaError, which tells an operator what to do.
     """
     try:
         content = json.loads(text)

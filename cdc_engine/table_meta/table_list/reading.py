@@ -1,7 +1,7 @@
-"""Reads the list of the captured tables of a destination, from its records. Opens no connection to the source.
+"""Reads the list of the captured tables of a destination from its records. Opens no connection to the source.
 
-A process keeps what it has read. While the head is the same, a look costs the head; after a change, also the records that it names. Used by
-the console, by ticks and runs, and by the definitions of assets.
+A process caches what it has read. While the head is the same, another read only reads the head. After a change, it also reads the records
+that the head names. The console, ticks, runs and the definitions of assets use it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sluice.cdc_engine.table_meta.table_list.head import HEAD, ListHead, digest_
 from sluice.cdc_engine.table_meta.table_list.record import FOLDER, parsed, record_of
 from sluice.cdc_engine.table_meta.table_list.values import Comments, ListedTable, TableList, list_of
 
-KEPT_MAX = 128  # The number of destinations whose list a process keeps.
+KEPT_MAX = 128  # A process caches the lists of at most this many destinations.
 
 
 @dataclasses.dataclass(frozen=True)
 class _ReadList:
-    """What a process has read. `digest`: of these records. `records`: record → its share of the digest, and the table. `whole`: whether a
-    head had this digest.
+    """What a process has read. `digest` is the digest of these records. `records` has, for each record, its number in the digest and the
+    table. `whole` tells whether a head had this digest, so that it is a complete list.
     """
 
     digest: str
@@ -35,7 +35,8 @@ class _ReadList:
 
 
 _NOTHING = _ReadList("", {}, TableList())
-_read: dict[LedgerLocation, _ReadList] = {}  # Entries are replaced as a whole, so that threads and forks need no lock.
+# An entry is only ever replaced as a whole, so threads and forks need no lock.
+_read: dict[LedgerLocation, _ReadList] = {}
 
 
 @functools.lru_cache(maxsize=KEPT_MAX)
@@ -44,12 +45,14 @@ def _files_of(location: LedgerLocation) -> FileRecordStore:
 
 
 def list_store(location: LedgerLocation) -> RecordStore:
-    """Returns the store of the list. If the ledger is in memory, the list is in files nevertheless, because other processes show it."""
+    """Returns the store of the list. If the ledger is in memory, the list is in files, because other processes read it."""
     return record_store(location) if location.is_shared else _files_of(location)
 
 
 def read_list(directory: Location) -> TableList:
-    """Returns the current list; an empty one before the first connection to the source. Raises MetaError, which says what to do."""
+    """Returns the current list, which is empty before the first connection to the source. Raises MetaError, which tells an operator what
+    to do.
+    """
     location = as_location(directory)
     store = list_store(location)
     known, (head, _) = _read.get(location, _NOTHING), _head_in(store)
@@ -62,16 +65,18 @@ def read_list(directory: Location) -> TableList:
     now = _changed(store, head, known) or _all(store, known)
     whole = now.digest == head.digest
     if known.whole and not whole:
-        return known.tables  # A write is under way, or its writer was killed: the engine's next start completes it.
+        # A write is under way, or its writer was killed. In that case, the engine completes it at its next start.
+        return known.tables
     if len(_read) >= KEPT_MAX:
         _read.clear()
-    # Records that no head had are read again at each look. Otherwise a removed record would hide all later statements from this process.
+    # If no head had this digest, all records are read again the next time. Otherwise a removed record would hide all later changes from
+    # this process.
     _read[location] = dataclasses.replace(now, whole=whole)
     return now.tables
 
 
 def read_table(directory: Location, name: str) -> ListedTable | None:
-    """Returns what the list has of one "database.table", and reads only its record. Raises MetaError."""
+    """Returns one "database.table" of the list, or None. Reads at most its record and the head. Raises MetaError if they cannot be read."""
     location = as_location(directory)
     store = list_store(location)
     head, _ = _head_in(store)
@@ -87,12 +92,14 @@ def read_table(directory: Location, name: str) -> ListedTable | None:
 
 
 def digest_of_list(directory: Location) -> str:
-    """Returns a digest of the list, or an empty text if it has no table. Reads the head only. Raises MetaError."""
+    """Returns the digest of the list, or "" if it has no table. Reads only the head. Raises MetaError if that cannot be read."""
     return _fact(directory)[0]
 
 
 def count_of_list(directory: Location) -> int | None:
-    """Returns the number of captured tables, or None if there is no list yet. Reads the head only. Raises MetaError."""
+    """Returns the number of captured tables, or None if there is no list yet. Reads only the head. Raises MetaError if that cannot be
+    read.
+    """
     return _fact(directory)[1]
 
 
@@ -105,23 +112,23 @@ def _fact(directory: Location) -> tuple[str, int | None]:
 
 
 def read_tables(directory: Location) -> tuple[TableVersion, ...]:
-    """Returns the captured tables, sorted by name. Raises MetaError."""
+    """Returns the captured tables, sorted by name. Raises MetaError if the list cannot be read."""
     return read_list(directory).tables
 
 
 def read_cascades(directory: Location) -> tuple[Cascade, ...]:
-    """Returns the foreign keys that change rows of captured tables without row events. Raises MetaError."""
+    """Returns the foreign keys that change rows of captured tables without row events. Raises MetaError if the list cannot be read."""
     return read_list(directory).cascades
 
 
 def read_comments(directory: Location) -> Comments:
-    """Returns the comments of the source's tables and columns. Raises MetaError."""
+    """Returns the comments of the source's tables and columns. Raises MetaError if the list cannot be read."""
     return read_list(directory).comments
 
 
 def _head_in(store: RecordStore) -> tuple[ListHead | TableList | None, int]:
-    """Returns the stored head, or the list itself in the form of an earlier version, with the version of the record. None if there is no
-    list.
+    """Returns the stored head and the version of its record. Returns a TableList instead of the head if an earlier version stored it, and
+    None if there is no list.
     """
     found = store.read(HEAD)
     return (None, NOT_THERE) if found is None else (_parsed_head(found.text, store.where(HEAD)), found.version)
@@ -131,7 +138,7 @@ _parsed_head = functools.lru_cache(maxsize=KEPT_MAX)(head_of)
 
 
 def _changed(store: RecordStore, head: ListHead, known: _ReadList) -> _ReadList | None:
-    """Reads the records that have changed since `known`. Returns None if that does not result in the list of the head."""
+    """Reads the records that have changed since `known`. Returns None if the result is not the list of the head."""
     changed = head.changed_since(known.digest)
     if changed is None:
         return None
@@ -148,7 +155,7 @@ def _changed(store: RecordStore, head: ListHead, known: _ReadList) -> _ReadList 
 
 
 def _all(store: RecordStore, known: _ReadList) -> _ReadList:
-    """Reads all records. Parses those that `known` does not have."""
+    """Reads all records. Parses only those that `known` does not have."""
     records = dict[str, tuple[int, ListedTable]]()
     for record, each in store.read_all(f"{FOLDER}/").items():
         share, there = share_of(record, each.text), known.records.get(record)
@@ -162,7 +169,7 @@ def _read_list(digest: str, records: Mapping[str, tuple[int, ListedTable]]) -> _
 
 
 def _is_own(record: str, listed: ListedTable) -> bool:
-    """Returns whether a record has the name that it was written with. A copy would be a second version of the table, which no write
-    changes.
+    """Returns whether a record has the name under which it was written. A copy of it under another name would be a second version of its
+    table, and no write would change it.
     """
     return record == record_of(listed.name)

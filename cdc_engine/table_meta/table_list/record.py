@@ -1,4 +1,4 @@
-"""Converts a table of the list to the text of its record, and back. Pure. Values that equal their defaults are left out."""
+"""Converts a table of the list to the text of its record and back. Pure. A value that equals its default is left out of the text."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 
 
 def record_of(name: str) -> str:
-    """Returns the name of the record of a "database.table"."""
+    """Returns the name of the record for a "database.table"."""
     return f"{FOLDER}/{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.json"
 
 
 def to_text(listed: ListedTable) -> str:
-    """Returns the text of a table's record. The same table has the same text."""
+    """Returns the text of a table's record. Equal tables have equal texts."""
     content: dict[str, Any] = {"name": listed.name}
     if listed.version is not None:
         content |= {"table": table_to_json(listed.version), "types": listed.types}
@@ -37,7 +37,7 @@ def to_text(listed: ListedTable) -> str:
 
 
 def parsed(text: str, where: str) -> ListedTable:
-    """Parses the text of a record. `where`: its location, for a person. Raises MetaError."""
+    """Parses the text of a record. `where` is the record's location for messages. Raises MetaError if the text cannot be parsed."""
     try:
         content = json.loads(text)
         version = content.get("table")
@@ -53,7 +53,7 @@ def parsed(text: str, where: str) -> ListedTable:
 
 
 def types_of(table: TableVersion) -> tuple[str, ...]:
-    """Returns the types of a table's columns in the lake; nothing if the lake cannot have one of them."""
+    """Returns the types that a table's columns have in the lake, or () if the lake has no type for one of them."""
     from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, type_of  # noqa: PLC0415  readers import no kernels
 
     try:
@@ -69,14 +69,14 @@ def table_to_json(table: TableVersion) -> dict[str, Any]:
 
 
 def table_of(record: Mapping[str, Any]) -> TableVersion:
-    """Raises one of `UNREADABLE`."""
+    """Parses the record of `table_to_json`. Raises one of `UNREADABLE`."""
     columns = tuple(_column(column) for column in record["columns"])
     cascades = tuple(cascade_of(cascade) for cascade in record["cascades"])
     return TableVersion(**{**record, "columns": columns, "key": tuple(record["key"]), "cascades": cascades})
 
 
 def cascade_of(record: Mapping[str, Any]) -> Cascade:
-    """Raises one of `UNREADABLE`."""
+    """Converts a record to a cascade. Raises one of `UNREADABLE`."""
     lists = {name: tuple(record[name]) for name in ("parent", "child", "columns", "referenced", "key")}
     return Cascade(**{**record, **lists})
 
@@ -86,12 +86,12 @@ def _column(record: Mapping[str, Any]) -> Column:
 
 
 def _seen(table: TableVersion) -> TableVersion:
-    """Returns the table without columns that the lake does not have."""
+    """Returns the table without the columns that the lake does not have."""
     return dataclasses.replace(table, columns=tuple(each for each in table.columns if each.generated not in HIDDEN))
 
 
 def _spoken(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Removes the values that equal their defaults; `table_of` adds them again."""
+    """Leaves out values that equal their defaults. `table_of` adds them again."""
     return {name: value for name, value in record.items() if name not in defaults or value != defaults[name]}
 
 

@@ -1,5 +1,4 @@
-"""Describes in sentences what the lake does with listed tables: foreign keys that change rows without row events, and tables without a key.
-Used by the console and by the definitions of assets."""
+"""Describes in sentences what the lake does with foreign keys that change rows without row events, and with tables without a key."""
 
 from __future__ import annotations
 
@@ -18,9 +17,8 @@ CASCADE_WORDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignKeyNote:
-    """Describes what a foreign key does to rows of the captured table "database.table" without row events.
-
-    `followed`: whether the lake always applies it.
+    """A sentence that describes what a foreign key does to rows of the captured table "database.table" without row events. `followed`
+    tells whether the lake applies it in all cases.
     """
 
     table: str
@@ -29,8 +27,10 @@ class ForeignKeyNote:
 
 
 def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], str]) -> tuple[ForeignKeyNote, ...]:
-    """Returns one note per foreign key that changes rows of a captured table without row events, ordered by table. `policy`: (database,
-    table) → its setting `cascades`. A note warns if another foreign key can change the parent's rows and the parent is not captured.
+    """Returns one note for each foreign key that changes rows of a captured table without row events, ordered by table. `policy(database,
+    table)` returns the table's setting `cascades`.
+
+    A note warns if the parent is not captured and another foreign key can change the parent's rows.
     """
     every = tuple(cascades)
     unseen = {each.child for each in every if not each.captured}
@@ -39,13 +39,13 @@ def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], 
 
 
 def keyless_names(tables: Iterable[TableVersion], declared: Callable[[str, str], Sequence[str]]) -> tuple[str, ...]:
-    """Returns the names of the tables without a key. `declared`: (database, table) → the key that conf/ declares, or an empty one."""
+    """Returns the names of the tables without a key. `declared(database, table)` returns the key that conf/ declares, or an empty one."""
     return tuple(sorted(each.name for each in tables if not each.key and not declared(each.database, each.table)))
 
 
 def keyless_sentence(destination: str, names: Sequence[str], *, verbose: bool = False) -> str:
-    """Returns a sentence that describes how the lake stores tables without a key. `verbose`: name all tables; otherwise only the first
-    three.
+    """Returns a sentence that describes how the lake stores tables without a key. It names the first three tables, or with `verbose` all
+    of them.
     """
     shown = names if verbose else names[:3]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""

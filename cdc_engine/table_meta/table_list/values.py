@@ -1,5 +1,6 @@
-"""The list of the captured tables of a destination, as values: each table with its columns, the types that they have in the lake, comments,
-and the foreign keys that change its rows without row events."""
+"""Defines the list of the captured tables of a destination: each table with its columns, their types in the lake, comments, and the
+foreign keys that change its rows without row events.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.contracts import TableVersion
 
-Comments = Mapping[str, Mapping[str, str]]  # "database.table" → comments, as in TableSchema.comments.
-# "database.table" → the types of its columns in the lake, in the order of its columns, where no setting of the table changes them.
+Comments = Mapping[str, Mapping[str, str]]  # "database.table" → its comments, as in TableSchema.comments.
+# "database.table" → the types of its columns in the lake, in the order of the columns. A setting of the table may change them there.
 Types = Mapping[str, Sequence[str]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedTable:
-    """What the list has of the table "database.table".
+    """A "database.table" in the list.
 
-    `version`: None for a table that is not captured and that foreign keys change. `types`: empty if the lake cannot have one of them.
-    `cascades`: the foreign keys that change rows of this table, which is their child.
+    - `version`: None if the table is not captured, but foreign keys change its rows.
+    - `types`: the types of the columns in the lake, or empty if the lake has no type for one of them.
+    - `cascades`: the foreign keys that change rows of this table, which is their child.
     """
 
     name: str
@@ -33,7 +35,7 @@ class ListedTable:
 
 @dataclasses.dataclass(frozen=True)
 class TableList:
-    """The whole list. `by_name`: the tables by "database.table", sorted."""
+    """A list of tables. `by_name` has them by "database.table", sorted."""
 
     by_name: Mapping[str, ListedTable] = dataclasses.field(default_factory=dict)
 
@@ -66,7 +68,7 @@ def list_of(listed: Iterable[ListedTable]) -> TableList:
 def listed_tables(
     tables: Iterable[TableVersion], cascades: Iterable[Cascade], comments: Comments, types: Types
 ) -> dict[str, ListedTable]:
-    """Divides what is known of all tables among them."""
+    """Returns the list's tables by name. Each one gets its part of the versions, cascades, comments and types."""
     versions = {table.name: table for table in tables}
     below = defaultdict[str, list[Cascade]](list)
     for cascade in cascades:

@@ -1,5 +1,6 @@
-"""Reads and writes a list of tables as one file. The definitions of a code server and of its runs are built from such a copy, so that all
-of them have the same tables. Earlier versions stored the list of an engine in this form."""
+"""Reads and writes a list of tables as one file. A code server and its runs build their definitions from such a copy, so that all of them
+have the same tables. Earlier versions stored the list of an engine in this form.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from sluice.cdc_engine.table_meta.table_list.record import AGAIN, UNREADABLE, ca
 from sluice.cdc_engine.table_meta.table_list.values import TableList, list_of, listed_tables
 
 FORMAT = 2
-PARSED_MAX = 4  # The number of parsed files that a process caches.
+PARSED_MAX = 4  # A process caches at most this many parsed files.
 
 
 def to_text(tables: TableList) -> str:
-    """Returns the text of the file."""
+    """Returns the list as the text of a file."""
     content = {
         "format": FORMAT,
         "cascades": [dataclasses.asdict(cascade) for cascade in tables.cascades],
@@ -31,13 +32,15 @@ def to_text(tables: TableList) -> str:
 
 
 def read_whole(path: Path) -> TableList:
-    """Returns the content of the file; an empty list if there is none. Parses the file only after it was replaced. Raises MetaError."""
+    """Returns the list in the file, or an empty list if there is no file. Parses the file only if it was replaced since the last call.
+    Raises MetaError if it cannot be read.
+    """
     stamp = stamp_of(path)
     return _read(path) if stamp is None else _read_at(path, stamp)
 
 
 def from_json(content: Any, where: str) -> TableList:
-    """Converts the parsed text of the file. Raises MetaError."""
+    """Converts the parsed JSON of the file to a list. Raises MetaError if it has another structure."""
     try:
         tables = tuple(table_of(table) for table in content["tables"])
         cascades = tuple(cascade_of(cascade) for cascade in content["cascades"])

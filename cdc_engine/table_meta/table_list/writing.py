@@ -1,8 +1,8 @@
-"""Writes the list of the captured tables of a destination: the records that differ from the stored ones, and then the head. The engine
-writes it after a statement that changes a table, `sluice up` before the engine runs.
+"""Writes the list of the captured tables of a destination: first the records that have changed, then the head. The engine writes it after
+a statement that changes a table, and `sluice up` before the engine runs.
 
-After a crash between the two, the head is that of the list before. Readers that have this list keep it, and the next start of an engine
-writes the head. A list in the form of an earlier version counts until the head replaces it.
+If a crash prevents the head's write, the head is still that of the earlier list. Readers that have this list keep it, and the next start
+of the engine writes the head. A list in the form of an earlier version is valid until the head replaces it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sluice.cdc_engine.table_meta.table_list.values import Comments, ListedTable
 
 @dataclasses.dataclass(frozen=True)
 class _Prepared:
-    """A table and the record that it gives."""
+    """A table, and its record's name and number in the digest."""
 
     listed: ListedTable
     record: str
@@ -31,23 +31,24 @@ class _Prepared:
 
 
 class TableListWriter:
-    """Writes the list of one destination. Keeps what the record of each table gives, so that a statement costs only the tables that it
-    changes. `token`: that of the engine's lease. `fence`: called before a write; raises if this process may not write any more.
+    """Writes the list of one destination. Caches the record of each table, so that a statement costs only the tables that it changes.
+
+    `token` is the token of the engine's lease. `fence` is called before each write, and raises if this process may not write any more.
     """
 
     def __init__(self, directory: Location, token: int = 0, fence: Callable[[], None] = lambda: None) -> None:
         self._store = list_store(as_location(directory))
         self._token, self._fence = token, fence
         self._prepared: Mapping[str, _Prepared] = {}  # Replaced as a whole, because other threads read `names`.
-        self._sum = self._count = 0  # Of the prepared tables: the sum of their shares, and the number of captured ones.
-        self._stored: dict[str, int] | None = None  # Record → share of the digest, as far as this process knows.
-        # Record → what it must give (None: nothing), for records that may differ from the stored ones.
+        self._sum = self._count = 0  # Of the prepared tables: sum of the numbers in the digest, captured ones.
+        self._stored: dict[str, int] | None = None  # Record → its number in the digest, if known.
+        # Record → what to write there (None: nothing), for records that may differ from the stored ones.
         self._unwritten = dict[str, _Prepared | None]()
         self._digest = ""
 
     @property
     def names(self) -> frozenset[str]:
-        """The "database.table" names of the captured tables in the list that was written last."""
+        """The captured tables, as "database.table", of the list that was written last."""
         return frozenset(name for name, each in self._prepared.items() if each.listed.version is not None)
 
     def write(
@@ -57,8 +58,9 @@ class TableListWriter:
         comments: Comments | None = None,
         only: Set[str] | None = None,
     ) -> None:
-        """Makes this the list. Writes nothing if it is the list already. Raises MetaError, and StaleWriteError if a later holder of the
-        lease has written the list. `only`: the arguments describe only these tables, and the list keeps all others.
+        """Makes these tables the list. With `only`, replaces only these tables of the list. Writes nothing if nothing changes.
+
+        Raises MetaError if the list cannot be written, and StaleWriteError if a later holder of the lease has written it.
         """
         listed = listed_tables(tables, cascades, comments or {}, {})
         changed = {name: self._prepare(each) for name, each in listed.items()}
@@ -81,7 +83,7 @@ class TableListWriter:
         self._prepared = prepared
 
     def _written(self) -> bool:
-        """Writes what differs. Returns False if another process has written the head meanwhile."""
+        """Writes what has changed. Returns False if another process has written the head meanwhile."""
         found = self._store.read(HEAD)
         if found is not None and found.token > self._token:
             raise StaleWriteError(f"{self._store.where(HEAD)} is written under a later lease than {self._token}")
@@ -123,8 +125,8 @@ class TableListWriter:
             self._remove(record)
 
     def _remove(self, record: str) -> None:
-        """Removes a record in the version that is read here. Raises StaleWriteError if a later holder of the lease has written it, for
-        example because the table exists again.
+        """Removes a record. Raises StaleWriteError if a later holder of the lease has written it, for example because the table exists
+        again.
         """
         there = self._store.read(record)
         if there is not None and there.token > self._token:
@@ -133,12 +135,12 @@ class TableListWriter:
             self._store.remove(record, there.version)
 
     def _head(self, found: StoredRecord | None) -> ListHead | None:
-        """Returns the stored head; None if there is none, if it cannot be read, or if an earlier version stored the list in its place."""
+        """Returns the stored head, or None if there is none, if it cannot be read, or if an earlier version stored a list there."""
         if found is None:
             return None
         try:
             head = head_of(found.text, self._store.where(HEAD))
-        except MetaError:  # It is written again.
+        except MetaError:  # The head is written again.
             return None
         return head if isinstance(head, ListHead) else None
 
@@ -161,12 +163,12 @@ def write_tables(
     cascades: Iterable[Cascade] = (),
     comments: Comments | None = None,
 ) -> None:
-    """Makes this the list of a destination. Raises MetaError; then the readers of the earlier list keep it."""
+    """Makes these tables the list of a destination. Raises MetaError if it cannot be written. Readers then keep the earlier list."""
     TableListWriter(directory).write(tables, cascades, comments)
 
 
 def _is_same(one: ListedTable, other: ListedTable) -> bool:
-    """Compares two tables without their types, which follow from the version."""
+    """Returns whether two tables are equal. Their types are not compared, because they follow from the versions."""
     return (one.version is other.version or one.version == other.version) and (one.comments, one.cascades) == (
         other.comments,
         other.cascades,

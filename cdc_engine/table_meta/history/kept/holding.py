@@ -1,8 +1,7 @@
-"""Decides which records of the schema history apply at a position of the stream. Pure functions; used by `history` and by consumers' own
-streams.
+"""Decides which records of the schema history apply at a position of the stream. Pure functions.
 
-Within an epoch, order keys decide. Positions of two epochs are on two servers, or the binlog files were numbered again; then executed sets
-decide, if they are known. The position of a record of a statement, or of rows, has the executed set before it.
+Within an epoch, order keys decide. In another epoch, the binlog is of another server, or its files were numbered again. Then executed sets
+decide, if they are known. The position of a record for a statement, or for rows, has the executed set before it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from sluice.cdc_engine.gtid import has_executed
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 
-# The kind of object (empty for a table or a database), database, table.
+# (kind of object, database, table). The kind is empty for a table or a database.
 RecordSubject = tuple[str, str, str]
 FROM_ITS_POSITION_ON = frozenset(
     {
@@ -29,8 +28,8 @@ FROM_ITS_POSITION_ON = frozenset(
 
 
 def holds_at(record: HistoryRecord, position: Position) -> bool:
-    """Returns whether the record applies to a reader at `position`, which has read everything before. Raises ValueError if an executed set
-    cannot be parsed.
+    """Returns whether a record applies to a reader that has read everything before `position`. Raises ValueError if an executed set cannot
+    be parsed.
     """
     at = record.position
     if at.counts_as(position) or not (at.gtid_set and position.gtid_set):
@@ -41,8 +40,8 @@ def holds_at(record: HistoryRecord, position: Position) -> bool:
 
 
 def needed(records: Sequence[HistoryRecord], positions: Iterable[Position]) -> list[HistoryRecord]:
-    """Returns the records that are needed to continue from one of the positions: records that do not apply at it yet, and the last record
-    per subject that applies.
+    """Returns the records that are needed to continue from any of the positions. For each position, these are all records that do not
+    apply at it yet, and for each subject the last record that applies.
     """
     comparable, others = _by_numbering(records, positions)
     kept: set[int] = set()
@@ -62,10 +61,10 @@ def needed(records: Sequence[HistoryRecord], positions: Iterable[Position]) -> l
 def _by_numbering(
     records: Sequence[HistoryRecord], positions: Iterable[Position]
 ) -> tuple[list[list[int]], list[Position]]:
-    """Groups positions with comparable order keys into ascending sequences. Also returns the positions that must be compared with each
-    record.
+    """Groups the positions by comparable order keys. Returns the order keys of each group in ascending order, and the remaining positions,
+    which must be compared with each record by executed sets.
 
-    Within a group, order keys decide about all records: each record is in the same numbering of binlog files, or has no executed set.
+    In a group, order keys decide about all records, because each record is in the same sequence of binlog files or has no executed set.
     """
     groups: dict[tuple[int, str], dict[int, Position]] = {}
     for position in positions:
@@ -84,9 +83,9 @@ def _by_numbering(
 
 
 def _needed_in_order(records: Sequence[HistoryRecord], keys: Sequence[int]) -> set[int]:
-    """Returns the indexes of the records that are needed at one of the order keys, which are in ascending order.
+    """Returns the indexes of the records that are needed at one of the order keys `keys`, which are ascending.
 
-    A record is needed at the keys before its own order key, and at later keys until a later record of the same subject applies.
+    A record is needed at keys before its own, and at later keys up to the one at which a later record of the same subject applies.
     """
     kept: set[int] = set()
     replaced: dict[RecordSubject, int] = {}  # Subject → the first index in `keys` at which a later record applies.
@@ -101,7 +100,7 @@ def _needed_in_order(records: Sequence[HistoryRecord], keys: Sequence[int]) -> s
 
 
 def subject_of(record: HistoryRecord) -> RecordSubject:
-    """Returns the subject of a record. A later record with the same subject replaces it."""
+    """Returns what a record is about. A later record about the same subject replaces it."""
     if record.kind in {RecordKind.SERVER, RecordKind.OBJECTS}:
         return record.kind.value, "", ""
     what = str(record.content["what"]) if record.kind is RecordKind.OBJECT else ""

@@ -1,5 +1,6 @@
-"""Stores the schema history in memory, by position: tables, triggers and views, the databases' charsets, and the server's settings that
-DDL statements depend on. Owned by `history`."""
+"""The schema history in memory, by position: tables, triggers and views, the charsets of databases, and the settings of the server on
+which DDL statements depend.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ TableKey = tuple[str, str]
 
 
 class KnownSchemas:
-    """The schemas by order key. Records are added in ascending order; `drop_after` removes the last ones."""
+    """The schemas by order key. Records must be added in ascending order. `drop_after` removes the last ones."""
 
     def __init__(self) -> None:
         self._server: Timeline[DdlServerFacts] = Timeline()
         self._databases: dict[str, Timeline[str]] = {}
         self._tables: dict[TableKey, Timeline[KnownTable]] = {}
-        # Each tuple contains one trigger or view, or is empty after the object was dropped.
+        # Each tuple has one trigger or view, or is empty after it was dropped.
         self._objects: dict[ObjectKey, Timeline[tuple[StoredObject, ...]]] = {}
         self._objects_complete: Timeline[bool] = Timeline()
         self.head = -1
@@ -36,7 +37,7 @@ class KnownSchemas:
         return None if timeline is None else timeline.at(key)
 
     def stored_objects(self, key: int) -> StoredObjects | None:
-        """Returns the triggers and views at a position; None if the history has no records of them there."""
+        """Returns the triggers and views at a position, or None if the history has no record of them there."""
         complete = self._objects_complete.at(key)
         if complete is None:
             return None
@@ -44,20 +45,20 @@ class KnownSchemas:
         return StoredObjects(objects=tuple(found), complete=complete)
 
     def table_names(self) -> list[TableKey]:
-        """Returns the names of all tables with a record, at any position, sorted."""
+        """Returns the names of all tables that have a record at any position, sorted."""
         return sorted(self._tables)
 
     def unknown_tables(self, key: int) -> list[TableKey]:
-        """Returns the tables with unknown schemas that exist, or may exist, at the position."""
+        """Returns the tables that may exist at the position although their schemas are unknown."""
         return [name for name in self._tables if self.may_exist(name, key)]
 
     def may_exist(self, name: TableKey, key: int) -> bool:
-        """Returns whether the table may exist at the position with an unknown schema."""
+        """Returns whether the table may exist at the position although its schema is unknown."""
         timeline = self._tables.get(name)
         return timeline is not None and timeline.begins_by(key) and timeline.at(key) is None
 
     def database_names(self) -> list[str]:
-        """Returns the names of all databases with a record, at any position, sorted."""
+        """Returns the names of all databases that have a record at any position, sorted."""
         return sorted(self._databases)
 
     def remember(self, record: HistoryRecord) -> None:
@@ -75,7 +76,7 @@ class KnownSchemas:
             self._tables.setdefault((record.database, record.table), Timeline()).put(key, table_state(record))
 
     def holds(self, record: HistoryRecord) -> bool:
-        """Returns whether the history already has the record's content at its position."""
+        """Returns whether the record would change nothing, because the history has the same content at its position."""
         key = record.position.order_key
         if record.kind is RecordKind.DATABASE:
             return self.database_charset(record.database, key) == str(record.content["charset"])
@@ -88,7 +89,7 @@ class KnownSchemas:
         return there == state and comments_of(there) == comments_of(state)
 
     def drop_after(self, key: int) -> bool:
-        """Removes all records after `key`. Returns whether it removed any."""
+        """Removes all records after the order key. Returns whether there were any."""
         self.head = min(self.head, key)
         dropped = [self._server.drop_after(key), self._objects_complete.drop_after(key)]
         dropped += [timeline.drop_after(key) for timeline in self._objects.values()]
@@ -102,20 +103,20 @@ def _object_key(record: HistoryRecord) -> ObjectKey:
 
 
 def _object_state(record: HistoryRecord) -> tuple[StoredObject, ...]:
-    """Returns the trigger or view in a record; empty if the record means that it was dropped."""
+    """Returns the trigger or view in a record, or () if the record means that it was dropped."""
     if "table" not in record.content:
         return ()
     return (StoredObject.from_json(record.database, record.table, record.content),)
 
 
 def comments_of(state: KnownTable) -> dict[str, str]:
-    """Returns the comments of a table in the form of `TableSchema.comments`; empty if its schema is unknown."""
+    """Returns the comments of a table, as `TableSchema.comments` does, or {} if its schema is unknown."""
     schema = state if isinstance(state, TableSchema) or state is None else state.schema
     return schema.comments if schema is not None else {}
 
 
 def table_state(record: HistoryRecord) -> KnownTable:
-    """Returns the table's state that a record contains. Raises KeyError or TypeError on a record of another structure."""
+    """Returns the state of a table that a record has. Raises KeyError or TypeError if the record has another structure."""
     if record.kind is RecordKind.UNKNOWN:
         return None
     if record.kind is RecordKind.STOPPED:

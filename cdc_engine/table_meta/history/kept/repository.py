@@ -1,9 +1,9 @@
-"""Stores the schema history: its records, the interface of a repository, and the file `schema.jsonl`. Used only by `history`.
+"""The records of the schema history, and the file `schema.jsonl` in which they are stored.
 
-The file is append-only, with one JSON record per line; only compaction replaces it, as a whole. `shared_repository` stores the same records
-where several hosts reach them. A record is on disk before `append` returns. A crash can damage only the last line: a line without a newline
-is ignored, and the next `load` removes it. A return to an earlier position is a record too (`rewind`), which invalidates the records after
-that position.
+The file has one JSON record per line. Records are only appended. Only compaction replaces the file. A record is on disk before `append`
+returns. A crash can damage only the last line: a line without a newline is ignored, and the next `load` removes it. A return to an earlier
+position is a record too (REWIND), which invalidates the records after that position. `shared_repository` stores the same records where
+several hosts can reach them.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ WITHOUT_IT = "the engine reads the schemas from the source again and stops each 
 class RecordKind(enum.Enum):
     """The kind of a record."""
 
-    SERVER = "server"  # Flavour, default charset and other server facts, stored with a snapshot.
+    SERVER = "server"  # Flavour, default charset and other facts about the server, stored with a snapshot.
     DATABASE = "database"  # The default charset of a database.
     SNAPSHOT = "snapshot"  # The schema of a table as read from information_schema.
     UNKNOWN = "unknown"  # The table may exist here, but its schema is unknown.
-    DDL = "ddl"  # The schema of a table after a statement.
-    TABLE_MAP = "table_map"  # The schema of a table from a table map with full metadata.
-    STOPPED = "stopped"  # The table cannot be followed from here on.
+    DDL = "ddl"  # The schema of a table after a DDL statement.
+    TABLE_MAP = "table_map"  # The schema of a table, from a table map with full metadata.
+    STOPPED = "stopped"  # The table is stopped from here on.
     DROPPED = "dropped"  # The table was dropped. The record has its last schema, or no content if that is unknown.
     OBJECTS = "objects"  # Whether all triggers and views are known. Without such a record, none is known.
-    OBJECT = "object"  # A trigger or view; without content after it is dropped.
-    REWIND = "rewind"  # Invalidates all earlier records that are above its position.
+    OBJECT = "object"  # A trigger or view. The record has no content after it was dropped.
+    REWIND = "rewind"  # Invalidates all earlier records whose position is after this one's.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryRecord:
-    """A record. `content` depends on `kind`. `database` and `table`: a table, trigger or view; or a database, with an empty `table`."""
+    """A record of the schema history. `content` depends on `kind`. `database` and `table` name a table, trigger or view. For a database,
+    `table` is empty.
+    """
 
     kind: RecordKind
     position: Position
@@ -62,7 +64,7 @@ class HistoryRecord:
 
     @classmethod
     def from_line(cls, line: bytes) -> HistoryRecord:
-        """Parses the line of `to_line`. Raises ValueError, KeyError or TypeError on a line of another structure."""
+        """Parses a line of `to_line`. Raises ValueError, KeyError or TypeError if the line has another structure."""
         record = json.loads(line)
         return cls(
             kind=RecordKind(record["kind"]),
@@ -74,23 +76,23 @@ class HistoryRecord:
 
 
 class Repository(Protocol):
-    """Stores records in the order in which they are written. All methods raise MetaError if they fail."""
+    """Where the records are stored, in the order in which they are written. All methods raise MetaError if the store fails."""
 
     def load(self) -> list[HistoryRecord]:
-        """Returns all valid records, without those that a REWIND invalidated and without the REWIND."""
+        """Returns all valid records. Those that a REWIND invalidated are left out, and so is the REWIND."""
 
     def look(self) -> list[HistoryRecord]:
-        """Returns the same as `load` and changes nothing, so that it can be called while another process writes."""
+        """Returns the same as `load` but changes nothing, so it can be called while another process writes."""
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
         """Adds all of the records or none. They are durable when this returns."""
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
-        """Replaces all records, atomically."""
+        """Atomically replaces all records."""
 
 
 class RecordsInMemory:
-    """Holds the records of a destination for a history that is not stored. Records that this history adds are not stored either."""
+    """Records in memory, for a history that is not stored. `append` and `replace` store nothing."""
 
     def __init__(self, records: list[HistoryRecord]) -> None:
         self._records = records
@@ -102,23 +104,23 @@ class RecordsInMemory:
         return self._records
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
-        """Does nothing, because the history has the records in memory."""
+        """Does nothing, because the history itself has the records in memory."""
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
-        """Does nothing, for the same reason."""
+        """Does nothing, because the history itself has the records in memory."""
 
 
 _HEADER = json.dumps({"format": FORMAT, "what": "schema history"}).encode() + b"\n"
 
 
 class SchemaRepository:
-    """The file with the schema history of one destination. The destination's lease excludes other writers."""
+    """The file with the schema history of a destination. The destination's lease prevents that two processes write it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def load(self) -> list[HistoryRecord]:
-        """Returns all valid records, in the order they were written. Removes an incomplete last line.
+        """Returns all valid records, in the order in which they were written. Removes an incomplete last line.
 
         Raises MetaError if the file is not a schema history, has another format, or is damaged before its last line.
         """
@@ -131,7 +133,7 @@ class SchemaRepository:
         return self._holding(self._read()[1])
 
     def _read(self) -> tuple[bytes, bytes]:
-        """Returns the file's content, and the part of it that consists of complete lines."""
+        """Returns the content of the file, and the part of it that ends with the last complete line."""
         content = self._path.read_bytes() if self._path.exists() else b""
         return content, content[: content.rfind(b"\n") + 1]
 
@@ -146,7 +148,7 @@ class SchemaRepository:
         return holding(self._record(line, number) for number, line in enumerate(lines[1:], start=2))
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
-        """Writes records; they are on disk when this returns. Raises MetaError if they cannot be written."""
+        """Appends records. They are on disk when this returns. Raises MetaError if they cannot be written."""
         lines = b"".join(record.to_line() for record in records)
         try:
             make_folder(self._path.parent)
@@ -162,7 +164,7 @@ class SchemaRepository:
             ) from error
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
-        """Writes a new file next to the old one, syncs it and renames it, so that a crash leaves either file complete."""
+        """Writes a new file, syncs it and renames it over the old one. So a crash leaves the old or the new file complete."""
         try:
             replace_file(self._path, _HEADER + b"".join(record.to_line() for record in records))
         except OSError as error:
@@ -202,8 +204,8 @@ def holding(records: Iterable[HistoryRecord]) -> list[HistoryRecord]:
 
 
 def _write_or_take_back(descriptor: int, content: bytes) -> None:
-    """Appends the content. If the write fails, for example on a full disk, removes the written part, so that the next write begins a new
-    line.
+    """Appends the content. If that fails, for example on a full disk, removes the part that was written, so that the next write begins a
+    new line.
     """
     size_before = os.fstat(descriptor).st_size
     try:

@@ -1,9 +1,9 @@
-"""Stores the schema history in a record store that several hosts share: in SQL, ZooKeeper or memory. Created by `instance`.
+"""Stores the schema history in a record store that several hosts share: SQL, ZooKeeper or memory.
 
-The lines are in chunks of some hundred kilobytes (a ZooKeeper node holds at most a megabyte), named `schema-<generation>-<number>`. The
-head, `schema-head`, contains the valid generation and its number of chunks. A writer writes new chunks first, and then makes them valid by
-replacing the head under the lease's token. So chunks of a crashed writer are invalid and are overwritten, and an earlier holder of the
-lease cannot add any.
+The records are in chunks of some hundred kilobytes, because a node of ZooKeeper has at most a megabyte. Chunks are named
+`schema-<generation>-<number>`. The record `schema-head` tells the valid generation and its number of chunks. A writer first writes new
+chunks, and then replaces the head with the token of its lease. So chunks of a crashed writer are never valid and are overwritten, and an
+earlier holder of the lease cannot add any.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sluice.cdc_engine.table_meta.history.kept.repository import WITHOUT_IT, His
 
 FORMAT = 1
 PREFIX, HEAD = "schema-", "schema-head"
-TEXT_BYTES_MAX = 400_000  # The maximum size of a chunk; only a chunk with a single record can be larger.
+TEXT_BYTES_MAX = 400_000  # The largest size of a chunk in bytes. Only a chunk with a single record can be larger.
 TRIES_MAX = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class RepositoryHead:
-    """The record that determines the valid chunks. `version`: the version of this record in the store."""
+    """The record that tells which chunks are valid. `version` is the version of this record in the store."""
 
     generation: int = 0
     chunks: int = 0
@@ -44,12 +44,12 @@ class RepositoryHead:
 
 
 class SharedRepository:
-    """Implements `Repository` for one destination in a shared record store. `token`: the token of the lease; 0 for readers."""
+    """The schema history of one destination in a shared record store. `token` is the token of the lease, or 0 for readers."""
 
     def __init__(self, store: RecordStore, token: int = 0) -> None:
         self._store, self._token = store, token
-        self._counted: RepositoryHead | None = None  # The head that this process wrote or read last.
-        # Whether the last write of the head failed without an answer, so that it may have succeeded.
+        self._counted: RepositoryHead | None = None  # The head that this process read or wrote last.
+        # Whether the last write of the head got no answer, so that it may have succeeded.
         self._unsure = False
 
     def load(self) -> list[HistoryRecord]:
@@ -84,7 +84,7 @@ class SharedRepository:
             head = self._settled()
             self._add(dataclasses.replace(head, generation=head.generation + 1, chunks=0), list(_chunks(records)))
         counting = f"{PREFIX}{head.generation + 1:06d}-"
-        # Remove only older generations: if this process was suspended, another process may have written a newer one.
+        # Only older generations are removed: while this process was suspended, another one may have written a newer generation.
         for name in self._store.read_all(PREFIX):
             if name != HEAD and name < counting:
                 self._store.remove(name)
@@ -93,7 +93,7 @@ class SharedRepository:
         return f"the schema history in {self._store}"
 
     def _add(self, head: RepositoryHead, chunks: list[str]) -> None:
-        """Writes chunks after the chunks of the head, and makes all of them valid by replacing the head."""
+        """Writes chunks after those of the head, and makes all of them valid by replacing the head."""
         for number, text in enumerate(chunks, start=head.chunks):
             self._write(head.name(number), text)
         self._counted = self._headed(dataclasses.replace(head, chunks=head.chunks + len(chunks)))
@@ -109,9 +109,7 @@ class SharedRepository:
             ) from error
 
     def _settled(self) -> RepositoryHead:
-        """Returns the head. If this process's last write of the head succeeded without an answer, undoes that write first, because its
-        caller got an error.
-        """
+        """Returns the head. If the last write of the head got no answer but succeeded, undoes it first, because its caller got an error."""
         head = self._head()
         if self._unsure and self._counted is not None and self._counted.counts != head.counts:
             head = self._headed(dataclasses.replace(self._counted, version=head.version))
@@ -119,14 +117,14 @@ class SharedRepository:
         return head
 
     def _headed(self, head: RepositoryHead) -> RepositoryHead:
-        """Replaces the head if its version is still the given one."""
+        """Replaces the head if it still has the version `head.version`."""
         self._unsure = True
         version = self._store.write(HEAD, head.to_text(), version=head.version, token=self._token)
         self._unsure = False
         return dataclasses.replace(head, version=version)
 
     def _write(self, name: str, text: str) -> None:
-        """Writes a chunk. Replaces an invalid chunk that a crashed process wrote."""
+        """Writes a chunk. Replaces a chunk of that name that a crashed process left and that is not valid."""
         there = self._store.read(name)
         self._store.write(name, text, version=there.version if there else NOT_THERE, token=self._token)
 
@@ -160,7 +158,7 @@ class SharedRepository:
 
 
 def _chunks(records: Iterable[HistoryRecord]) -> Iterator[str]:
-    """Joins the lines of records into chunks. A record is never split."""
+    """Joins the lines of records into chunks. A record is never divided."""
     lines: list[bytes] = []
     size = 0
     for record in records:

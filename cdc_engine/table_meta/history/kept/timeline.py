@@ -1,4 +1,4 @@
-"""Stores a value for each position of the stream. The history has one timeline per table and per database, and one for the server."""
+"""A value for each position of the stream. The schema history has one such timeline per table and per database, and one for the server."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ Value = TypeVar("Value")
 
 
 class Timeline(Generic[Value]):
-    """Entries of (order key, value) in ascending order. A value is valid from its key to the next entry's key."""
+    """Entries (order key, value) with ascending keys. A value applies from its key up to the next entry's key."""
 
     def __init__(self) -> None:
         self._keys: list[int] = []
         self._values: list[Value] = []
 
     def put(self, key: int, value: Value) -> None:
-        """Appends an entry, or replaces the entry with the same key. The key must not be below the last one: call `drop_after` first."""
+        """Appends an entry, or replaces the last one if it has the same key. Raises ValueError if the key is below the last one."""
         if self._keys and self._keys[-1] > key:
             raise ValueError(f"entry {key} comes after {self._keys[-1]}")
         if self._keys and self._keys[-1] == key:
@@ -26,16 +26,16 @@ class Timeline(Generic[Value]):
         self._values.append(value)
 
     def at(self, key: int) -> Value | None:
-        """Returns the value of the last entry whose key is at most `key`, or None."""
+        """Returns the value that applies at `key`, or None if there is none."""
         index = bisect.bisect_right(self._keys, key)
         return self._values[index - 1] if index else None
 
     def begins_by(self, key: int) -> bool:
-        """Returns whether an entry has a key of at most `key`."""
+        """Returns whether a value applies at `key`."""
         return bool(self._keys) and self._keys[0] <= key
 
     def drop_after(self, key: int) -> bool:
-        """Removes all entries above `key`. Returns whether it removed any."""
+        """Removes all entries whose keys are above `key`. Returns whether there were any."""
         index = bisect.bisect_right(self._keys, key)
         dropped = index < len(self._keys)
         del self._keys[index:], self._values[index:]

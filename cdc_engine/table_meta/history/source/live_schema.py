@@ -1,7 +1,7 @@
-"""Reads a table's schema from the server and decides whether it is also the schema at a position near the binlog's end. Used by `instance`.
+"""Reads a table's schema from the server, and decides whether the table had it at a position near the end of the binlog.
 
-The schema is the same if the binlog has no statement about the table after the position. The server lists the events after it. If there are
-too many, or if the position is in another file, the result is unknown.
+It did if the binlog has no statement about the table after the position. The server lists the events there. The result is unknown if they
+are too many, or if the position is in another file.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from sluice.cdc_engine.table_meta.ddl.statement import Nothing
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
 from sluice.cdc_engine.table_meta.schema import TableSchema
 
-EVENTS_BEHIND_MAX = 5000  # The maximum number of events after the position; listing more takes too long.
+EVENTS_BEHIND_MAX = 5000  # The most events that are listed. Listing more takes too long.
 _DEFAULT_DATABASE = re.compile(r"use `(?:[^`]|``)*`; ")
 
 
 def schema_now(session: Connection[Any], database: str, table: str, position: str) -> TableSchema | None:
-    """Returns the table's schema after the statement whose event ends at `position` (a Position as text); None if it is unknown.
-
-    Raises pymysql.MySQLError if a query fails.
+    """Returns the schema that a table had after the statement whose event ends at `position` (a Position as text), or None if that is
+    unknown. Raises pymysql.MySQLError if a query fails.
     """
     position_file, _, rest = position.rpartition(":")
     offset = int(rest.partition("@")[0])
@@ -65,7 +64,9 @@ def _end(cursor: Cursor) -> tuple[str, int]:
 
 
 def _untouched(cursor: Cursor, file: str, offset: int, table: str, flavour: str) -> bool:
-    """Returns whether no later statement affects the table. A statement whose text contains the table's name counts as affecting it."""
+    """Returns whether no statement after the position may affect the table. A statement whose text contains the table's name may affect
+    it.
+    """
     cursor.execute("SHOW BINLOG EVENTS IN %s FROM %s LIMIT %s", (file, offset, EVENTS_BEHIND_MAX + 1))
     events = cursor.fetchall()
     texts = [_DEFAULT_DATABASE.sub("", str(event[5]), count=1) for event in events if "query" in str(event[2]).lower()]

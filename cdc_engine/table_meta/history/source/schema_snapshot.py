@@ -1,7 +1,7 @@
-"""Reads the server's current schema from information_schema, over the caller's PyMySQL connection. Used for `history.seed`.
+"""Reads the current schemas of tables from the server's information_schema, over the caller's PyMySQL connection.
 
-Views and sequences are omitted: they are not tables, although sequences have row events. A system-versioned table can have columns in its
-row events that information_schema does not show.
+Views are left out, and so are sequences, although they have row events. The row events of a table with system versioning may have columns
+that information_schema does not show.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ from sluice.cdc_engine.table_meta.schema import (
     with_row_times,
 )
 
-ATTEMPTS_MAX = 5  # The number of attempts to read the schema without a concurrent change.
+ATTEMPTS_MAX = 5  # How often the schema is read until no statement changes it meanwhile.
 # From these versions on, REFERENCES in a column definition creates a foreign key.
 INLINE_MARIADB, INLINE_MYSQL = (10, 5), (9, 0)
-MATCH_MARIADB, MATCH_MYSQL = (10, 5), (8, 0)  # From these versions on, the server evaluates actions after MATCH.
+# From these versions on, the server obeys ON DELETE and ON UPDATE after MATCH.
+MATCH_MARIADB, MATCH_MYSQL = (10, 5), (8, 0)
 
 # Charsets with characters that the server prints as `?` in information_schema.
 _WITHOUT_LIMIT = {"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"}
 _SERVER = "SELECT VERSION(), @@character_set_server, @@lower_case_table_names, @@GLOBAL.explicit_defaults_for_timestamp, @@system_time_zone"
-# MySQL 9.6 and later have this variable. OFF means that MySQL, and not InnoDB, executes foreign keys, so their changes are in the binlog.
+# A variable of MySQL 9.6 and later. If it is OFF, MySQL instead of InnoDB executes foreign keys, and writes their changes to the binlog.
 _NATIVE_FOREIGN_KEYS = (
     "SHOW GLOBAL VARIABLES WHERE Variable_name = 'innodb_native_foreign_keys' AND Value IN ('OFF', '0')"
 )
@@ -68,7 +69,7 @@ _COLUMNS = (
     "column_default FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"
 )
 _EXTRA = "extra"
-# MariaDB with system-versioned tables: the query adds ROW START and ROW END to EXTRA.
+# The column EXTRA for a MariaDB with system-versioned tables: ROW START and ROW END are added to it.
 _EXTRA_OF_VERSIONED = (
     "IF(generation_expression IN ('ROW START', 'ROW END'), CONCAT(generation_expression, ', ', extra), extra)"
 )
@@ -92,12 +93,14 @@ _ACTIONS = (
 
 @dataclasses.dataclass(frozen=True)
 class SchemaSnapshot:
-    """The schema of the source. `databases`: (name, default charset). `unreadable`: (database, table, reason) of tables whose columns
-    cannot be parsed.
+    """The schemas of the source's tables.
 
-    `elsewhere`: (database, table, reason) of tables whose rows differ from their row events, because of their engine or because a MERGE
-    table contains them. `stored_objects`: the triggers and views; None if they were not read. `unknown_tables`: (database, table) of tables
-    that exist, or may exist, where the stream begins, with unknown columns.
+    - `databases`: (name, default charset).
+    - `unreadable`: (database, table, reason) for tables whose columns cannot be parsed.
+    - `elsewhere`: (database, table, reason) for tables whose row events do not tell their rows, because of their engine or because a MERGE
+      table contains them.
+    - `stored_objects`: triggers and views, or None if they were not read.
+    - `unknown_tables`: (database, table) for tables that may exist where the stream begins and whose columns there are unknown.
     """
 
     server: DdlServerFacts
@@ -166,10 +169,11 @@ def stable_snapshot(
     *,
     with_objects: bool = False,
 ) -> tuple[SchemaSnapshot, Position]:
-    """Returns a snapshot and a position at which it is valid, without locks: the schema was the same before and after reading the position.
+    """Returns a snapshot and a position at which it applies, without locks: the schema was the same before and after the position was
+    read.
 
-    `with_objects`: also reads all triggers and views, which the account must be allowed to see. Raises SourceConnectionError if the schema
-    changed during every attempt.
+    With `with_objects`, all triggers and views are read too. The account must be allowed to see them. Raises SourceConnectionError if the
+    schema changed during every attempt.
     """
 
     def now() -> SchemaSnapshot:
@@ -192,7 +196,7 @@ def stable_snapshot(
 
 
 def charset_name(name: str) -> str:
-    """Returns a charset's current name. MySQL 5.7 and MariaDB call utf8mb3 `utf8`."""
+    """Returns the current name of a charset. MySQL 5.7 and MariaDB call utf8mb3 `utf8`."""
     return "utf8mb3" if name == "utf8" else name
 
 
@@ -202,8 +206,8 @@ def _rows(cursor: Cursor, statement: str, databases: tuple[str, ...] = ()) -> li
 
 
 def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> dict[tuple[str, str], list[ForeignKey]]:
-    """Returns the foreign keys by table. MariaDB 11 shows their actions in information_schema only to users who may change the table, so
-    missing actions are read from SHOW CREATE TABLE.
+    """Returns the foreign keys of each table. MariaDB 11 shows their actions in information_schema only to users who may change the table.
+    Missing actions are read from SHOW CREATE TABLE.
     """
     columns: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
     for database, table, constraint, *column in _rows(cursor, _REFERENCES, databases):
@@ -231,8 +235,8 @@ def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> d
 
 
 def _elsewhere(cursor: Cursor, engines: dict[tuple[str, str], str], flavour: str) -> Iterator[tuple[str, str, str]]:
-    """Yields (database, table, reason) of tables whose rows differ from their row events, because of their engine or because a MERGE table
-    contains them.
+    """Yields (database, table, reason) for tables whose row events do not tell their rows, because of their engine or because a MERGE
+    table contains them.
     """
     for name, engine in sorted(engines.items()):
         if not rows_elsewhere(engine):
@@ -251,16 +255,16 @@ def _elsewhere(cursor: Cursor, engines: dict[tuple[str, str], str], flavour: str
 
 
 def _shown_table(cursor: Cursor, name: tuple[str, str], flavour: str) -> Statement:
-    """Parses the output of SHOW CREATE TABLE. Raises MySQLError if the server refuses, for example for a MERGE table with missing
-    members.
+    """Parses the output of SHOW CREATE TABLE. Raises MySQLError if the server refuses, for example because tables of a MERGE table are
+    missing.
     """
     quoted = ".".join(_quoted(part) for part in name)
     return read_statement(str(_rows(cursor, f"SHOW CREATE TABLE {quoted}")[0][1]), flavour)
 
 
 def _shown_actions(cursor: Cursor, name: tuple[str, str], flavour: str) -> dict[tuple[str, str, str], tuple[str, str]]:
-    """Returns (database, table, constraint) → the actions on DELETE and UPDATE, from SHOW CREATE TABLE; empty if its output cannot be
-    parsed.
+    """Returns the ON DELETE and ON UPDATE of a table's foreign keys, from SHOW CREATE TABLE, by (database, table, constraint). Returns {}
+    if the output cannot be parsed.
     """
     statement = _shown_table(cursor, name, flavour)
     keys = statement.foreign_keys if isinstance(statement, CreateTable) else ()
@@ -270,7 +274,7 @@ def _shown_actions(cursor: Cursor, name: tuple[str, str], flavour: str) -> dict[
 class _Notation(enum.Enum):
     """The form in which information_schema shows a DEFAULT."""
 
-    EXPRESSION = "MariaDB"  # An expression, as in DDL.
+    EXPRESSION = "MariaDB"  # An expression, as in a DDL statement.
     TEXT = "MySQL 5.7"  # A constant without its quotes.
     HEXADECIMAL = "MySQL 8.0"  # Like TEXT, but a binary string is 0x616263, truncated at its first zero byte.
 
@@ -317,7 +321,8 @@ def _table(
 
 def _column(name: str, column_type: str, charset: str | None, nullable: str, extra: str) -> DeclaredColumn:
     declared = declared_type(column_type)
-    charset = charset_name(charset) if charset else "binary"  # For an ENUM in charset binary, MySQL shows no charset.
+    # For an ENUM in the charset binary, MySQL shows no charset.
+    charset = charset_name(charset) if charset else "binary"
     if charset in _WITHOUT_LIMIT:
         declared = dataclasses.replace(
             declared, labels=tuple(label.replace(UNKNOWN, HIDDEN_CHARACTER) for label in declared.labels)
@@ -363,8 +368,8 @@ def _default(column: DeclaredColumn, extra: str, shown: str | None, notation: _N
 
 
 def _shown_default(shown: str | None, extra: str, notation: _Notation, declared: DeclaredType) -> Default | None:
-    """Returns the default that information_schema shows. Raises UnreadableError or ValueError if the text cannot be parsed or is
-    incomplete.
+    """Returns the default of a column as information_schema shows it. Raises UnreadableError or ValueError if the text cannot be parsed or
+    is incomplete.
     """
     if shown is None:
         return None
@@ -381,7 +386,9 @@ def _shown_default(shown: str | None, extra: str, notation: _Notation, declared:
 
 
 def _is_cut(shown: str, default: Default, notation: _Notation, declared: DeclaredType) -> bool:
-    """Returns whether information_schema may show the value incompletely: a float with many digits, or bytes that are not text."""
+    """Returns whether information_schema may not show the whole value, because it is a float with many digits, or bytes
+    that are not text.
+    """
     if declared.base == "float" and declared.scale < 0:
         return len(re.sub(r"[-+.]|e.*", "", shown).strip("0")) > FLOAT_DIGITS_SHOWN
     if not declared.is_binary_string or default.notation is not DefaultNotation.STRING:
@@ -393,8 +400,8 @@ def _is_cut(shown: str, default: Default, notation: _Notation, declared: Declare
 
 
 def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], notation: _Notation) -> TableSchema:
-    """Returns the table with complete defaults: queries the server for defaults that information_schema truncates. DEFAULT() of a NOT NULL
-    column needs a row, so such defaults come from SHOW CREATE TABLE where possible.
+    """Returns the table with complete defaults. If information_schema truncates a default, it is queried with DEFAULT(column). For a NOT
+    NULL column, that works only in a table with rows, so the default comes from SHOW CREATE TABLE if possible.
     """
     cut = [
         column
@@ -415,12 +422,12 @@ def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], not
 
 
 def _printed(cursor: Cursor, table: TableSchema, columns: list[DeclaredColumn]) -> dict[str, tuple[str | None, ...]]:
-    """Returns column → default, from SHOW CREATE TABLE. Only for byte strings that are all ASCII, because the server prints other bytes as
-    `?`.
+    """Returns defaults by column from SHOW CREATE TABLE. Only for byte strings that are all ASCII, because the server prints other bytes
+    as `?`.
     """
     try:
         statement = _shown_table(cursor, (table.database, table.table), MYSQL)
-    except MySQLError:  # The account lacks the privilege.
+    except MySQLError:  # The account does not have the privilege.
         return {}
     read = {each.name: each.default for each in statement.columns} if isinstance(statement, CreateTable) else {}
     found: dict[str, tuple[str | None, ...]] = {}
@@ -446,7 +453,7 @@ def _queried_defaults(
     relation = f"{_quoted(table.database)}.{_quoted(table.table)}"
     try:
         (row,) = _rows(cursor, f"SELECT {', '.join(values)} FROM (SELECT 1) AS one LEFT JOIN {relation} ON FALSE")
-    except MySQLError:  # The account lacks the privilege to read the table.
+    except MySQLError:  # The account may not read the table.
         return [() for _ in columns]
     return [() if value is None else (value if isinstance(value, str) else repr(value),) for value in row]
 
@@ -455,4 +462,4 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-FLOAT_DIGITS_SHOWN = 5  # The servers show at least this number of digits of a float.
+FLOAT_DIGITS_SHOWN = 5  # The servers show at least this many digits of a float.

@@ -1,4 +1,4 @@
-"""Reads the server's triggers and views, for a history that evaluates statements in statement format. Used by `schema_snapshot`."""
+"""Reads the triggers and views of the server. The schema history needs them to follow statements in statement format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.cdc_engine.table_meta.ddl.lexer import Notation, UnreadableError, to
 from sluice.cdc_engine.table_meta.ddl.routine_call import CallRules, body_calls_routine
 from sluice.cdc_engine.table_meta.ddl.stored_object import TRIGGER, VIEW, words_of
 
-# The definers of the views and triggers in the servers' own databases sys and mysql.
+# The definers of the views and triggers in the databases sys and mysql.
 _OF_SERVER = "('mysql.sys@localhost', 'mariadb.sys@localhost', 'mysql.infoschema@localhost')"
 _TRIGGERS = (
     "SELECT trigger_schema, trigger_name, event_object_schema, event_object_table, action_statement, sql_mode "
@@ -25,8 +25,8 @@ _VIEWS = (
 
 
 def read_stored_objects(connection: Connection[Any], flavour: str) -> StoredObjects:
-    """Returns the current triggers and views. The account must be allowed to see all of them. Raises pymysql.MySQLError if a
-    query fails.
+    """Returns the current triggers and views. The account must be allowed to see all of them. Raises pymysql.MySQLError
+    if a query fails.
     """
     found: list[StoredObject] = []
     for what, query in ((TRIGGER, _TRIGGERS), (VIEW, _VIEWS)):
@@ -54,6 +54,6 @@ def _object(what: str, row: tuple[Any, ...], flavour: str) -> StoredObject:
         name=name,
         table=(of_database, table),
         words=words_of(words),
-        # A body that the server hides or that cannot be parsed may call any routine.
+        # If the server hides a body, or the body cannot be parsed, it may call any routine.
         calls=not words or body_calls_routine(words, rules),
     )

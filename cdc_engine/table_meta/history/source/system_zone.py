@@ -1,6 +1,7 @@
-"""Finds the named time zone of a server with time_zone=SYSTEM, by comparing times that the server converts. Used by `schema_snapshot`.
+"""Finds the named time zone of a server with time_zone=SYSTEM, by comparing times that the server converts.
 
-The server reports only a short name (three zones are called CST), but DDL with DEFAULT CURRENT_TIMESTAMP needs the zone's rules.
+The server reports only an abbreviation, which may be ambiguous: three zones are called CST. But DDL with DEFAULT CURRENT_TIMESTAMP
+requires the zone's rules.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import functools
 import zoneinfo
 from collections.abc import Callable
 
-# The sampled times: every STEP_DAYS in these years. Zones that agree at each of them count as equal.
+# Every STEP_DAYS of these years, one time is compared. Zones that agree in all of them count as the same zone.
 FIRST_YEAR, LAST_YEAR, STEP_DAYS = 2012, 2035, 5
 _FORM = "%Y-%m-%d %H:%M:%S"
-Ask = Callable[[str], tuple[object, ...]]  # Runs a SELECT and returns its row.
+Ask = Callable[[str], tuple[object, ...]]  # Runs a SELECT and returns its only row.
 
 
 def system_zone(ask: Ask) -> str:
-    """Returns the name of a zone in the zone database; empty if no zone shows the same times as the server."""
+    """Returns the name of the zone whose times equal the server's in all comparisons, or "" if there is none."""
     there = _moments()
     texts = ", ".join(f"CONVERT_TZ('{moment.strftime(_FORM)}', '+00:00', 'SYSTEM')" for moment in there)
     shown = tuple(str(each)[:19] for each in ask(f"SELECT {texts}"))
