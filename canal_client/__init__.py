@@ -1,10 +1,10 @@
-r"""Implements a client for Canal's protocol, which works with Sluice's server and with Canal's. It returns typed changes or Arrow tables.
+r"""A client for Canal's protocol, which works with Sluice's server and with Canal's. It returns typed changes or Arrow tables.
 
     with CanalClient("shop", settings=ClientSettings(table_filter=r"shop\..*")) as client:
         for batch in client.batches():
             tables = batch.to_arrow()
 
-It needs only `protobuf`, and in addition `pyarrow` for Arrow tables and `kazoo` for a cluster. docs/canal.md has examples.
+It needs only `protobuf`, `pyarrow` for Arrow tables, and `kazoo` for a cluster. docs/canal.md has examples.
 """
 
 from sluice.canal_client.batch import (

@@ -1,4 +1,4 @@
-"""Converts entries to one Arrow table per source table, with one row per row image, in binlog order. `Batch.to_arrow` calls it.
+"""Converts entries to one Arrow table per source table, with one row per row image, in binlog order. `Batch.to_arrow` calls this.
 
 The Arrow table has the columns of the source table, and these columns:
 
@@ -8,7 +8,7 @@ The Arrow table has the columns of the source table, and these columns:
 | `_commit_timestamp` | the time by the source's clock, in UTC |
 | `_file`, `_offset` | the position of the row event in the binlog |
 
-A column whose type changes within a batch is text in that batch. A value that a row image lacks is NULL.
+If the type of a column changes within a batch, the column is text in that batch. If a value is missing in a row image, it is NULL.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Images:
 
 
 def tables_of(entries: Iterable[Any]) -> dict[str, pa.Table]:
-    """Returns "database.table" → Arrow table with the row images of the entries."""
+    """Returns an Arrow table with the row images of the entries for each "database.table"."""
     found: dict[str, _Images] = {}
     for entry in entries:
         if entry.entryType != EntryType.ROWDATA:

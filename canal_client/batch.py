@@ -1,4 +1,4 @@
-"""Defines the batch that a server returns, with its changes in binlog order, as typed objects or as Arrow tables."""
+"""The batch that a server returns. It has changes in binlog order, as typed objects or as Arrow tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = -1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EntryPosition:
-    """A position in the binlog. `offset`: the offset of the event's first byte. `time`: the event's time by the source's clock."""
+    """A position in the binlog. `offset` is that of the event's first byte. `time` is the event's time by the source's clock."""
 
     file: str
     offset: int
@@ -35,10 +35,12 @@ class EntryPosition:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RowChange:
-    """One row change. `kind`: insert, update or delete. `before`, `after`: column → value; None if the change has no such image.
+    """One row change: an insert, update or delete (`kind`).
 
-    `key`: the columns of the primary key. `updated`: the columns whose value changed; for an insert, all columns. Columns that the source
-    left out of the row image are missing.
+    - `before` and `after` have the values by column. They are None if the change has no such image. Columns that the source left out of
+      the row image are missing.
+    - `key` has the columns of the primary key.
+    - `updated` has the columns whose value changed, or all columns for an insert.
     """
 
     kind: str
@@ -52,13 +54,13 @@ class RowChange:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The image after the change; for a delete, the image before it."""
+        """The row after the change, or for a delete, the row before it."""
         return self.after if self.after is not None else self.before or {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """A statement that the source logged. `kind`: CREATE, ALTER, ERASE, TRUNCATE, RENAME, CINDEX, DINDEX, QUERY, …"""
+    """A statement that the source logged. `kind` is CREATE, ALTER, ERASE, TRUNCATE, RENAME, CINDEX, DINDEX, QUERY, …"""
 
     kind: str
     database: str
@@ -84,7 +86,9 @@ Change = RowChange | Statement | TransactionBegin | TransactionEnd
 
 
 class Batch:
-    """A batch of entries. It is empty, and false, if the server had none. `ack` confirms it; `rollback` makes the server send it again."""
+    """A batch of entries. It is empty, and false, if the server had none. `ack` confirms the batch. `rollback` makes the server send it
+    again.
+    """
 
     def __init__(self, batch_id: int, raw: tuple[bytes, ...], settle: Callable[[Batch, bool], None]) -> None:
         self.id, self.raw = batch_id, raw
@@ -98,18 +102,18 @@ class Batch:
         return len(self.raw)
 
     def ack(self) -> None:
-        """Confirms the batch. Raises BatchGoneError if the connection that returned it has ended, CanalConnectionError if it ends during
-        the call.
+        """Confirms the batch. Raises BatchGoneError if the connection that returned it has ended, and CanalConnectionError if the
+        connection ends during the call.
         """
         self._settle(self, True)
 
     def rollback(self) -> None:
-        """Makes the server send all batches again that are not acked. Raises the errors of `ack`."""
+        """Makes the server send all batches again that were not acked. Raises the errors of `ack`."""
         self._settle(self, False)
 
     @functools.cached_property
     def entries(self) -> tuple[Any, ...]:
-        """The entries as protobuf messages. Raises CanalProtocolError."""
+        """The entries as protobuf messages. Raises CanalProtocolError if a message is not an entry."""
         try:
             return tuple(messages.Entry.FromString(each) for each in self.raw)
         except DecodeError as error:
@@ -118,7 +122,9 @@ class Batch:
             ) from error
 
     def everything(self) -> Iterator[Change]:
-        """Yields row changes, statements, and begins and ends of transactions, in binlog order. Raises CanalProtocolError."""
+        """Yields row changes, statements, and begins and ends of transactions, in binlog order. Raises CanalProtocolError if a message is
+        not an entry.
+        """
         for entry in self.entries:
             if entry.entryType == EntryType.TRANSACTIONBEGIN:
                 yield TransactionBegin(
@@ -132,11 +138,13 @@ class Batch:
                 yield from _changes(entry)
 
     def changes(self) -> Iterator[RowChange]:
-        """Yields only the row changes. Raises CanalProtocolError."""
+        """Yields only the row changes. Raises CanalProtocolError if a message is not an entry."""
         return (each for each in self.everything() if isinstance(each, RowChange))
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        """Returns "database.table" → the row images in binlog order. An update is two rows. See `canal_client.arrow` for the columns."""
+        """Returns the row images in binlog order as one Arrow table for each "database.table". An update is two rows. `canal_client.arrow`
+        describes the columns.
+        """
         from sluice.canal_client.arrow import tables_of  # noqa: PLC0415  only who asks for Arrow needs pyarrow
 
         return tables_of(self.entries)

@@ -1,7 +1,7 @@
-"""Connects to a server: frames, handshake and authentication. `client` sends its requests through it.
+"""Connects to a server: frames, handshake and authentication. `client` sends its requests through this module.
 
-A frame is its length (4 bytes, big-endian) and a Packet. An ack and a rollback have no answer. If the server refuses one, the refusal
-arrives instead of the answer to the next request. From then on the client cannot match answers to requests, and must close the
+A frame is its length (4 bytes, big-endian) and a Packet. An ack and a rollback have no answer. If the server refuses one of them, the
+refusal arrives instead of the answer to the next request. From then on the client cannot match answers to requests, and must close the
 connection.
 """
 
@@ -28,16 +28,16 @@ from sluice.canal_client.messages import PacketType
 
 LENGTH = struct.Struct(">I")
 FRAME_BYTES_MAX = 1 << 30
-# The time-outs that the client requests: the server may close a connection that sends nothing for this time.
+# The time-outs that the client requests. The server may close a connection that sends nothing for this time.
 NET_TIMEOUT_MS = 3_600_000
-PLAIN = {0, 1}  # The compression codes of a packet that is not compressed.
-FULL = 503  # Sluice's error code for a server that already has the maximum number of clients.
+PLAIN = {0, 1}  # The compression codes of packets without compression.
+FULL = 503  # Sluice's error code if the server has the maximum number of clients.
 
 
 @dataclasses.dataclass(frozen=True)
 class Login:
-    """The credentials and options of a connection. `tls` None: without TLS. `connect_seconds`: the time-out for the connection, and for
-    each step of the login.
+    """The credentials and options of a connection. If `tls` is None, the connection has no TLS. `connect_seconds` limits the connection,
+    and each step of the login.
     """
 
     user: str = ""
@@ -60,8 +60,9 @@ def _sha1(data: bytes) -> bytes:
 
 
 class Channel:
-    """A connection to a server. The constructor connects and authenticates. It raises CanalConnectionError, CanalAuthenticationError,
-    CanalProtocolError.
+    """A connection to a server. The constructor connects and authenticates. It raises CanalConnectionError if no server accepts the
+    connection, CanalAuthenticationError if the server refuses the login, and CanalProtocolError if the server does not speak Canal's
+    protocol.
     """
 
     def __init__(self, host: str, port: int, login: Login) -> None:
@@ -98,7 +99,9 @@ class Channel:
         return f"{host}:{port}"
 
     def ask(self, kind: PacketType, body: Any, expected: PacketType, answer: Any, seconds: float) -> Any:
-        """Sends a request and returns the message in its answer. Raises CanalServerError, CanalConnectionError, CanalProtocolError."""
+        """Sends a request and returns the message in its answer. Raises CanalServerError if the server refuses the request,
+        CanalConnectionError if the connection ends, and CanalProtocolError if the answer is of another kind.
+        """
         packet = self._exchanged(kind, body, seconds)
         if packet.type == PacketType.ACK:
             found = _parsed(messages.Ack, packet.body, self.address)
@@ -112,7 +115,7 @@ class Channel:
         return _parsed(answer, packet.body, self.address)
 
     def tell(self, kind: PacketType, body: Any) -> None:
-        """Sends a request that has no answer. Raises CanalConnectionError."""
+        """Sends a request that has no answer. Raises CanalConnectionError if the connection has ended."""
         try:
             self._write(kind, body)
         except OSError as error:
@@ -152,7 +155,7 @@ class Channel:
             )
 
     def _turned_away(self, answer: Any) -> CanalConnectionError:
-        """Returns the error for a server that accepts no client at the moment; another server or a later attempt may succeed."""
+        """Returns the error for a server that accepts no client now. Another server, or a later attempt, may succeed."""
         said = answer.error_message or "the server gave no reason"
         return CanalConnectionError(f"{self.address} refuses connections now ({answer.error_code}): {said}")
 

@@ -1,4 +1,4 @@
-"""Implements the client: it subscribes, gets batches, acks or rolls them back, and reconnects when the connection or the server ends.
+"""The client: subscribes, gets batches, acks or rolls them back, and reconnects when the connection or the server ends.
 
     connect ─▶ subscribe ─▶ roll back ─▶ get ─▶ Batch ─▶ ack
        ▲                                  │
@@ -26,21 +26,24 @@ from sluice.canal_client.messages import PacketType
 from sluice.canal_client.servers import Address, ClusterServers, FixedServers, Servers
 
 PORT, CLIENT_ID, BATCH_SIZE = 11111, 1001, 1000
-MILLISECONDS = 2  # Canal's code for milliseconds, the unit of a get's time-out.
+MILLISECONDS = 2  # Canal's code for milliseconds as the unit of a get's time-out.
 NO_WAIT = -1
 ANSWER_SECONDS = 60.0
-WAIT_SECONDS = 1.0  # The time-out of a get in a loop. It is short, so that the loop ends soon after its idle time.
+# The time-out of a get in a loop. It is short, so that the loop notices soon that it was idle for long enough.
+WAIT_SECONDS = 1.0
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 5.0
-NOT_HERE = ("should start first", "can't find destination")  # Parts of the error messages of a standby server.
+# Parts of the error messages by which a standby server is recognized.
+NOT_HERE = ("should start first", "can't find destination")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClientSettings:
     """The settings of a client.
 
-    `table_filter`: comma-separated patterns of database.table, which narrow what the server captures. `batch_size`: entries, or KiB for
-    servers that count memory, such as Sluice. `tls`: True for the system's authorities, a file of authorities, or an SSL context.
-    `retry_seconds`: how long a loop tries to reconnect before it raises.
+    - `table_filter` has comma-separated patterns of database.table, which select from the tables that the server captures.
+    - `batch_size` is in entries, or in KiB for servers that count memory, such as Sluice.
+    - `tls` is True for the system's authorities, a file of authorities, or an SSL context.
+    - `retry_seconds` is how long a loop tries to reconnect before it raises an error.
     """
 
     table_filter: str = ""
@@ -56,8 +59,8 @@ DEFAULT_SETTINGS = ClientSettings()
 
 
 class CanalClient:
-    """Reads one destination of Sluice's server or of Canal's. `servers`: returns the destination's servers, and replaces `host` and
-    `port`.
+    """Reads one destination of Sluice's server or of Canal's. `servers` finds the destination's servers; without it, `host` and `port` are
+    used.
     """
 
     def __init__(
@@ -78,13 +81,14 @@ class CanalClient:
             self._servers = FixedServers(servers) if isinstance(servers, Sequence) else servers
         self._retry_seconds = settings.retry_seconds
         self._channel: Channel | None = None
-        self._unanswered = False  # True after an ack. If the server refuses the ack, the refusal arrives as the answer to the next get.
-        self._refused_since = 0.0  # When the server began to refuse the acks of a loop; 0 while it accepts them.
+        # True after an ack. If the server refuses the ack, the refusal arrives as the answer to the next get.
+        self._unanswered = False
+        self._refused_since = 0.0  # When the server began to refuse the acks of a loop. 0 while it accepts them.
 
     @classmethod
     def cluster(cls, destination: str, zookeeper: str, settings: ClientSettings = DEFAULT_SETTINGS) -> CanalClient:
-        """Returns a client that finds the destination's server in ZooKeeper ("zk1:2181,zk2:2181"). Of several clients with the same id,
-        only one reads at a time.
+        """Returns a client that finds the destination's server in ZooKeeper ("zk1:2181,zk2:2181"). If several clients have the same id,
+        only one of them reads at a time.
         """
         return cls(destination, settings=settings, servers=ClusterServers(zookeeper, destination, settings.client_id))
 
@@ -97,20 +101,21 @@ class CanalClient:
 
     @property
     def connected_to(self) -> str:
-        """The connected server as host:port, or empty."""
+        """The server to which the client is connected, as host:port, or ""."""
         return self._channel.address if self._channel is not None else ""
 
     def connect(self) -> None:
-        """Connects to the first server that has the destination, and subscribes. The server then repeats the batches without an ack. Does
-        nothing if the client is connected.
+        """Connects to the first server that has the destination, and subscribes. The server then repeats the batches that were not acked.
+        Does nothing if the client is connected.
 
-        Raises CanalConnectionError, CanalAuthenticationError, CanalServerError, CanalProtocolError.
+        Raises CanalConnectionError if no server has the destination, and the other errors of the connection and the subscription:
+        CanalAuthenticationError, CanalServerError, CanalProtocolError.
         """
         if self._channel is not None and self._servers.allowed:
             return
         self.disconnect()
-        # `enter` may wait while another client with this id reads. It comes first, because the server closes a connection that sends
-        # nothing.
+        # `enter` may wait while another client with this id reads. It is called before the connection, because the server closes a
+        # connection that sends nothing.
         self._servers.enter(socket.gethostname())
         try:
             self._connect_to_one()
@@ -152,7 +157,7 @@ class CanalClient:
         self._channel, self._unanswered = channel, False
 
     def disconnect(self) -> None:
-        """Closes the connection. The server keeps the cursor, and repeats the batches without an ack after a new connection."""
+        """Closes the connection. The server keeps the cursor. After a new connection it repeats the batches that were not acked."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
@@ -170,9 +175,8 @@ class CanalClient:
         self.disconnect()
 
     def get(self, batch_size: int = 0, *, wait_seconds: float = 0.0) -> Batch:
-        """Returns the next batch, which must be acked or rolled back; an empty batch if nothing arrived within `wait_seconds`.
-
-        Raises CanalConnectionError and CanalServerError; the next call then reconnects.
+        """Returns the next batch, which must be acked or rolled back. Returns an empty batch if nothing arrived within `wait_seconds`.
+        After a CanalConnectionError or CanalServerError, the next call reconnects.
         """
         wait_ms = int(wait_seconds * 1000)
         request = messages.Get(
@@ -196,12 +200,14 @@ class CanalClient:
         return Batch(found.batch_id, tuple(found.messages), settle)
 
     def batches(self, *, idle_seconds: float | None = None, ack: bool = True) -> Iterator[Batch]:
-        """Yields batches that are not empty, without end or until nothing has arrived for `idle_seconds`.
+        """Yields batches that are not empty: without end, or until nothing has arrived for `idle_seconds`.
 
-        With `ack`, the client acks a batch when the loop requests the next one; if the loop's body raises, the server sends the batch
-        again. Without it, the body must call `batch.ack()`. The client reconnects when the connection ends. It also reconnects when the
-        server refused an ack, because the engine was replaced and sends the batch again. Raises CanalAuthenticationError,
-        CanalServerError (also if acks are refused for `retry_seconds`), and CanalConnectionError after `retry_seconds` without a server.
+        With `ack`, the client acks a batch when the loop requests the next one. If the loop's body raises an error, the server sends the
+        batch again. Without `ack`, the body must call `batch.ack()`. The client reconnects when the connection ends, and when the server
+        refused an ack, because its engine was replaced and sends the batch again.
+
+        Raises CanalConnectionError after `retry_seconds` without a server, CanalServerError if the server refuses a request or refuses
+        acks for `retry_seconds`, and CanalAuthenticationError if the server refuses the login.
         """
         last = time.monotonic()
         while idle_seconds is None or time.monotonic() - last < idle_seconds:
@@ -215,7 +221,7 @@ class CanalClient:
                         batch.ack()
 
     def changes(self, *, idle_seconds: float | None = None) -> Iterator[RowChange]:
-        """Yields the row changes of `batches`, which acks each batch after its last change."""
+        """Yields the row changes of all batches. Each batch is acked after its last change."""
         for batch in self.batches(idle_seconds=idle_seconds):
             yield from batch.changes()
 
@@ -235,7 +241,7 @@ class CanalClient:
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
     def _refused_ack(self, error: CanalConnectionError | CanalServerError) -> bool:
-        """Returns whether the error may be the answer to the previous ack. An error of the get itself would occur again after the
+        """Returns whether the error may be the answer to the previous ack. If it belongs to the get itself, it occurs again after the
         reconnection.
         """
         unanswered, self._unanswered = self._unanswered, False
@@ -269,7 +275,7 @@ class CanalClient:
         self._unanswered = True
 
     def _rollback_of(self, batch_id: int) -> object:
-        """Returns a request to roll back a batch; 0 means all batches."""
+        """Returns a request to roll back a batch. The id 0 stands for all batches."""
         return messages.ClientRollback(destination=self.destination, client_id=str(self.client_id), batch_id=batch_id)
 
 

@@ -1,6 +1,5 @@
-"""Converts the text values of Canal's entries to Python values and Arrow columns, by the declared type of the column.
-
-A value that Python or Arrow cannot represent, for example the date 2020-00-00 or 2021-02-31, stays text in Python and is NULL in Arrow.
+"""Converts the text values of Canal's entries to Python values and Arrow columns, by the declared type of the column. If Python or Arrow
+cannot represent a value, for example the date 2020-00-00 or 2021-02-31, it stays text in Python and is NULL in Arrow.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LABELS = {"enum", "set"}
 
 @dataclasses.dataclass(frozen=True)
 class ClientColumnType:
-    """The type of a column. `name`: the type's name in lower case. `numbers`: precision and scale, or length. `labels`: the labels of an
+    """The type of a column. `name` is in lower case. `numbers` has the precision and the scale, or the length. `labels` are those of an
     enum or set.
     """
 
@@ -49,7 +48,7 @@ class ClientColumnType:
             return text
 
     def arrow(self) -> pa.DataType:
-        """Returns the Arrow type; string for an unknown type."""
+        """Returns the Arrow type, which is string for an unknown type."""
         return _arrow(self)
 
     def column(self, texts: list[str | None]) -> pa.Array[Any]:
@@ -59,7 +58,7 @@ class ClientColumnType:
 
 @functools.lru_cache(maxsize=10_000)
 def column_type(declared: str) -> ClientColumnType:
-    """Parses a column type as in DDL: `int(10) unsigned`, `decimal(10,2)`, `enum('a','b')`, …"""
+    """Parses a column type as it is written in DDL: `int(10) unsigned`, `decimal(10,2)`, `enum('a','b')`, …"""
     found = DECLARED.match(declared)
     if found is None:
         return ClientColumnType("")
@@ -157,5 +156,5 @@ def _column(kind: ClientColumnType, texts: list[str | None]) -> pa.Array[Any]:
 
 
 def _no_such_day(kind: ClientColumnType, text: str | None) -> bool:
-    """Returns whether a text has the form of a date, but names a day that does not exist."""
+    """Returns whether a text has the form of a date, but the day does not exist."""
     return text is not None and DAY.match(text) is not None and isinstance(kind.value(text), str)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 
 class CanalError(Exception):
-    """The base of all errors of the client. `code`: the error's name for programs."""
+    """The base class of all errors of the client. `code` is the error's name for programs."""
 
     code = "CANAL"
 
 
 class CanalConnectionError(CanalError):
-    """No server was reached, or the connection ended. After the next connection, the server repeats the batches without an ack."""
+    """No server was reached, or the connection ended. After the next connection, the server repeats the batches that were not acked."""
 
     code = "CONNECTION"
 
@@ -22,7 +22,7 @@ class CanalAuthenticationError(CanalError):
 
 
 class CanalServerError(CanalError):
-    """The server refused a request. `number`: 400, 401 or 402, as in Canal. `said`: the server's message."""
+    """The server refused a request. `number` is 400, 401 or 402, as in Canal. `said` is the server's message."""
 
     code = "REFUSED"
 
@@ -32,8 +32,8 @@ class CanalServerError(CanalError):
 
 
 class CanalProtocolError(CanalError):
-    """The bytes do not follow Canal's protocol: another kind of server listens at the address, or it requires TLS and the client does not
-    use it.
+    """The bytes do not follow Canal's protocol. Another kind of server listens at the address, or the server requires TLS and the client
+    does not use it.
     """
 
     code = "PROTOCOL"

@@ -1,7 +1,7 @@
 """Defines the messages of Canal's protocol (CanalProtocol.proto, EntryProtocol.proto) as protobuf classes.
 
-The classes are created at import from the table SHAPES, in a separate descriptor pool, so that they do not clash with other Canal clients
-in the same process. Enumerations are plain integers, which have the same encoding.
+The classes are created at import from the table SHAPES. They are in a descriptor pool of their own, so that they do not clash with other
+Canal clients in the same process. Enumerations are plain integers, which have the same encoding.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from sluice.canal_client.errors import CanalProtocolError
 
 PACKAGE = "com.alibaba.otter.canal.protocol"
-# Message → its fields: name:number:type, with "*" before the type of a repeated field.
+# The fields of each message as name:number:type. A repeated field has "*" before its type.
 SHAPES = {
     "Packet": "magic_number:1:int32 version:2:int32 type:3:int32 compression:4:int32 body:5:bytes",
     "Handshake": "communication_encoding:1:string seeds:2:bytes supported_compressions:3:int32",
@@ -111,7 +111,7 @@ Entry, RowChange, TransactionBegin, TransactionEnd = (
 
 
 def row_change(entry: Any) -> Any:
-    """Returns the RowChange of an entry with rows or a statement. Raises CanalProtocolError."""
+    """Returns the RowChange of an entry with rows or a statement. Raises CanalProtocolError if the entry has none."""
     try:
         return RowChange.FromString(entry.storeValue)
     except DecodeError as error:

@@ -1,7 +1,7 @@
-"""Finds the servers of a destination: fixed addresses, which are tried in order, or the servers that a cluster registers in ZooKeeper.
+"""Finds the servers of a destination: fixed addresses that are tried in order, or the servers that a cluster registers in ZooKeeper.
 
-In a Canal cluster, the server that reads a destination registers itself at `…/<destination>/running`. Of several clients with the same
-id, only the one that holds `…/<destination>/<client id>/running` may read; the rest wait for it. ZooKeeper removes both nodes when the
+In a Canal cluster, the server that reads a destination registers itself at `…/<destination>/running`. If several clients have the same id,
+only the one that holds `…/<destination>/<client id>/running` may read; the others wait for it. ZooKeeper removes both nodes when the
 session of their holder ends.
 """
 
@@ -30,9 +30,8 @@ class Servers(Protocol):
         """Returns the addresses in the order in which they are tried."""
 
     def enter(self, local_address: str) -> None:
-        """Reserves the client's id. The client calls it before it connects to a server. It waits while another client has the id.
-
-        `local_address`: the client's address, which the reservation shows.
+        """Reserves the client's id, and waits while another client has it. The client calls this before it connects to a server.
+        `local_address` is the client's address, which the reservation shows.
         """
 
     @property
@@ -44,7 +43,7 @@ class Servers(Protocol):
 
 
 class FixedServers:
-    """Returns fixed addresses: one server, or several that are standby for each other."""
+    """Fixed addresses: one server, or several that are standby for each other."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._addresses = tuple(addresses)
@@ -67,9 +66,8 @@ class FixedServers:
 
 
 class ClusterServers:
-    """Finds the servers of a cluster in ZooKeeper. `hosts`: "zk1:2181,zk2:2181". The first request connects to ZooKeeper.
-
-    Raises CanalConnectionError if the library for ZooKeeper is not installed.
+    """Finds the servers of a cluster in ZooKeeper. `hosts` is like "zk1:2181,zk2:2181". The first request connects to ZooKeeper. Raises
+    CanalConnectionError if the library for ZooKeeper is not installed.
     """
 
     def __init__(self, hosts: str, destination: str, client_id: int, *, wait_seconds: float | None = None) -> None:
@@ -79,7 +77,7 @@ class ClusterServers:
         self._running = f"{self._path}/{client_id}/running"
         self._wait_seconds = wait_seconds
         self._zookeeper: Any = None
-        self._session = 0  # The number of sessions that have ended.
+        self._session = 0  # How many sessions have ended.
         self._entered = -1
         self._lock = threading.Lock()
 
@@ -132,7 +130,7 @@ class ClusterServers:
     def leave(self) -> None:
         entered, self._entered = self._entered == self._session, -1
         if entered and self._zookeeper is not None:
-            with contextlib.suppress(Exception):  # ZooKeeper removes the node at the end of the session in any case.
+            with contextlib.suppress(Exception):  # ZooKeeper removes the node when the session ends.
                 self._zookeeper.delete(self._running)
 
     def close(self) -> None:
@@ -174,7 +172,7 @@ class ClusterServers:
             return self._zookeeper
 
     def _hear(self, state: str) -> None:
-        # SUSPENDED counts too, because another client may get the node before this client notices.
+        # SUSPENDED is treated as an end, because another client may get the node before this client notices.
         if state != "CONNECTED":
             self._session += 1
 

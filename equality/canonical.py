@@ -1,9 +1,10 @@
-"""Defines, for each column type, a canonical form to which the values of both sides are converted before they are compared. Pure.
+"""Defines a canonical form for each column type. The values of both sides are converted to it before they are compared. Pure functions.
 
-A form consists of the expression to select the column from the server, and of expressions that convert the server's text and Delta's value
-to one DuckDB type. DuckDB hashes and compares the results. Nothing is rounded: a FLOAT is selected as a double, because the server prints a
-FLOAT with six digits only, and is then converted to the exact 32-bit number. Texts are compared by their UTF-8 bytes, never by a collation.
-The server's text is converted as docs/fidelity.md defines for its Delta type."""
+A form has an expression that selects the column from the server, and expressions that convert the server's text and Delta's value to one
+DuckDB type. DuckDB hashes and compares the results. Nothing is rounded: the server prints a FLOAT with six digits only, so a FLOAT is
+selected as a double and then converted to the exact 32-bit number. Texts are compared by their UTF-8 bytes, never by a collation. The
+server's text is converted as docs/fidelity.md defines for its Delta type.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +28,10 @@ TYPES = {
     "string": "BLOB",
     "binary": "BLOB",
 }
-# For key columns of these types, the server and DuckDB order values alike, so a range selects the same rows on both
-# sides.
+# The server and DuckDB order values of these types in the same way, so for such a key column a range selects the same rows on both sides.
 COMPARABLE_RANGES = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"))
-# Types that are selected with `+ 0`: it removes the leading zeros of ZEROFILL and returns a number instead of bytes
-# (BIT).
+# Columns of these types are selected with `+ 0`, which removes the leading zeros of ZEROFILL, and returns a number instead of bytes for
+# BIT.
 NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit")
 FLOATS = ("float", "double")
 # Matches a string in a JSON document (group 1), or the `.0` at the end of a whole double with the character after it.
@@ -40,10 +40,13 @@ DOUBLE_IN_JSON = r'("(?:[^"\\]|\\.)*")|\.0([,\]}]|$)'
 
 @dataclasses.dataclass(frozen=True)
 class Canonical:
-    """The canonical form of one column. `type`: the DuckDB type. `select`: the expression that selects the column from the server.
-    `from_text`, `from_delta`: DuckDB expressions that convert the server's text and Delta's value; `{}` is the placeholder for the column.
+    """The canonical form of one column.
 
-    `is_bytes`: the column is a byte string. A text also has the type BLOB: the UTF-8 bytes of its characters.
+    - `type` is the DuckDB type. For texts it is BLOB too: the UTF-8 bytes of the characters.
+    - `select` is the expression that selects the column from the server.
+    - `from_text` and `from_delta` are DuckDB expressions that convert the server's text and Delta's value. In them, `{}` stands for the
+      column.
+    - `is_bytes` tells that the column is a byte string.
     """
 
     name: str
@@ -55,11 +58,11 @@ class Canonical:
 
 
 def canonical(column: Column, spark_type: str, *, charset: str = "", whole_doubles: bool = True) -> Canonical:
-    """Returns the canonical form of a column whose Delta type is `spark_type`. Raises KeyError for a type that Sluice's Delta tables do not
-    have.
+    """Returns the canonical form of a column whose Delta type is `spark_type`. Raises KeyError for a type that Sluice's Delta tables do
+    not have.
 
-    `charset`: the real charset of the column's bytes, if conf/ names one. `whole_doubles`: whether the server prints a whole double in a
-    JSON document as `1.0`. MySQL 5.7 prints `1`; `1` and `1.0` then count as equal.
+    `charset` is the real charset of the column's bytes, if conf/ names one. `whole_doubles` tells whether the server prints a whole double
+    in a JSON document as `1.0`. MySQL 5.7 prints `1`, so there `1` and `1.0` are equal.
     """
     kind = TYPES.get(spark_type, spark_type)
     if kind not in TYPES.values() and not re.fullmatch(r"decimal\(\d+,\d+\)", spark_type):
@@ -79,7 +82,7 @@ def canonical(column: Column, spark_type: str, *, charset: str = "", whole_doubl
 
 
 def base_of(mysql_type: str) -> str:
-    """Returns the name of a MySQL type without length and attributes: `int` for `int(5) unsigned zerofill`."""
+    """Returns the name of a MySQL type without length and attributes, for example `int` for `int(5) unsigned zerofill`."""
     return mysql_type.lower().partition("(")[0].partition(" ")[0]
 
 
@@ -109,7 +112,7 @@ def _from_text(kind: str) -> str:
 
 def _unless_year_0(expression: str) -> str:
     """Wraps the expression so that dates of the year 0 become NULL. The lake has NULL for dates that do not exist. TRY_CAST returns NULL
-    for them too, but not in the year 0.
+    for them too, but not for the year 0.
     """
     return "CASE WHEN {} LIKE '0000-%' THEN NULL ELSE " + expression + " END"
 

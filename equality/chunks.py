@@ -1,10 +1,9 @@
-"""Splits a table into chunks so that source and lake assign a row to the same chunk, although their collations differ. The functions have
-no side effects.
+"""Splits a table into chunks so that source and lake assign a row to the same chunk, although their collations differ. Pure functions.
 
 If the first key column is an integer, chunks are ranges of this column, which the server reads by its index. For any other key, chunks are
 ranges of an MD5 digest of the first key column: of the text in UTF-8, or of the bytes. The server and DuckDB compute the same digest. Keys
-that the collation considers equal but that differ in bytes may then be in different chunks. Code that selects rows by key therefore leaves
-the comparison of keys to the server. Rows whose first key column is NULL are in the first chunk. A table without a key is one chunk.
+that the collation considers equal but that differ in bytes may then be in different chunks, so code that selects rows by key leaves the
+comparison of keys to the server. Rows whose first key column is NULL are in the first chunk. A table without a key is one chunk.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from sluice.equality.canonical import COMPARABLE_RANGES, Canonical, identifier, 
 ROWS_A_CHUNK = 50_000
 CHUNKS_MAX = 4_096
 UNSIGNED = "DECIMAL(20,0)"  # the Delta type of an unsigned BIGINT
-DIGITS = 4  # The number of hexadecimal digits at the start of the MD5 digest that select the chunk.
+DIGITS = 4  # The chunk depends on this many hexadecimal digits at the start of the MD5 digest.
 DIGESTS = 16**DIGITS
 
 
@@ -29,11 +28,11 @@ class Chunks(Protocol):
     def count(self) -> int: ...
 
     def number(self) -> str:
-        """Returns DuckDB's expression for the number of a row's chunk. It uses the columns in canonical form."""
+        """Returns DuckDB's expression for the number of a row's chunk. In it, the columns have the canonical form."""
 
     def where(self, numbers: Iterable[int]) -> list[str]:
-        """Returns conditions in MySQL's SQL, one per statement, that together select the rows of the chunks `numbers`. An empty condition
-        selects all rows.
+        """Returns conditions in MySQL's SQL, one per statement, that together select the rows of the chunks with these numbers. An empty
+        condition selects all rows.
         """
 
     def name(self, number: int) -> str:
@@ -64,8 +63,8 @@ class Whole:
 
 @dataclasses.dataclass(frozen=True)
 class Ranges:
-    """Splits a table by ranges of an integer column. Each range has `width` values; the first one begins at `low`. The first and the last
-    range are open-ended.
+    """Splits a table by ranges of an integer column. Each range has `width` values, and the first one begins at `low`. The first and the
+    last range are open-ended.
     """
 
     column: str
@@ -97,8 +96,8 @@ class Ranges:
 
 @dataclasses.dataclass(frozen=True)
 class Digests:
-    """Splits a table by ranges of the first digits of an MD5 digest. `text`: the digest is computed from the column's characters in UTF-8;
-    otherwise from its bytes.
+    """Splits a table by ranges of the first digits of an MD5 digest. If `text`, the digest is computed from the column's characters in
+    UTF-8, otherwise from its bytes.
     """
 
     column: str
@@ -120,7 +119,7 @@ class Digests:
         return [" OR ".join(parts)] if parts else []
 
     def _first(self, number: int) -> int:
-        """Returns the lowest value of the digest's digits in a chunk."""
+        """Returns the lowest value of the digest's first digits in a chunk."""
         first: int = -(-number * DIGESTS // self.count)
         return first
 
@@ -134,15 +133,15 @@ class Digests:
 
 
 def chunks_from(record: dict[str, Any]) -> Chunks:
-    """Creates chunks from the JSON of `record`. Raises KeyError or TypeError for a record of another form."""
+    """Creates chunks from the JSON that `record` returned. Raises KeyError or TypeError if the JSON has another form."""
     kinds: dict[str, Any] = {"whole": Whole, "ranges": Ranges, "digests": Digests}
     made: Chunks = kinds[record["kind"]](**{name: value for name, value in record.items() if name != "kind"})
     return made
 
 
 def chunks_of(key: tuple[Canonical, ...], rows: int, low: int | None, high: int | None) -> Chunks:
-    """Splits a table with about `rows` rows into chunks. `low`, `high`: the least and greatest value of the first key column in the source,
-    if it is an integer.
+    """Splits a table with about `rows` rows into chunks. If the first key column is an integer, `low` and `high` are its least and
+    greatest value in the source.
     """
     wanted = max(1, min(CHUNKS_MAX, -(-rows // ROWS_A_CHUNK)))
     if not key:

@@ -3,8 +3,8 @@ until each one is decided.
 
 The source changes during the comparison, so a row may differ only because its change is not merged yet. Each further look reads the
 differing rows of the source, waits until the lake has merged everything up to that position, and reads the lake. Rows that are then alike
-are equal. Rows that neither side changed between two looks are different. A row whose version in the lake is newer than the read of the
-source is reported as moving.
+are equal. Rows that neither side changed between two looks are different. If the lake's version of a row is newer than the read of the
+source, the row is reported as moving.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from sluice.equality.values import (
 )
 
 LOOKS_MAX = 8
-LOOKED_ROWS = 2_000_000  # About how many rows of differing chunks one query reads again.
-# The maximum number of keys that a comparison reports for a repair. The next repair corrects the remaining keys.
+LOOKED_ROWS = 2_000_000  # One query reads about this many rows of differing chunks again.
+# A comparison reports at most this many keys for a repair. The next repair corrects the other keys.
 KEYS_MAX = 1_000_000
 Sums = Mapping[int, Sum]
 Choose = Callable[[Chunks, Sums], Collection[int] | None]
@@ -45,10 +45,12 @@ Choose = Callable[[Chunks, Sums], Collection[int] | None]
 
 @dataclasses.dataclass
 class FoundDifferences:
-    """The differences found so far. `chunks`: chunks with rows that differ, and differing chunks whose rows were not compared.
+    """The differences found so far.
 
-    `late`: merges did not reach the position up to which the source was read. `hidden`: reads of the source do not show everything that the
-    lake has. `keys`: keys that differ. If not all of them were looked into, it may include keys whose changes are not merged yet.
+    - `chunks` are those with rows that differ, and differing chunks whose rows were not compared.
+    - `late` tells that merges did not reach the position up to which the source was read.
+    - `hidden` tells that reads of the source do not show everything that the lake has.
+    - `keys` are those that differ. If not all of them were looked into, there may be keys among them whose changes are not merged yet.
     """
 
     differences: list[Difference] = dataclasses.field(default_factory=list)
@@ -63,10 +65,11 @@ class FoundDifferences:
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """The result of a comparison, with what the next comparison uses. `compared`: the numbers of the compared chunks. `equal_sums`: the
-    lake's sums of the chunks that are equal.
+    """The result of a comparison, and what the next comparison uses.
 
-    `keys`: the keys that differ; empty for a table without a key.
+    - `compared` are the numbers of the compared chunks.
+    - `equal_sums` has the lake's sums of the chunks that are equal.
+    - `keys` are the keys that differ. It is empty for a table without a key.
     """
 
     result: TableResult
@@ -77,10 +80,9 @@ class Compared:
 
 
 class Comparison:
-    """Compares one table, over open connections to both sides. `folder`: where DuckDB writes data that does not fit into memory; empty for
-    DuckDB's default.
-
-    `visible`: a function that waits up to a number of seconds, and returns whether reads of the source show everything that the lake has.
+    """Compares one table over open connections to both sides. DuckDB writes data that does not fit into memory to `folder`, or to its own
+    default if that is empty. `visible` waits up to a number of seconds, and returns whether reads of the source show everything that the
+    lake has.
     """
 
     def __init__(
@@ -100,8 +102,8 @@ class Comparison:
         self._end: BinlogEnd | None = None
 
     def run(self, chunks: Chunks | None = None, choose: Choose | None = None) -> Compared:
-        """Compares the table. `chunks`: the chunks of an earlier comparison, to reuse them. `choose`: selects the chunks to compare by the
-        lake's current sums; without it, all chunks are compared.
+        """Compares the table. `chunks` are those of an earlier comparison, to use them again. `choose` selects the chunks to compare by
+        the lake's current sums. Without it, all chunks are compared.
         """
         started, began_us = time.monotonic(), time.time_ns() // 1000
         chunks = chunks or chunks_of(self._plan.key_columns, self._lake.row_count(), *self._source.bounds(self._plan))
@@ -171,7 +173,7 @@ class Comparison:
             left = left[len(looked) :]
 
     def _candidates(self, left: list[int], limit: int) -> tuple[list[int], dict[Key, DifferingKey]]:
-        """Reads the rows of the first chunks in `left` again, about LOOKED_ROWS rows. Returns these chunks, and the keys of rows that
+        """Reads the rows of the first chunks in `left` again, about LOOKED_ROWS rows. Returns these chunks, and the keys of the rows that
         differ.
         """
         looked = left[: max(1, LOOKED_ROWS // max(1, self._rows_a_chunk()))]
@@ -184,7 +186,7 @@ class Comparison:
         return self._lake.row_count() // self._chunks.count
 
     def _settle(self, first: Mapping[Key, DifferingKey], found: FoundDifferences) -> None:
-        """Reads the rows of these keys again until it is decided for each one whether it differs. Adds the results to `found`."""
+        """Reads the rows of these keys again until it is certain for each one whether it differs. Adds the results to `found`."""
         keys = list(first)
         before: Mapping[Key, Seen] = {}
         sure: set[Key] = set()
@@ -204,13 +206,12 @@ class Comparison:
             columns = self._steady(columns, keys)
             keys = sorted({*keys, *sure}, key=repr)
             before = now
-        # A row that changed at every look also counts as different, if one of its columns had the same two different values in source and
-        # lake at all looks.
+        # A row that changed at every look is different too, if one of its columns had the same two different values in source and lake at
+        # all looks.
         sure |= {key for key in keys if columns and columns.get(key)}
         self._tell(sure, rows, found)
-        # The value of `in_source` comes from `first`, because the first look compared whole chunks byte by byte.
-        # `_look` selects rows by the server's collation, so it may return keys with other bytes, which are not in
-        # `first`.
+        # `in_source` is taken from `first`, because the first look compared whole chunks byte by byte. `_look` selects rows by the
+        # server's collation, so it may return keys with other bytes, which are not in `first`.
         found.keys.update(
             {key: dataclasses.replace(first[key], lake_rows=rows[key].lake_rows) for key in sure if key in first}
         )
@@ -220,15 +221,15 @@ class Comparison:
         found.open += len([key for key in keys if key not in sure | moving])
 
     def _may_prove(self, number: int, found: FoundDifferences) -> bool:
-        """Returns whether the next look can prove differences. It is compared with the previous look, so reads of the source must show all
-        rows of the lake that the previous look found.
+        """Returns whether the next look can prove differences. The look is compared with the previous one, so reads of the source must
+        show all rows of the lake that the previous look found.
         """
         found.hidden = bool(number) and not self._visible(self._left())
         return not found.hidden
 
     def _steady(self, before: dict[Key, dict[str, Any]] | None, keys: list[Key]) -> dict[Key, dict[str, Any]]:
         """Returns, for each key, the columns that had the same two different values in this look as in all looks before (see
-        `values.steady`). Call it after `_look`.
+        `values.steady`). Call this after `_look`.
         """
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
         names = [column.name for column in self._plan.columns]
@@ -254,7 +255,7 @@ class Comparison:
         return self._tables.rows()
 
     def _reach(self, keys: list[Key]) -> str:
-        """Returns a condition by which Delta skips files that contain none of the keys; empty if the first key column is not an integer."""
+        """Returns a condition by which Delta skips files without these keys. Returns "" if the first key column is not an integer."""
         if not self._plan.key or not all(isinstance(key[0], int) for key in keys):
             return ""
         name = self._lake.spelled(self._plan.key[0]).replace('"', '""')
@@ -262,8 +263,8 @@ class Comparison:
         return f'"{name}" BETWEEN {min(values)} AND {max(values)}'
 
     def _tell(self, sure: Collection[Key], rows: Mapping[Key, ComparedRow], found: FoundDifferences) -> None:
-        """Adds the differing rows to `found`. If the server considers a key of the source equal to a key of the lake, they count as one
-        row.
+        """Adds the differing rows to `found`. If the server considers a key of the source equal to a key of the lake, the two rows are
+        reported as one.
         """
         keys = sorted(sure, key=repr)
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
@@ -283,8 +284,8 @@ class Comparison:
                 )
 
     def _equal_for_the_server(self, keys: list[Key]) -> dict[Key, Key]:
-        """Returns, for each key of the lake, the source's key that the server's collation considers equal to it. Keys without one are
-        omitted.
+        """Returns, for each key of the lake, the source's key that the server's collation considers equal to it. Leaves out keys of the
+        lake without such a key.
         """
         columns, found = self._plan.key_columns, {}
         if not any(column.type == "BLOB" and not column.is_bytes for column in columns):
@@ -299,8 +300,8 @@ class Comparison:
     # without a key
 
     def _keyless(self) -> tuple[Sums, Sums, FoundDifferences]:
-        """Compares the source at an exact position with the rows that the change log yields up to this position. For a
-        table without a key.
+        """Compares a table without a key: the rows of the source at an exact position with the rows that result from the change log up to
+        this position.
         """
         found = FoundDifferences()
         before: Mapping[Key, Seen] = {}

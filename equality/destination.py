@@ -1,4 +1,4 @@
-"""Compares tables of one destination with its source. Called by the console, the asset checks and the demo."""
+"""Compares tables of one destination with its source. The console, the asset checks and the demo call this module."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ from sluice.equality.visible import VisibleSource
 
 @dataclasses.dataclass(frozen=True)
 class ComparedDestination:
-    """A destination to compare. `storage_options`: deltalake's options, including secrets. `merged`: reports how far the lake is merged; by
-    default, the destination's ledger does.
+    """A destination to compare.
 
-    `say` is called with a sentence for each table that is compared, and for each wait. `reader`: a replica from which to read the rows of
-    tables with a key.
+    - `storage_options` are deltalake's options, including secrets.
+    - `merged` reports how far the lake is merged. By default it reads the destination's ledger.
+    - `say` is called with a sentence for each table that is compared, and for each wait.
+    - `reader` is a replica from which the rows of tables with a key are read.
     """
 
     config: SluiceConfig
@@ -70,15 +71,15 @@ class ComparedDestination:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Differing:
-    """The comparison's result for a table. `scope`: the keys that differ; None if no keys were found or the table has no key."""
+    """The comparison's result for a table. `scope` has the keys that differ. It is None if none were found, or the table has no key."""
 
     result: TableResult
     scope: Scope | None = None
 
 
 def compare_destination(request: ComparedDestination, tables: Sequence[str], extent: Extent) -> Iterator[TableResult]:
-    """Yields one result per table as soon as its comparison ends. Without `tables`, compares all captured tables except those that have
-    only a change log.
+    """Yields one result per table as soon as its comparison ends. If `tables` is empty, compares all captured tables except those that
+    have only a change log.
 
     Raises ConfigurationError for a table that is not captured, and SourceConnectionError if the source does not answer.
     """
@@ -87,7 +88,7 @@ def compare_destination(request: ComparedDestination, tables: Sequence[str], ext
 
 
 def differing(request: ComparedDestination, tables: Sequence[str], extent: Extent) -> Iterator[Differing]:
-    """Compares tables like `compare_destination`, and also yields the keys that differ."""
+    """Compares tables like `compare_destination`, and yields the keys that differ too."""
     captured = TableFilter(request.settings.include, request.settings.exclude)
     with contextlib.ExitStack() as opened:
         side = opened.enter_context(SourceSide(request.source))
@@ -108,8 +109,8 @@ def differing(request: ComparedDestination, tables: Sequence[str], extent: Exten
 
 
 def _reader(request: ComparedDestination, side: SourceSide, opened: contextlib.ExitStack) -> SourceSide:
-    """Returns the connection that reads the rows of tables with a key: to the replica in `request.reader`, otherwise the source's
-    connection `side`.
+    """Returns the connection that reads the rows of tables with a key. It goes to the replica `request.reader` if there is one. Otherwise
+    it is the source's connection `side`.
     """
     if request.reader is None:
         return side
@@ -129,8 +130,9 @@ def _compared(
     schema: TableSchema | None,
     extent: Extent,
 ) -> Differing:
-    """Compares one table. Returns a REFUSED result if the table cannot be compared. `sides`: the connection to the source, and the one that
-    reads the rows of tables with a key. `schema`: the table's current schema in the source; None if the source has no such table.
+    """Compares one table. Returns a REFUSED result if the table cannot be compared. `sides` are the connection to the source, and the one
+    that reads the rows of tables with a key. `schema` is the table's current schema in the source, or None if the source has no such
+    table.
     """
     began = time.time_ns() // 1000
     try:
@@ -142,7 +144,7 @@ def _compared(
         return _compare(request, sides, schema, extent)
     except SourceConnectionError:
         raise
-    except Exception as error:  # Whatever the error is, the other tables are compared.
+    except Exception as error:  # Any error concerns only this table, and the other tables are compared.
         why = (
             str(error)
             if isinstance(error, RefusedError)
@@ -167,8 +169,7 @@ def _compare(
     lake = _lake(request, version, kept_columns)
     if not lake.exists:
         return Differing(result=_without_lake(sides[0], schema, lake, extent))
-    # A table without a key is compared at a position in the binlog that the destination reads, so only the source
-    # itself can be read.
+    # A table without a key is compared at a position of the binlog that the destination reads. Only the source itself has this position.
     has_key = bool(request.settings.table(version.database, version.table).key or version.key)
     side = sides[1] if has_key else sides[0]
     planned = plan(version, kept_columns, request.settings, lake.columns(), whole_doubles=side.whole_doubles)
@@ -177,7 +178,7 @@ def _compare(
     merged = request.merged or DestinationMerged(request.directory, say=request.say)
     with tempfile.TemporaryDirectory(prefix="sluice-equal-") as folder:
         shown = VisibleSource(source=request.source, table=version, directory=request.directory, say=request.say)
-        # A replica's side waits by itself (`ReaderSide`).
+        # If a replica is read, `ReaderSide` waits instead.
         visible = shown.wait if side is sides[0] else (lambda _: True)
         comparison = Comparison(planned, side, lake, merged, extent=extent, folder=folder, visible=visible)
         if extent.mode == "since-last" and known:
@@ -192,8 +193,8 @@ def _compare(
 
 
 def _lake(request: ComparedDestination, version: TableVersion, kept: Sequence[int]) -> LakeSide:
-    """Opens the Delta table to compare: the current-state table, or the history if conf/ has no current-state table.
-    Raises RefusedError.
+    """Opens the Delta table to compare: the current-state table, or the history if conf/ has no current-state table. Raises RefusedError
+    if conf/ has only a change log.
     """
     refuse_log_alone(version, request.settings)
     path = request.config.kept_path(request.name, version.database, version.table)
@@ -205,7 +206,7 @@ def _lake(request: ComparedDestination, version: TableVersion, kept: Sequence[in
 
 
 def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent: Extent) -> TableResult:
-    """Returns the result for a table that has no Delta table yet: equal if the source's table is empty, otherwise different."""
+    """Returns the result for a table without a Delta table. It is equal if the source's table is empty, otherwise different."""
     rows = side.row_count(schema.database, schema.table)
     end = side.end()
     return TableResult(
@@ -228,7 +229,7 @@ def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent:
 
 
 def _changed(before: Sums) -> Choose:
-    """Returns a function that selects the chunks whose sums in the lake differ from `before`, the sums when they were last found equal."""
+    """Returns a function that selects the chunks whose sums in the lake have changed since they were last found equal (`before`)."""
 
     def choose(chunks: Chunks, now: Sums) -> Collection[int]:
         return {number for number in range(chunks.count) if before.get(number) != now.get(number)}

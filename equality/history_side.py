@@ -1,4 +1,4 @@
-"""Reads the lake's rows of a table that has a history and no current-state table. Created by `destination`."""
+"""Reads the lake's rows of a table that has a history and no current-state table. `destination` uses this class."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CURRENT, FROM_KEY = "is_current", "_sluice_from_order_key"
 
 
 class HistorySide(LakeSide):
-    """The open rows of a history, that is, the current version of each row. `wanted`: the Spark type of each column of the source. A column
-    whose type changed may have another name in the history.
+    """The open rows of a history, which are the current versions of all rows. `wanted` has the Spark type of each column of the source,
+    because a column whose type changed may have another name in the history.
     """
 
     def __init__(self, name: str, path: str, storage_options: Mapping[str, str], wanted: Mapping[str, str]) -> None:
@@ -51,7 +51,7 @@ class HistorySide(LakeSide):
         return pa.RecordBatchReader.from_batches(schema, _renamed(reader, schema))
 
     def _find(self, there: Mapping[str, str], name: str) -> str:
-        """Returns the history's column that stores a column of the source; empty if there is none."""
+        """Returns the history's column that stores a column of the source, or "" if there is none."""
         spelled = {each.lower(): each for each in there}
         kind = self._wanted[name]
         ways = [spelled.get(each.lower(), "") for each in (name, typed_name(name, kind))]

@@ -1,7 +1,8 @@
 """Stores the results of each table's last comparison in `equality.json`, so that the next comparison reads only chunks that have changed.
 
-The file contains, for each table, its chunks, and the lake's sum of each chunk that was equal to the source's. The sums are made of
-DuckDB's hashes. Another version of DuckDB may hash differently, so each record depends on the version."""
+For each table, the file has the chunks, and the lake's sum of each chunk that was equal to the source's. The sums are made of DuckDB's
+hashes. Another version of DuckDB may hash differently, so a record is valid for one version only.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ class KeptSums:
         self._path = directory / FILE_NAME
 
     def get(self, plan: ComparisonPlan, table_id: str) -> tuple[Chunks, dict[int, Sum]] | None:
-        """Returns the stored chunks and sums of a table. None if none are stored, or if they belong to other columns or another Delta
-        table.
+        """Returns the stored chunks and sums of a table. Returns None if there are none, or if they belong to other columns or another
+        Delta table.
         """
         record = self._read().get(plan.name)
         if record is None or record.get("made_of") != _made_of(plan, table_id):
@@ -44,8 +45,8 @@ class KeptSums:
     def keep(
         self, plan: ComparisonPlan, table_id: str, chunks: Chunks, sums: Mapping[int, Sum], *, compared: set[int]
     ) -> None:
-        """Stores the sums of the chunks in `compared`, and retains those of other chunks. If the chunks themselves have changed, replaces
-        all sums.
+        """Stores the sums of the chunks in `compared`, and keeps those of other chunks. If the table is split into other chunks than
+        before, replaces all sums.
         """
         before = self.get(plan, table_id)
         if before is not None and before[0] == chunks:
@@ -67,7 +68,9 @@ class KeptSums:
 
 
 def _made_of(plan: ComparisonPlan, table_id: str) -> str:
-    """Returns a digest of everything other than rows that determines a sum: DuckDB's version, the Delta table's id, key and columns."""
+    """Returns a digest of everything except the rows on which a sum depends: DuckDB's version, the Delta table's id, the key and the
+    columns.
+    """
     columns = [(each.name, each.type, each.from_delta) for each in plan.columns]
     described = json.dumps([duckdb.__version__, table_id, plan.key, columns])
     return hashlib.sha256(described.encode()).hexdigest()[:16]

@@ -1,5 +1,6 @@
-"""Reads a Delta table at its newest version, for comparisons. Delta's own reader, which supports deletion vectors and column mapping,
-streams the rows."""
+"""Reads a Delta table at its newest version for comparisons. Delta's own reader, which supports deletion vectors and column mapping,
+streams the rows.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +20,8 @@ SIGN = "_sluice_sign"
 
 
 class LakeSide:
-    """One Delta table. With `shard`, a (column, value) pair, only the rows that have this value.
-
-    While the table does not exist, `exists` is False and the version is -1. Raises RefusedError if the table cannot be read.
+    """One Delta table, or the rows of one shard: those with the value of the pair `shard` (column, value). While the table does not exist,
+    `exists` is False and the version is -1. Raises RefusedError if the table cannot be read.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class LakeSide:
         return {name: kind for name, kind in found.items() if self._shard is None or name != self._shard[0]}
 
     def row_count(self) -> int:
-        """Returns the approximate number of rows, from the files' statistics. It includes rows that deletion vectors remove."""
+        """Returns the approximate number of rows from the files' statistics. It includes rows that deletion vectors delete."""
         if self._log is None:
             return 0
         return int(pc.sum(pa.table(self._log.get_add_actions(flatten=True))["num_records"]).as_py() or 0)
 
     def rows(self, plan: ComparisonPlan, condition: str = "") -> Any:
-        """Returns a stream of Delta's rows, which are read while they are consumed. `condition`: SQL by which Delta
-        skips files and rows.
+        """Returns a stream of Delta's rows, which are read while they are consumed. `condition` is SQL by which Delta skips files and
+        rows.
         """
         ours = [ORDER_KEY] if plan.key else [OPERATION, ORDER_KEY]
         wanted = [*(self.spelled(column.name) for column in plan.columns), *ours, *([DELETED] if plan.soft else [])]
@@ -90,7 +90,7 @@ class LakeSide:
             ) from error
 
     def spelled(self, name: str) -> str:
-        """Returns the name of a column in Delta, where it may differ in upper and lower case."""
+        """Returns the name of a column in Delta, which may differ in upper and lower case."""
         return next(each for each in self.columns() if each.lower() == name.lower())
 
 
@@ -100,8 +100,8 @@ def _is(column: str, value: str) -> str:
 
 
 def canonical_rows(plan: ComparisonPlan) -> str:
-    """Returns DuckDB's SELECT list that converts Delta's values to the canonical form, and adds the number by which a
-    row counts (1 or -1).
+    """Returns DuckDB's SELECT list that converts Delta's values to the canonical form. It adds a sign: 1, or -1 for an image in a change
+    log that removes a row.
     """
     columns = [
         f"{column.from_delta.replace('{}', identifier(column.name))} AS {identifier(column.name)}"
@@ -118,8 +118,8 @@ def _sign(plan: ComparisonPlan) -> str:
 
 
 def counted(plan: ComparisonPlan, order_key_max: int | None) -> str:
-    """Returns DuckDB's condition for rows that count: rows not marked as deleted, and in a change log, rows up to the order key
-    `order_key_max`.
+    """Returns DuckDB's condition for the rows to compare. They are not marked as deleted. In a change log, they are not above the order
+    key `order_key_max`.
     """
     if plan.soft:
         return f"NOT coalesce({DELETED}, false)"

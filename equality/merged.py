@@ -1,4 +1,6 @@
-"""Reports how far a destination's lake is merged (the cursor in its ledger), and waits until it reaches a position of the source."""
+"""Reports how far a destination's lake is merged, which is the cursor in its ledger. Waits until the lake reaches a position of the
+source.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ from sluice.equality.source_side import BinlogEnd
 
 POLL_SECONDS = 0.2
 SAY_SECONDS = 5.0
-GONE_SECONDS_MAX = 5.0  # How long an engine may be without a lease, because it restarts or another host takes over.
-MARIADB = "mariadb-"  # The prefix of the identity of a MariaDB server, which has no server UUID.
+# An engine may be without a lease for this long, because it restarts or another host takes over.
+GONE_SECONDS_MAX = 5.0
+MARIADB = "mariadb-"  # The prefix of a MariaDB server's identity, because MariaDB has no server UUID.
 
 
 class Merged(Protocol):
@@ -28,18 +31,17 @@ class Merged(Protocol):
         """Waits up to `seconds`. Returns whether the lake has all transactions up to the position `end`."""
 
     def order_key(self, end: BinlogEnd) -> int | None:
-        """Returns the order key of a position. None if the lake's order keys belong to the binlog files of another server."""
+        """Returns the order key of a position. Returns None if the lake's order keys belong to the binlog files of another server."""
 
     def progress(self) -> str:
         """Returns how far the lake is merged, as a part of a sentence."""
 
     def halted(self) -> str:
-        """Returns why nothing is merged now, or an empty text. If merges halt, `wait` returns before its time is over."""
+        """Returns why nothing is merged now, or "". If merges halt, `wait` returns before its time is over."""
 
 
 class DestinationMerged:
-    """Reports progress by the cursor in a destination's ledger, which a running engine moves. `directory`: the destination's directory.
-
+    """Reports progress by the cursor in a destination's ledger, which a running engine moves. `directory` is the destination's directory.
     `say` is called with a sentence about the wait, at once and then every SAY_SECONDS.
     """
 
@@ -71,8 +73,8 @@ class DestinationMerged:
         return True
 
     def halted(self) -> str:
-        """Returns why nothing is merged: no process holds the lease of the destination, or its engine's status shows that the engine
-        stopped.
+        """Returns why nothing is merged: no process holds the lease of the destination, or its engine has stopped
+        according to its status.
         """
         try:
             holder = lease_holder(self._directory)
@@ -94,7 +96,7 @@ class DestinationMerged:
 
 
 def _stopped_state(directory: Path) -> str:
-    """Returns the state of an engine that holds the lease but has stopped reading. Empty while it reads, or if it wrote no status."""
+    """Returns the state of an engine that holds the lease but has stopped reading. Returns "" while it reads, or if it wrote no status."""
     record = engine_status(directory)
     if not record.get("state"):
         return ""
@@ -104,11 +106,11 @@ def _stopped_state(directory: Path) -> str:
 
 
 def reached(cursor: Position | None, end: BinlogEnd) -> bool:
-    """Returns whether a cursor includes everything up to the position `end`. On the same server it compares file and offset, on another
-    server GTIDs.
+    """Returns whether a cursor includes everything up to the position `end`. On the same server, file and offset are compared. On another
+    server, GTIDs are.
 
     On the same MariaDB server, GTIDs are compared too, because the cursor may never reach the offset: after the last transaction, MariaDB
-    writes events that are not transactions (BINLOG_CHECKPOINT, GTID_LIST). GTIDs suffice there, because each transaction of MariaDB has
+    writes events that are not transactions (BINLOG_CHECKPOINT, GTID_LIST). There GTIDs are enough, because each transaction of MariaDB has
     one. A MySQL server may have transactions without a GTID.
     """
     if cursor is None:
@@ -127,7 +129,7 @@ def reached(cursor: Position | None, end: BinlogEnd) -> bool:
 
 
 def order_key_of(cursor: Position | None, end: BinlogEnd) -> int | None:
-    """Returns the order key of the position `end` in the epoch of the cursor. None if the cursor belongs to another server's binlog."""
+    """Returns the order key of the position `end` in the cursor's epoch. Returns None if the cursor belongs to another server's binlog."""
     if cursor is None or cursor.server_uuid != end.server_uuid:
         return None
     return order_key(cursor.epoch, file_number(end.file), min(end.offset, OFFSET_MAX))

@@ -1,5 +1,6 @@
-"""Reads the source's rows from the replica that conf/ names as `reader`. The replica's GTIDs prove that it has executed everything that the
-lake has."""
+"""Reads the source's rows from the replica that conf/ names as `reader`. The replica's GTIDs prove that it has executed everything that
+the lake has.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +17,9 @@ from sluice.equality.table_plan import ComparisonPlan, RefusedError
 
 
 class ReaderSide(SourceSide):
-    """A connection to a replica, to compare tables with a key. `source`: the connection to the source. `cursor`: returns the position up to
-    which the lake is merged.
-
-    `is_source`: `reader` is the source itself. Raises ConfigurationError if the replica or the destination's stream has no GTIDs.
+    """A connection to a replica, to compare tables with a key. `source` is the connection to the source. `cursor` returns the position up
+    to which the lake is merged. `is_source` tells that `reader` is the source itself. Raises ConfigurationError if the replica or the
+    destination's stream has no GTIDs.
     """
 
     def __init__(self, reader: Source, source: SourceSide, cursor: Callable[[], Position | None]) -> None:
@@ -27,7 +27,7 @@ class ReaderSide(SourceSide):
         self._of_source, self._cursor = source, cursor
         try:
             there = cursor()
-            # True if the replica was promoted, or conf/ names the source's own address.
+            # This is True if the replica was promoted, or if conf/ names the source's own address.
             self.is_source = self.identity() == source.identity()
             if there is not None and not self.is_source:
                 replica.shows(self._source.address, self._executed(), there.gtid_set)
@@ -37,13 +37,13 @@ class ReaderSide(SourceSide):
 
     def end(self) -> BinlogEnd:
         """Returns the end of the source's binlog. It is after every commit that the replica shows, because the source logs a commit before
-        the replica has it. The replica's own GTIDs may not include such a commit yet.
+        the replica has it. The replica's own GTIDs cannot be used, because they may not include such a commit yet.
         """
         return self._of_source.end()
 
     def rows_of_keys(self, plan: ComparisonPlan, keys: Sequence[Sequence[str]]) -> pa.RecordBatchReader:
-        """Returns the rows of the keys, after the replica has executed everything that the lake had before. Otherwise a row that the
-        replica does not have yet would count as a difference. Raises RefusedError if the replica stays behind.
+        """Returns the rows of the keys after the replica has executed everything that the lake had before. Otherwise a row that the
+        replica does not have yet would appear as a difference. Raises RefusedError if the replica stays behind.
         """
         there = self._cursor()
         if there is not None and (why := replica.still_behind(self._source.address, self._executed, there.gtid_set)):

@@ -1,8 +1,9 @@
 """Describes the keys of a table that differ, for a repair: conditions that select their rows on the server, and the keys' values in Delta.
-Pure.
+Pure functions.
 
 The server selects rows by the column's collation, so it may also return rows whose keys have other bytes. It never returns too few rows:
-keys that cannot be selected exactly are refused (`Scope.refusal`)."""
+keys that cannot be selected exactly are refused (`Scope.refusal`).
+"""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ KINDS = ("missing", "surplus", "doubled", "value")
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """The keys of one table that differ. `columns`: the key's columns, in order. `keys`: canonical values of a key → what each side has for
-    it.
+    """The keys of one table that differ. `columns` are the key's columns in order. `keys` tells what each side has for a key, by the
+    canonical values of the key.
     """
 
     columns: tuple[Canonical, ...]
@@ -28,7 +29,7 @@ class Scope:
 
     @property
     def refusal(self) -> str:
-        """Returns why rows cannot be selected by these keys, or an empty text."""
+        """Why rows cannot be selected by these keys, or ""."""
         for column in self.columns:
             if column.select.startswith("CONVERT("):
                 return f"conf/ names another charset for the key column {column.name}"
@@ -38,15 +39,15 @@ class Scope:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Returns the number of keys for each kind of difference: missing in the lake, surplus in the lake, doubled in the lake, or other
-        values.
+        """The number of keys for each kind of difference: missing in the lake, surplus in the lake, doubled in the
+        lake, or other values.
         """
         found = [kind_of(each) for each in self.keys.values()]
         return {kind: found.count(kind) for kind in KINDS}
 
     def conditions(self) -> Iterator[str]:
         """Yields conditions in MySQL's SQL, one per statement, that together select all rows of the keys."""
-        # The server's text of a FLOAT has only six digits, so FLOAT is compared as a double.
+        # The server prints a FLOAT with six digits only, so a FLOAT is compared as a double.
         names = [each.select if each.type == "FLOAT" else quoted(each.name) for each in self.columns]
         literals = [[literal(column, value) for column, value in self._pairs(key)] for key in self.keys]
         return key_conditions(names, literals)
@@ -62,7 +63,7 @@ class Scope:
 
 
 def kind_of(differs: DifferingKey) -> str:
-    """Returns the kind of difference, as in `values.Difference`."""
+    """Returns the kind of difference, one of those of `values.Difference`."""
     if differs.lake_rows > 1:
         return "doubled"
     if not differs.in_source:
@@ -71,5 +72,5 @@ def kind_of(differs: DifferingKey) -> str:
 
 
 def _as_delta(column: Canonical, value: Any) -> Any:
-    """Converts a canonical value to Delta's. A text is compared as bytes in UTF-8, so it is decoded."""
+    """Converts a canonical value to Delta's. A canonical text is bytes in UTF-8, so it is decoded."""
     return value.decode() if column.type == "BLOB" and not column.is_bytes else value

@@ -1,8 +1,9 @@
 """Reads the source for a comparison: sends queries to the server, and returns the results as Arrow. Uses one connection for one statement
 at a time, and only reads.
 
-Each statement is a separate consistent read without locks. If the server can select chunks by an index on the key, a statement reads only
-one chunk, so it is short."""
+Each statement is a consistent read of its own without locks. If the server can select chunks by an index on the key, a statement reads
+only one chunk, so it is short.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +29,17 @@ SESSION = (
     "SET NAMES utf8mb4",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
-# Each statement removes the time limit of a query: the first one on MySQL, the second one on MariaDB.
+# The first statement removes the time limit of a query on MySQL, the second one on MariaDB.
 UNLIMITED = ("SET max_execution_time = 0", "SET max_statement_time = 0")
 NULL = "NULL"  # the literal of NULL in SQL
-POSITION_TRIES = 200  # How often to open a read view again because the source executed a transaction meanwhile.
+# A read view is opened again at most this many times, because the source executed a transaction meanwhile.
+POSITION_TRIES = 200
 READ_VIEW = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BinlogEnd:
-    """The end of the source's binlog at one moment. `gtid_set`: the executed set at that moment; empty if the server has no GTIDs."""
+    """The end of the source's binlog at one moment. `gtid_set` is the executed set at that moment, or empty if the server has no GTIDs."""
 
     server_uuid: str
     file: str
@@ -49,7 +51,9 @@ class BinlogEnd:
 
 
 class SourceSide:
-    """A connection to the source for comparisons. Methods raise SourceConnectionError and ConfigurationError."""
+    """A connection to the source for comparisons. Methods raise SourceConnectionError if the source does not answer, and
+    ConfigurationError if it refuses the account.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -57,7 +61,7 @@ class SourceSide:
         for statement in SESSION:
             self._connection.rows(statement)
         for statement in UNLIMITED:
-            with contextlib.suppress(SourceConnectionError):  # MySQL does not have MariaDB's variable, and the reverse.
+            with contextlib.suppress(SourceConnectionError):  # Each of the two servers knows only its own variable.
                 self._connection.rows(statement)
 
     def __enter__(self) -> SourceSide:
@@ -72,7 +76,7 @@ class SourceSide:
         return self._connection.mariadb or not self._connection.server_version.startswith("5.")
 
     def ask(self, question: Any) -> Any:
-        """Runs a query like `SourceConnection.ask`."""
+        """Calls `question` with the PyMySQL connection (see `SourceConnection.ask`)."""
         return self._connection.ask(question)
 
     def identity(self) -> str:
@@ -82,7 +86,7 @@ class SourceSide:
         return f"mariadb-{found}" if mariadb else str(found)
 
     def end(self) -> BinlogEnd:
-        """Returns the end of the binlog. All transactions that were committed before this call are before it."""
+        """Returns the end of the binlog. Every transaction that was committed before this call is before this position."""
         status = self._connection.first_of("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
         if not status:
             raise SourceConnectionError(
@@ -100,7 +104,9 @@ class SourceSide:
         return BinlogEnd(server_uuid=self.identity(), file=file, offset=offset, gtid_set=str(row["executed"] or ""))
 
     def bounds(self, plan: ComparisonPlan) -> tuple[int | None, int | None]:
-        """Returns the least and greatest value of the first key column. (None, None) if it is not an integer or the table has no rows."""
+        """Returns the least and the greatest value of the first key column. Returns (None, None) if the column is not an integer or the
+        table has no rows.
+        """
         if not plan.key or not is_integer(plan.key_columns[0]):
             return None, None
         column = quoted(plan.key[0])
@@ -110,19 +116,19 @@ class SourceSide:
         return (None, None) if row["low"] is None else (int(row["low"]), int(row["high"]))
 
     def row_count(self, database: str, table: str) -> int:
-        """Returns the number of rows, counted by the server."""
+        """Returns the number of rows. The server counts them."""
         counted = text_blocks(self._connection, f"SELECT COUNT(*) FROM {quoted(database)}.{quoted(table)}")
         return sum(int(block[0][0].as_py()) for block in counted)
 
     def rows(self, plan: ComparisonPlan, conditions: Iterable[str]) -> pa.RecordBatchReader:
-        """Returns the rows that match any of the conditions, in the server's text form. Each condition is one statement; an empty one
+        """Returns the rows that match any of the conditions, as the server's text. Each condition is one statement, and an empty one
         selects all rows. Rows are read while they are consumed.
         """
         statements = [_select(plan, condition) for condition in conditions]
         return _reader(plan, (block for statement in statements for block in text_blocks(self._connection, statement)))
 
     def rows_of_keys(self, plan: ComparisonPlan, keys: Sequence[Sequence[str]]) -> pa.RecordBatchReader:
-        """Returns the rows whose keys the server's collation considers equal to `keys`. A key has one SQL literal (`literal`) per key
+        """Returns the rows whose keys the server's collation considers equal to `keys`. Each key has one SQL literal (`literal`) per key
         column.
         """
         return self.rows(plan, key_conditions([quoted(name) for name in plan.key], keys))
@@ -146,8 +152,8 @@ class SourceSide:
 
 
 def key_conditions(names: Sequence[str], keys: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields conditions that together select the rows of the keys. `names`: the key's columns. `keys`: their literals. Both are in MySQL's
-    SQL.
+    """Yields conditions that together select the rows of the keys. `names` are the key's columns, and `keys` their literals, both in
+    MySQL's SQL.
     """
     for key in keys:
         if NULL in key:  # `IN` never matches NULL.
@@ -163,7 +169,7 @@ def literal(column: Canonical, value: Any) -> str:
         case None:
             return NULL
         case bytes() | bytearray():
-            # With the introducer _utf8mb4, the server compares the literal by the collation of the column.
+            # Because of the introducer _utf8mb4, the server compares the literal by the column's collation.
             return f"{'' if column.is_bytes else '_utf8mb4 '}x'{bytes(value).hex()}'"
         case bool():
             return str(int(value))

@@ -1,5 +1,6 @@
 """Decides which columns of a table to compare, and how, from the source's schema, conf/ and the Delta table's schema. Raises RefusedError
-if the table cannot be compared. Pure."""
+if the table cannot be compared. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +13,22 @@ from sluice.cdc_engine.contracts import Column, StoppedTable, TableVersion
 from sluice.equality.canonical import Canonical, canonical, identifier
 
 OPERATION, ORDER_KEY, DELETED = "_sluice_operation", "_sluice_order_key", "_sluice_deleted"
-# Operation of an image in Delta's change data feed → how many rows the image adds (1) or removes (-1).
+# How many rows an image with this operation adds (1) or removes (-1), by its name in Delta's change data feed.
 SIGNS: Mapping[str, int] = {"insert": 1, "update_preimage": -1, "update_postimage": 1, "delete": -1}
 
 
 class RefusedError(Exception):
-    """Raised for a table that cannot be compared. The message says why, and what to do."""
+    """Raised if a table cannot be compared. The message says why, and what to do."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComparisonPlan:
-    """What to compare of a table. `columns`: the columns that both sides have. `key`: names of the key columns. If `key` is empty, the lake
-    has a change log, and the rows that result from it are compared.
+    """What to compare of a table.
 
-    `left_out`: columns of either side that are not compared. `soft`: the lake marks rows as deleted; marked rows do not count.
+    - `columns` are those that both sides have.
+    - `key` has the names of the key columns. If it is empty, the lake has a change log, and the rows that result from it are compared.
+    - `left_out` are columns of either side that are not compared.
+    - `soft` tells that the lake marks rows as deleted. Marked rows are ignored.
     """
 
     database: str
@@ -46,7 +49,7 @@ class ComparisonPlan:
 
     @property
     def hash(self) -> str:
-        """Returns DuckDB's expression for the 64-bit hash of a row."""
+        """DuckDB's expression for the 64-bit hash of a row."""
         return f"hash({', '.join(identifier(column.name) for column in self.columns)})"
 
 
@@ -58,8 +61,8 @@ def plan(
     *,
     whole_doubles: bool = True,
 ) -> ComparisonPlan:
-    """Returns the plan for a table. `version`: the table's current schema in the source. `kept`: indices of its captured columns. `lake`:
-    the Spark type of each Delta column.
+    """Returns the plan for a table. `version` is the table's current schema in the source. `kept` has the indices of its captured columns.
+    `lake` has the Spark type of each Delta column.
 
     Raises RefusedError if the two schemas do not match, because a schema change of the table is not merged yet or waits for approval.
     """
@@ -105,14 +108,14 @@ def plan(
 
 
 def expected_types(version: TableVersion, kept: Sequence[int], settings: DestinationConfig) -> dict[str, str]:
-    """Returns the Spark type that each column must have in the lake. Raises RefusedError."""
+    """Returns the Spark type that each column must have in the lake. Raises RefusedError if a column's type cannot be compared."""
     zero_dates = settings.table(version.database, version.table).zero_dates
     columns = [version.columns[index] for index in kept]
     return {column.name: _expected(version, column, zero_dates) for column in columns}
 
 
 def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None:
-    """Raises RefusedError for a table for which conf/ configures only a change log."""
+    """Raises RefusedError if conf/ configures only a change log for the table."""
     if not settings.table(version.database, version.table).tells_rows:
         raise RefusedError(
             f"{version.name} cannot be compared: the lake has only its change log, which has changes instead "
@@ -121,8 +124,8 @@ def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None
 
 
 def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> set[str]:
-    """Returns the columns, in lower case, that are masked or that the transform writes, because their values in the lake differ from the
-    source's. Raises RefusedError if the table cannot be compared: conf/ or the transform drops rows, or a key column is masked.
+    """Returns the columns, in lower case, whose values in the lake differ from the source's, because they are masked or a transform writes
+    them. Raises RefusedError if the table cannot be compared, because conf/ or the transform drops rows, or a key column is masked.
     """
     if options.rows:
         raise RefusedError(
@@ -144,7 +147,7 @@ def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> 
 
 
 def refuse_stopped(name: str, stopped: Sequence[StoppedTable]) -> None:
-    """Raises RefusedError for a stopped table. The lake lacks its later changes, so differences would mean nothing."""
+    """Raises RefusedError if the table has stopped. The lake does not have its later changes, so differences would mean nothing."""
     for each in stopped:
         if f"{each.database}.{each.table}" == name:
             raise RefusedError(

@@ -1,7 +1,8 @@
-"""Loads rows of both sides into DuckDB, which converts, hashes, sums and joins them on all cores. Called by `compare`.
+"""Loads rows of both sides into DuckDB, which converts, hashes, sums and joins them on all cores. `compare` uses this module.
 
 Chunks are compared by the sum of their rows' 64-bit hashes, which does not depend on the order of rows. In a change log, the hash of an
-image that removes a row is subtracted."""
+image that removes a row is subtracted.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ from sluice.equality.table_plan import ORDER_KEY, ComparisonPlan
 from sluice.equality.values import Difference, Seen
 
 Key = tuple[Any, ...]
-MEMORY = "1GB"  # The limit of DuckDB's memory. DuckDB writes more data to temporary files.
+MEMORY = "1GB"  # DuckDB uses at most this much memory. It writes other data to temporary files.
 SOURCE, LAKE = "source", "lake"
-# Columns of Sluice in DuckDB's tables. A column of the source cannot have such a name.
+# Columns of Sluice in DuckDB's tables. No column of the source can have such a name.
 HASH, COUNT, NEWEST = "_sluice_hash", "_sluice_count", "_sluice_newest"
 SOURCE_HASH, LAKE_HASH, ROWS = "_sluice_source_hash", "_sluice_lake_hash", "_sluice_rows"
 IN_SOURCE, IN_LAKE = "_sluice_in_source", "_sluice_in_lake"
@@ -37,8 +38,8 @@ class Sum:
 
 @dataclasses.dataclass(frozen=True)
 class ComparedRow:
-    """The rows of one key on both sides. `lake_rows`: number of rows in the lake. `order_key`: the order key of the lake's row; -1 if the
-    lake has none.
+    """The rows of one key on both sides. `lake_rows` is the number of rows in the lake. `order_key` is that of the lake's row, or -1 if
+    the lake has none.
     """
 
     seen: Seen
@@ -48,8 +49,8 @@ class ComparedRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DifferingKey:
-    """A key whose rows differ, or for which either side does not have exactly one row. `in_source`: whether the source has a row with the
-    same bytes in its key. `lake_rows`: the number of rows that the lake has for the key.
+    """A key whose rows differ, or for which one side does not have exactly one row. `in_source` tells whether the source has a row whose
+    key has the same bytes. `lake_rows` is the number of rows that the lake has for the key.
     """
 
     in_source: bool
@@ -57,7 +58,7 @@ class DifferingKey:
 
 
 class Tables:
-    """The rows of one table during a comparison, in DuckDB. `folder`: where DuckDB writes data that does not fit into memory."""
+    """The rows of one table during a comparison, in DuckDB. DuckDB writes data that does not fit into memory to `folder`."""
 
     def __init__(self, plan: ComparisonPlan, chunks: Chunks, folder: str = "") -> None:
         self._plan, self._chunks = plan, chunks
@@ -74,13 +75,15 @@ class Tables:
         self._duckdb.close()
 
     def sums_of_source(self, reader: Any, wanted: Collection[int] | None = None) -> dict[int, Sum]:
-        """Returns number of chunk → sum, for rows from `SourceSide.rows`. `wanted`: the chunks to sum; None: all."""
+        """Returns the sum of each chunk by its number, for rows from `SourceSide.rows`. `wanted` are the chunks to sum, or None for all."""
         return self._sums(reader, source_side.canonical_rows(self._plan), "1", "true", wanted)
 
     def sums_of_lake(
         self, reader: Any, wanted: Collection[int] | None = None, order_key_max: int | None = None
     ) -> dict[int, Sum]:
-        """Returns number of chunk → sum, for rows from `LakeSide.rows`. `order_key_max`: sums a change log only up to this order key."""
+        """Returns the sum of each chunk by its number, for rows from `LakeSide.rows`. A change log is summed up to the order key
+        `order_key_max`.
+        """
         counted = lake_side.counted(self._plan, order_key_max)
         return self._sums(reader, lake_side.canonical_rows(self._plan), lake_side.SIGN, counted, wanted)
 
@@ -96,14 +99,14 @@ class Tables:
         return {int(chunk): Sum(int(rows), int(hashes)) for chunk, rows, hashes in answer}
 
     def keep_source(self, reader: Any, *, whole: bool) -> None:
-        """Stores the source's rows in DuckDB for `rows` and `differing`: all columns (`whole`), or only keys and hashes."""
+        """Stores the source's rows in DuckDB for `rows` and `differing`. If `whole`, stores all columns, otherwise only keys and hashes."""
         self._keep(SOURCE, reader, source_side.canonical_rows(self._plan), "1", "true", whole=whole)
 
     def keep_lake(
         self, reader: Any, *, whole: bool, keys: bool = False, order_key_max: int | None = None, chunks: str = "true"
     ) -> None:
-        """Stores the lake's rows like `keep_source`. `keys`: only rows with the keys of `keep_keys`. `chunks`: DuckDB's condition on the
-        chunk.
+        """Stores the lake's rows in DuckDB, as `keep_source` does. If `keys`, stores only rows with the keys of `keep_keys`. `chunks` is
+        DuckDB's condition on the chunk.
         """
         columns = lake_side.canonical_rows(self._plan)
         counted = lake_side.counted(self._plan, order_key_max)
@@ -146,9 +149,7 @@ class Tables:
             self._duckdb.executemany(f"INSERT INTO keys VALUES ({marks})", [list(key) for key in keys])
 
     def differing(self, limit: int) -> dict[Key, DifferingKey]:
-        """Returns the stored keys whose rows differ, or for which either side does not have exactly one row. `limit`: the maximum number of
-        keys.
-        """
+        """Returns at most `limit` of the stored keys whose rows differ, or for which one side does not have exactly one row."""
         answer = self._duckdb.execute(
             f"SELECT {self._key}, {SOURCE_HASH} IS NOT NULL, coalesce({ROWS}, 0) FROM ({self._joined()}) "
             f"WHERE {self._differ} LIMIT {limit}"
@@ -158,7 +159,7 @@ class Tables:
         }
 
     def rows(self) -> dict[Key, ComparedRow]:
-        """Returns all stored keys with what each side has for them."""
+        """Returns what each side has for each stored key."""
         answer = self._duckdb.execute(
             f"SELECT {self._key}, {SOURCE_HASH}, {LAKE_HASH}, {ROWS}, {NEWEST} FROM ({self._joined()})"
         )
@@ -166,7 +167,7 @@ class Tables:
         found: dict[Key, ComparedRow] = {}
         for row in answer.fetchall():
             source, lake, rows, newest = row[width:]
-            # The hash of several rows is made different from that of any single row, because several rows with one key
+            # If the lake has several rows for a key, their hash is changed so that it never equals that of a single row, because they
             # never equal the source's row.
             lake = lake if rows in {None, 1} else int(lake) + (int(rows) << 80)
             order_key = -1 if newest is None else int(newest)
@@ -183,7 +184,9 @@ class Tables:
         return found
 
     def values(self, table: str, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """Returns the complete rows that one side has for these keys. `table`: SOURCE or LAKE, which must have been stored as `whole`."""
+        """Returns the complete rows that one side has for these keys. The side, SOURCE or LAKE (`table`), must have been stored as
+        `whole`.
+        """
         self.keep_keys(keys)
         answer = self._duckdb.execute(f"SELECT {self._all} FROM {table} AS side WHERE {self._is_kept_key('side')}")
         indices = [self._names.index(name) for name in self._plan.key]
@@ -199,7 +202,7 @@ class Tables:
         return int(self._duckdb.execute(f"SELECT {self._chunks.number()} FROM keys LIMIT 1").fetchall()[0][0])
 
     def differing_rows(self, limit: int) -> dict[Key, Seen]:
-        """Returns, for a table without a key, rows that the sides do not have equally often, with the number of times on each side."""
+        """Returns, for a table without a key, the rows that one side has more often than the other, with their number on each side."""
         answer = self._duckdb.execute(
             f"SELECT {self._all}, sum({IN_SOURCE}), sum({IN_LAKE}) FROM "
             f"(SELECT {self._all}, {COUNT} AS {IN_SOURCE}, 0 AS {IN_LAKE} FROM source UNION ALL SELECT {self._all}, 0, {COUNT} FROM lake) "
@@ -226,15 +229,15 @@ class Tables:
         return f"EXISTS (SELECT 1 FROM keys WHERE {self._same_key(table, 'keys')})"
 
     def _same_key(self, one: str, other: str) -> str:
-        """Returns the condition that rows of two tables have the same key. NULL counts as equal to NULL."""
+        """Returns the condition that rows of two tables have the same key. NULL equals NULL."""
         names = [identifier(name) for name in self._plan.key]
         return " AND ".join(f"{one}.{name} IS NOT DISTINCT FROM {other}.{name}" for name in names)
 
     def _joined(self) -> str:
-        """Returns SQL that joins the stored rows of both sides by key, as one row per key.
+        """Returns SQL that joins the stored rows of both sides by key. The result has one row per key.
 
-        DuckDB may have a row of the source twice, if the server considers its key equal to two keys of the lake. Such a row counts once.
-        Rows whose key contains NULL are different rows, so their hashes are summed.
+        If the server considers a key of the source equal to two keys of the lake, DuckDB has the row twice; it is used once. Rows whose
+        key contains NULL are different rows, so their hashes are added up.
         """
         names = [identifier(name) for name in self._plan.key]
         is_null = " OR ".join(f"{name} IS NULL" for name in names)
@@ -297,7 +300,7 @@ def difference(
     lake: Sequence[Any] | None,
     lake_rows: int = 1,
 ) -> Difference:
-    """Returns the difference of one key. `source`, `lake`: the complete rows; None if the side has no row."""
+    """Returns the difference of one key. `source` and `lake` are the complete rows, or None if the side has no row."""
     named: Mapping[str, str] = {name: shown(value) for name, value in zip(plan.key, key, strict=True)}
     if lake_rows > 1:
         return Difference("doubled", named, chunk, count=lake_rows)

@@ -1,7 +1,7 @@
-"""Defines the request and the result of a comparison, and the rule that proves that a row differs. The functions have no side effects.
+"""Defines the request and the result of a comparison, and the rule that proves that a row differs. Pure functions.
 
-A table has one of four verdicts. EQUAL. DIFFERENT if differences are proven. UNDECIDED if rows that differ may have changes that are not
-merged yet. REFUSED if the table cannot be compared.
+A table has one of four verdicts. It is EQUAL. It is DIFFERENT if differences are proven. It is UNDECIDED if rows that differ may have
+changes that are not merged yet. It is REFUSED if it cannot be compared.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 Mode = Literal["full", "sample", "since-last"]
-DIFFERENCES_MAX = 1_000  # The number of keys that are looked into. Further differences are reported by chunk.
+DIFFERENCES_MAX = 1_000  # This many keys are looked into. Further differences are reported by chunk.
 SHOWN_MAX = 10
 
 
@@ -27,8 +27,8 @@ class Verdict(enum.StrEnum):
 class Extent:
     """What to compare: all chunks, `percent` of the chunks, or the chunks whose rows in the lake have changed since the last comparison.
 
-    `settle_seconds`: how long to wait for merges to reach the position up to which the source was read. `every_key`: returns all keys that
-    differ, for a repair, not only those that are looked into.
+    `settle_seconds` is how long to wait until merges reach the position up to which the source was read. If `every_key`, all keys that
+    differ are returned, for a repair, and not only those that are looked into.
     """
 
     mode: Mode = "full"
@@ -39,11 +39,11 @@ class Extent:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A row that differs. `kind`: missing in the lake, surplus in the lake, doubled in the lake, or other values. `key`: the key's values
-    by column, as text.
+    """A row that differs: it is missing in the lake, surplus in the lake, doubled in the lake, or has other values (`kind`).
 
-    `columns`: (name, value in the source, value in the lake) of columns that differ, if both sides have the key. `count`: how often the row
-    is missing, surplus or doubled; more than 1 only for doubled rows and rows without a key.
+    - `key` has the key's values by column, as text.
+    - `columns` has the name, the value in the source and the value in the lake of each column that differs, if both sides have the key.
+    - `count` tells how often the row is missing, surplus or doubled. It is more than 1 only for doubled rows and rows without a key.
     """
 
     kind: Literal["missing", "surplus", "doubled", "value"]
@@ -71,7 +71,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChunkDifference:
-    """A chunk that has differing rows, and the number of its rows on each side."""
+    """A chunk with rows that differ, and the number of its rows on each side."""
 
     chunk: str
     source_rows: int
@@ -80,12 +80,14 @@ class ChunkDifference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableResult:
-    """The result of comparing one table. `rows`, `lake_rows`: the rows of each side in the compared chunks. `version`: the Delta version
-    that was read last.
+    """The result of comparing one table.
 
-    `position` ("file:offset"), `gtid_set`, `server_uuid`: the source's position after its last rows were read. `difference_count`: the
-    least number of rows that differ. `differences`: the first of these rows. `moving`: rows that changed at each look and that the lake
-    followed. `left_out`: columns of either side that were not compared.
+    - `rows` and `lake_rows` are the numbers of rows of each side in the compared chunks.
+    - `version` is the Delta version that was read last.
+    - `position` ("file:offset"), `gtid_set` and `server_uuid` are the source's position after its last rows were read.
+    - `difference_count` is the least number of rows that differ, and `differences` are the first of them.
+    - `moving` is the number of rows that changed at each look and that the lake followed.
+    - `left_out` are columns of either side that were not compared.
     """
 
     table: str
@@ -118,10 +120,11 @@ class TableResult:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """What one look found for one key. `source`, `lake`: hashes of the rows, or for a table without a key, their numbers; None if a side
-    has no row. The lake was read after it had reached the source's position.
+    """What one look found for one key. The lake was read after it had reached the source's position.
 
-    `order_key`: the order key of the lake's row; -1 if the lake has none. `doubled`: the lake has several rows of the key.
+    - `source` and `lake` are hashes of the rows, or their numbers for a table without a key. They are None if a side has no row.
+    - `order_key` is that of the lake's row, or -1 if the lake has none.
+    - `doubled` tells that the lake has several rows of the key.
     """
 
     source: int | None
@@ -131,12 +134,12 @@ class Seen:
 
 
 def proven(before: Mapping[Any, Seen], now: Mapping[Any, Seen]) -> set[Any]:
-    """Returns the keys that are proven to differ by two looks, `before` and `now`.
+    """Returns the keys that two looks, `before` and `now`, prove to differ.
 
-    Several rows in the lake for one key are a proof by themselves, because no order of merges produces them. Any other key is proven in two
-    cases: neither side changed between the looks, or the lake's row did not change (same values, same order key). The second case is a
-    proof because each look reads the lake after it has merged everything up to the position of the source's read. The row therefore had no
-    change up to a position after the source's second read, so that read should have found the lake's values.
+    If the lake has several rows for a key, this is a proof by itself, because no order of merges produces them. Any other key is proven in
+    two cases: neither side changed between the looks, or the lake's row did not change (same values, same order key). The second case is a
+    proof because each look reads the lake after it has merged everything up to the position of the source's read. So the row had no change
+    up to a position after the source's second read, and that read should have found the lake's values.
     """
     return {
         key
@@ -147,14 +150,14 @@ def proven(before: Mapping[Any, Seen], now: Mapping[Any, Seen]) -> set[Any]:
 
 
 def _lake_stood_still(before: Seen | None, now: Seen) -> bool:
-    """Returns whether the lake's row did not change between the looks. For a missing row this is unknown: it has no order key, and it may
+    """Returns whether the lake's row did not change between the looks. Returns False for a missing row: it has no order key, and it may
     have existed in between.
     """
     return before is not None and now.order_key >= 0 and (before.lake, before.order_key) == (now.lake, now.order_key)
 
 
 def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
-    """Returns the keys that differ and are not proven: their changes may not be merged yet. `sure`: the proven keys."""
+    """Returns the keys that differ and are not proven, because their changes may not be merged yet. `sure` are the proven keys."""
     known = set(sure)
     return {key for key, seen in now.items() if (seen.doubled or seen.source != seen.lake) and key not in known}
 
@@ -162,8 +165,8 @@ def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
 def steady(
     before: Mapping[str, tuple[Any, Any]] | None, source: Sequence[Any], lake: Sequence[Any], names: Sequence[str]
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns the columns of a row that had the same two different values in this look as in all looks `before`. None: this is the first
-    look.
+    """Returns the columns of a row that had the same two different values in this look as in all looks `before`. If `before` is None, this
+    is the first look.
     """
     pairs = zip(names, source, lake, strict=True)
     return {
@@ -174,7 +177,7 @@ def steady(
 
 
 def verdict_of(different: int, open_keys: int) -> Verdict:
-    """Returns the verdict. `different`: the number of rows that are proven to differ. `open_keys`: the number of undecided keys."""
+    """Returns the verdict from the number of rows that are proven to differ, and the number of undecided keys."""
     if different:
         return Verdict.DIFFERENT
     return Verdict.UNDECIDED if open_keys else Verdict.EQUAL

@@ -1,8 +1,9 @@
-"""Waits until reads of the source show everything that the lake has. Without this, rows whose commit waits for a semi-sync replica would
-count as different.
+"""Waits until reads of the source show everything that the lake has. Otherwise rows whose commit waits for a semi-sync replica would
+appear as different.
 
 A transaction is in the binlog, and so in the lake, before the storage engine commits it. With semi-sync AFTER_SYNC, the commit waits until
-a replica acknowledges the transaction. Snapshots and repairs wait in the same way."""
+a replica acknowledges the transaction. Snapshots and repairs wait in the same way.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ POLL_SECONDS = 0.2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VisibleSource:
-    """Waits until reads of one table in the source show what the lake has. `directory`: the destination's directory, with its ledger.
-    `say`: called with a sentence before a wait.
+    """Waits until reads of one table in the source show what the lake has. `directory` is the destination's directory, with its ledger.
+    `say` is called with a sentence before a wait.
     """
 
     source: Source
@@ -35,12 +36,10 @@ class VisibleSource:
     say: Callable[[str], None] | None = None
 
     def wait(self, seconds: float) -> bool:
-        """Waits up to `seconds`. Returns whether a read that begins now contains everything that the lake had before this call.
-
-        Also returns True if this cannot be determined, because the server is not the one whose binlog is read, was reset, or does not
-        answer.
+        """Waits up to `seconds`. Returns whether a read that begins now shows everything that the lake had before this call. Also returns
+        True if this is unknown, because the server is not the one whose binlog is read, was reset, or does not answer.
         """
-        position = read_ledger(self.directory).resume_position  # The position up to which runs may have merged.
+        position = read_ledger(self.directory).resume_position  # Runs may have merged everything up to this position.
         if position is None:
             return True
         deadline, said = time.monotonic() + seconds, False

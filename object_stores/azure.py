@@ -1,6 +1,6 @@
-"""Parses URLs and `storage_options` of Azure Blob Storage and Data Lake Storage. Used by `files`, `options` and `sluice sql`.
-
-deltalake accepts several names for one option, most of them also with the prefix `azure_storage_` or `azure_`."""
+"""Parses URLs and `storage_options` of Azure Blob Storage and Data Lake Storage. `files`, `options` and `sluice sql` use this module.
+deltalake accepts several names for one option, most of them also with the prefix `azure_storage_` or `azure_`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.object_stores.errors import StoreError
 
 URL = re.compile(r"(?:abfss?|az(?:ure)?|adl)://(?P<container>[^/@]+)(?:@(?P<account>[^./]+)\.[^/]*)?/?(?P<path>.*)")
 PREFIX = re.compile(r"^azure_(?:storage_)?")
-# deltalake's name of an option, in lower case and without its prefix → the name that this module uses.
+# deltalake's name of an option, in lower case and without its prefix → this module's name.
 NAMES = {
     "account_name": "account_name",
     **dict.fromkeys(("account_key", "access_key", "master_key"), "account_key"),
@@ -26,14 +26,14 @@ NAMES = {
     "use_emulator": "use_emulator",
 }
 SECRETS = frozenset({"account_key", "sas_token", "client_secret"})
-# The options that AzureFileSystem of pyarrow accepts by the same names.
+# pyarrow's AzureFileSystem accepts these options by the same names.
 PASSED = ("account_key", "sas_token", "client_id", "client_secret", "tenant_id")
 
 
 @dataclasses.dataclass(frozen=True)
 class AzureLocation:
-    """A folder in a container. `path`: the container and the path in it. `arguments`: arguments for pyarrow's AzureFileSystem, with
-    credentials. `endpoint`: the URL of the account's Blob service; empty for Azure's own.
+    """A folder in a container. `path` is the container and the path in it. `arguments` are those of pyarrow's AzureFileSystem, with
+    credentials. `endpoint` is the URL of the account's Blob service, or empty for Azure's own.
     """
 
     account: str
@@ -43,7 +43,7 @@ class AzureLocation:
 
 
 def azure_name(option: str) -> str:
-    """Returns this module's name for an option of deltalake; empty if the option is not one of Azure's."""
+    """Returns this module's name for an option of deltalake, or "" if the option is not one of Azure's."""
     return NAMES.get(PREFIX.sub("", option.lower()), "")
 
 
@@ -53,10 +53,8 @@ def is_azure(url: str) -> bool:
 
 
 def azure_location(url: str, storage_options: Mapping[str, str]) -> AzureLocation:
-    """Returns account, path and credentials for a URL. `storage_options`: with secrets resolved. Raises StoreError if the account is
-    unknown.
-
-    If the options have no credentials, pyarrow uses those of the environment or the machine's managed identity.
+    """Returns the account, the path and the credentials for a URL. The `storage_options` have their secrets resolved. If they have no
+    credentials, pyarrow uses those of the environment or the machine's managed identity. Raises StoreError if the account is unknown.
     """
     match = URL.fullmatch(url)
     if match is None:
@@ -72,9 +70,8 @@ def azure_location(url: str, storage_options: Mapping[str, str]) -> AzureLocatio
 
 
 def _endpoint(endpoint: str, account: str) -> dict[str, str]:
-    """Returns pyarrow's arguments for an endpoint: https://account.blob.HOST, or http://host:port/account of an emulator.
-
-    pyarrow puts the account before an authority that begins with a dot, and otherwise into the path.
+    """Returns pyarrow's arguments for an endpoint, which is https://account.blob.HOST, or http://host:port/account of an emulator. If the
+    authority begins with a dot, pyarrow puts the account before it, otherwise into the path.
     """
     if not endpoint:
         return {}

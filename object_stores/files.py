@@ -1,4 +1,4 @@
-"""Opens an object store as a pyarrow file system. Used by `folder` for directories, and by Spark tasks for a single file."""
+"""Opens an object store as a pyarrow file system. `folder` uses it for directories, and Spark tasks for a single file."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CONNECT_SECONDS, REQUEST_SECONDS = 5.0, 60.0
 
 
 def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
-    """Returns the pyarrow file system for a URL, and the path in it. `options`: `storage_options` with secrets resolved.
+    """Returns the pyarrow file system for a URL, and the path in it. `options` are `storage_options` with secrets resolved.
 
     If `options` has no credentials, S3, Azure and Google Cloud Storage use those of the environment or the machine. Stores of other kinds
-    ignore `options`. Raises StoreError.
+    ignore `options`. Raises StoreError if the store cannot be opened.
     """
     with as_store_error(url, options):
         if url.startswith(S3):
@@ -40,12 +40,12 @@ def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
 
 
 def is_in_store(url: str) -> bool:
-    """Returns whether a URL is one of S3, Azure or Google Cloud Storage, whose stores have conditional writes."""
+    """Returns whether a URL is in S3, Azure or Google Cloud Storage. These stores have conditional writes."""
     return url.startswith(S3) or is_azure(url) or is_google(url)
 
 
 def opened(url: str, options: Mapping[str, str]) -> Any:
-    """Opens a file of the store for reading at any offset. Raises StoreError."""
+    """Opens a file of the store, so that it can be read at any offset. Raises StoreError if the store fails."""
     store, path = file_system(url, options)
     with as_store_error(url, options):
         return store.open_input_file(path)

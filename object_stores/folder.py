@@ -1,8 +1,9 @@
 """Transfers a directory of files between the local disk and an object store: uploads it, downloads it, removes it. Every call can be
 repeated.
 
-An object store has no directories and cannot rename, so a directory cannot appear at once. Readers treat a directory as complete when the
-file that lists the others exists. This file is uploaded last and removed first."""
+An object store has no directories and cannot rename, so a directory cannot appear as a whole. It is complete for readers if the file that
+lists the others exists. This file is uploaded last and removed first.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ import pyarrow.fs as pafs
 from sluice.object_stores.azure import is_azure
 from sluice.object_stores.files import as_store_error, file_system
 
-PARALLEL = 8  # The number of files that are transferred at the same time.
-COPIED_BYTES_MAX = 5 << 30  # S3 copies no larger object in one request.
-PART_BYTES = 16 << 20  # How much of a larger object is in memory.
+PARALLEL = 8  # This many files are transferred at the same time.
+COPIED_BYTES_MAX = 5 << 30  # S3 does not copy a larger object in one request.
+PART_BYTES = 16 << 20  # This much of a larger object is in memory.
 
 
 class StoreFolder:
-    """A directory in an object store. `url`: the directory's URL. `options`: `storage_options` with secrets resolved. Every method raises
-    StoreError if the store fails.
+    """A directory in an object store. `url` is the directory's URL. `options` are `storage_options` with secrets resolved. Every method
+    raises StoreError if the store fails.
     """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
@@ -35,7 +36,7 @@ class StoreFolder:
         return f"StoreFolder({self.url!r})"
 
     def sizes(self) -> dict[str, int]:
-        """Returns name → bytes of each file in the directory and below, by its path in the directory; empty if the directory does not
+        """Returns the bytes of each file in the directory and below, by its path in the directory. Returns {} if the directory does not
         exist.
         """
         with as_store_error(self.url, self._options):
@@ -47,7 +48,7 @@ class StoreFolder:
         return {name.partition("/")[0] for name in self.sizes() if "/" in name}
 
     def read(self, name: str) -> bytes | None:
-        """Returns the content of a file; None if it does not exist."""
+        """Returns the content of a file, or None if it does not exist."""
         with as_store_error(self.url, self._options):
             try:
                 with self._store.open_input_stream(f"{self._path}/{name}") as stream:
@@ -57,8 +58,8 @@ class StoreFolder:
         return content
 
     def put(self, folder: Path, last: str = "", below: str = "") -> None:
-        """Uploads all files of a local directory. `last`: the file that is uploaded after all others. `below`: a prefix of the names in the
-        store.
+        """Uploads all files of a local directory. The file `last` is uploaded after all others. In the store, each name gets the prefix
+        `below`.
         """
         names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="put") as pool:
@@ -76,10 +77,8 @@ class StoreFolder:
             list(pool.map(lambda name: self._copy(f"{self._path}/{name}", folder / name), names))
 
     def remove(self, first: str = "") -> None:
-        """Removes the directory and everything below it. Removes the file `first` before all others, so that the directory no longer counts
-        as complete.
-
-        Another host may remove the directory at the same time.
+        """Removes the directory and everything below it. Removes the file `first` before all others, so that the directory is no longer
+        complete for readers. Another host may remove the directory at the same time.
         """
         names = self.sizes()
         self.remove_files([first] if first in names else [])
@@ -95,7 +94,7 @@ class StoreFolder:
                 stream.write(content)
 
     def put_new(self, name: str, content: bytes) -> bool:
-        """Writes a file unless it exists. Returns False if it exists. Raises StoreError; then it is unknown whether the file was
+        """Writes a file, unless it exists. Returns False if it exists. If it raises StoreError, it is unknown whether the file was
         written.
         """
         from sluice.object_stores.store_requests import put_new  # noqa: PLC0415  its library is large, and only publications need it
@@ -103,23 +102,23 @@ class StoreFolder:
         return put_new(f"{self.url}/{name}", content, self._options)
 
     def why_no_put_new(self, name: str) -> str:
-        """Returns why `put_new` cannot write this file, as far as a request that reads shows it; empty if no reason is known."""
+        """Returns why `put_new` could not write this file, or "" if no reason is known. Only reads from the store."""
         from sluice.object_stores.store_requests import why_refused  # noqa: PLC0415  as in `put_new`
 
         return why_refused(f"{self.url}/{name}", self._options)
 
     def put_file(self, file: Path, name: str = "") -> None:
-        """Uploads one file. `name`: its name in the store, if that is not the file's own name."""
+        """Uploads one file. In the store it has the name `name`, or its own name if that is empty."""
         self._put(file, name or file.name)
 
     def copy_file(self, source: StoreFolder, name: str, to: str, size: int) -> None:
-        """Copies the file `name` of another directory to `to` in this directory. The store copies it itself if both are in one store.
-        `size`: the bytes of the file; one of more than COPIED_BYTES_MAX is read and written.
+        """Copies the file `name` of another directory to `to` in this directory. If both are in one store, the store copies it. `size` is
+        the file's size in bytes. A file of more than COPIED_BYTES_MAX is read and written instead.
         """
         with as_store_error(self.url, self._options):
             self._make_parent(to)
             target = f"{self._path}/{to}"
-            if size > COPIED_BYTES_MAX:  # `copy_files` would let the store copy the file.
+            if size > COPIED_BYTES_MAX:  # `copy_files` would make the store copy the file, which fails for this size.
                 with (
                     source._store.open_input_stream(f"{source._path}/{name}") as read,
                     self._store.open_output_stream(target) as written,
@@ -136,7 +135,7 @@ class StoreFolder:
                 )
 
     def remove_files(self, names: Iterable[str]) -> None:
-        """Removes these files. Files that do not exist are skipped."""
+        """Removes these files. Ignores files that do not exist."""
         if is_azure(self.url):
             from sluice.object_stores.store_requests import remove_files  # noqa: PLC0415  as in `put_new`
 

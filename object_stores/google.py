@@ -1,6 +1,6 @@
-"""Parses URLs and `storage_options` of Google Cloud Storage. Used by `google_files`, `options` and the code that starts Spark.
-
-deltalake accepts several names for one option, all of them also with the prefix `google_`."""
+"""Parses URLs and `storage_options` of Google Cloud Storage. `google_files`, `options` and the code that starts Spark use this module.
+deltalake accepts several names for one option, all of them also with the prefix `google_`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 URL = re.compile(r"gs://(?P<bucket>[^/]+)/?(?P<path>.*)")
-# deltalake's name of an option, in lower case and without google_ → the name that the store's client uses.
+# deltalake's name of an option, in lower case and without google_ → the name for the store's client.
 NAMES = {
     **dict.fromkeys(("service_account", "service_account_path"), "service_account"),
     "service_account_key": "service_account_key",
@@ -20,7 +20,7 @@ SECRETS = frozenset({"service_account_key"})
 
 
 def google_name(option: str) -> str:
-    """Returns the client's name for an option of deltalake; empty if the option is not one of Google's."""
+    """Returns the client's name for an option of deltalake, or "" if the option is not one of Google's."""
     return NAMES.get(option.lower().removeprefix("google_"), "")
 
 
@@ -30,7 +30,7 @@ def is_google(url: str) -> bool:
 
 
 def google_options(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options that the client knows, by its names. `storage_options`: with secrets resolved."""
+    """Returns the options that the store's client knows, by its names. The `storage_options` have their secrets resolved."""
     return {name: value for option, value in storage_options.items() if (name := google_name(option))}
 
 

@@ -1,5 +1,6 @@
-"""Opens Google Cloud Storage as a pyarrow file system, with the credentials of `storage_options`. pyarrow's own client of this store takes
-credentials only from the environment. Used by `files` and `store_requests`."""
+"""Opens Google Cloud Storage as a pyarrow file system with the credentials of `storage_options`. pyarrow's own client of this store takes
+credentials only from the environment. `files` and `store_requests` use this module.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from obstore.store import GCSStore
 
 from sluice.object_stores.google import bucket_and_path, google_options
 
-# The timeouts are those of `files`, as texts of this library.
+# The same timeouts as in `files`, in the form of this library.
 CLIENT: Any = {"connect_timeout": "5s", "timeout": "60s", "allow_http": True}
 
 
@@ -38,7 +39,7 @@ def google_file_system(url: str, storage_options: Mapping[str, str]) -> tuple[An
 
 @contextlib.contextmanager
 def _translated(path: str) -> Iterator[None]:
-    """Converts errors of the client to OSError, as pyarrow's file systems raise it."""
+    """Converts errors of the client to OSError, as pyarrow's file systems raise them."""
     try:
         yield
     except (NotFoundError, FileNotFoundError) as error:
@@ -48,13 +49,13 @@ def _translated(path: str) -> Iterator[None]:
 
 
 def without_debug_output(error: Exception) -> str:
-    """Returns the message of an error of the client without its debug output, which has many lines."""
+    """Returns the message of a client's error without its debug output, which has many lines."""
     return str(error).partition("Debug source:")[0]
 
 
 class GoogleHandler(pafs.FileSystemHandler):
-    """Implements the methods of a pyarrow file system that `StoreFolder` and readers of files use. Paths are relative to the bucket, which
-    has no directories of its own.
+    """The methods of a pyarrow file system that `StoreFolder` and readers of files need. Paths are relative to the bucket, which has no
+    directories of its own.
     """
 
     def __init__(self, store: Any) -> None:
@@ -84,7 +85,7 @@ class GoogleHandler(pafs.FileSystemHandler):
         return pafs.FileInfo(path, pafs.FileType.File, size=found["size"])
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        """Returns all files below the directory, also if the selector is not recursive."""
+        """Returns all files below the directory, even if the selector is not recursive."""
         base = selector.base_dir.rstrip("/")
         with _translated(base):
             found = [each for part in obstore.list(self.store, prefix=f"{base}/" if base else None) for each in part]
@@ -162,7 +163,7 @@ class StoredInput(io.RawIOBase):
 
 
 class StoredOutput(io.RawIOBase):
-    """A file that is written to the store. It exists once it is closed."""
+    """A file that is written to the store. It exists in the store after it was closed."""
 
     def __init__(self, writer: Any, path: str) -> None:
         self._writer, self._path = writer, path

@@ -1,6 +1,6 @@
 """Reads `storage_options` of conf/: maps deltalake's names of S3 options to Sluice's, resolves secrets, and removes secrets from errors.
-
-The process remembers secrets that it resolved, because after a rotation an error may still contain an earlier secret."""
+The process remembers the secrets that it has resolved, because after a rotation an error may still contain an earlier one.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from sluice.object_stores.google import google_name
 from sluice.secret_values import SecretUnavailable, filled_text, is_reference
 
 SECRET_CHARS_MIN = 6
-# Matches the colours and arrows with which deltalake prints the causes of an error as a tree.
+# Matches the colours and arrows of the tree in which deltalake prints the causes of an error.
 DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")
-# deltalake's name of an S3 option, in lower case and without aws_ → Sluice's name. deltalake accepts all of these
-# names.
+# deltalake's name of an S3 option, in lower case and without aws_ → Sluice's name. deltalake accepts all of these names.
 NAMES = {
     "region": "region",
     "default_region": "region",
@@ -39,13 +38,13 @@ CREDENTIALS = {  # The environment variables that AWS's own clients read.
     "session_token": "AWS_SESSION_TOKEN",
 }
 PLAIN = frozenset(NAMES.values()) - frozenset(CREDENTIALS)
-RESOLVED_MAX = 256  # How many secrets are remembered. A run needs fewer, even if each connect uses a new token.
+RESOLVED_MAX = 256  # This many secrets are remembered. A run needs fewer, even if each connection uses a new token.
 YES = frozenset({"1", "true", "on", "yes", "y"})  # the values that deltalake reads as true
 
 
 class ResolvedSecrets:
-    """The newest secrets that this process has resolved. A pickled copy is empty: Spark's executors get this module with the code of a job,
-    and must not get the secrets.
+    """The newest secrets that this process has resolved. A pickled copy is empty, because Spark's executors get this module with the code
+    of a job, and must not get the secrets.
     """
 
     def __init__(self) -> None:
@@ -77,7 +76,7 @@ def known(storage_options: Mapping[str, str]) -> dict[str, str]:
 
 def resolved(configured: Mapping[str, str]) -> dict[str, str]:
     """Replaces references such as `$NAME` by the secrets that they name, and remembers the secrets for `without_secrets`. Raises
-    StoreError, which lists all secrets that cannot be read.
+    StoreError with all secrets that cannot be read.
     """
     found, missing = dict(configured), list[str]()
     for name, value in configured.items():
@@ -96,7 +95,8 @@ def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
     """Returns the text of a store's error as one line without secrets. The error may repeat what was sent, with the present secret or one
     from before a rotation.
 
-    `storage_options`: with secrets resolved, or as in conf/; secrets are not read here. The value of an unknown option counts as a secret.
+    `storage_options` may have secrets resolved, or references as in conf/; no secret is read here. The value of an unknown option is
+    treated as a secret.
     """
     text = " ".join(DRAWN.sub("", text).split())
     given = {value for name, value in storage_options.items() if not _is_plain(name) and not is_reference(value)}
@@ -116,5 +116,5 @@ def _is_plain(option: str) -> bool:
 
 
 def _name(option: str) -> str:
-    """Returns Sluice's name for an S3 option of deltalake; empty if the option is unknown."""
+    """Returns Sluice's name for an S3 option of deltalake, or "" if the option is unknown."""
     return NAMES.get(option.lower().removeprefix("aws_"), "")

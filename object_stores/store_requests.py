@@ -1,9 +1,10 @@
-"""Makes the requests to an object store for which pyarrow cannot be used. Called by `StoreFolder`.
+"""Makes the requests to an object store for which pyarrow cannot be used. `StoreFolder` calls this module.
 
-- `put_new` writes a file unless it exists, and the store decides. pyarrow has no such request. It is used for the first commit of a Delta
-  table, for which `deltalake` has no function: it refuses properties that it does not know.
-- `why_refused` tests whether requests like those of `put_new` can be made, before large files are uploaded for them.
-- `remove_files` removes files in Azure, where pyarrow may abort the process if a file does not exist any more."""
+- `put_new` writes a file unless it exists; the store itself decides this. pyarrow has no such request. It is used for the first commit of
+  a Delta table, because `deltalake` refuses properties that it does not know.
+- `why_refused` tests whether requests like those of `put_new` are possible, before large files are uploaded for them.
+- `remove_files` removes files in Azure, where pyarrow may abort the process if a file no longer exists.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from sluice.object_stores.google import is_google
 from sluice.object_stores.google_files import CLIENT, google_store, without_debug_output
 from sluice.object_stores.options import YES, known, without_secrets
 
-# Sluice's name of an option of S3 → the store's.
+# Sluice's name of an S3 option → the store client's name.
 OF_S3 = {
     "region": "aws_region",
     "endpoint": "aws_endpoint",
@@ -31,7 +32,7 @@ OF_S3 = {
     "secret_access_key": "aws_secret_access_key",
     "session_token": "aws_session_token",
 }
-# The name of an argument for pyarrow → the store's.
+# pyarrow's name of an argument → the store client's name.
 OF_AZURE = {
     "account_key": "account_key",
     "sas_token": "sas_key",
@@ -42,9 +43,8 @@ OF_AZURE = {
 
 
 def put_new(url: str, content: bytes, options: Mapping[str, str]) -> bool:
-    """Writes a file. Returns False if a file of this URL exists, which may be the one that an unanswered request of this call wrote.
-
-    `options`: `storage_options` with secrets resolved. Raises StoreError; then it is unknown whether the file was written.
+    """Writes a file. Returns False if a file with this URL exists. A request of this same call may have written that file, if its answer
+    was lost. `options` are `storage_options` with secrets resolved. If it raises StoreError, it is unknown whether the file was written.
     """
     with _as_store_error(url, options):
         store, path = _bucket(url, options)
@@ -56,9 +56,8 @@ def put_new(url: str, content: bytes, options: Mapping[str, str]) -> bool:
 
 
 def why_refused(url: str, options: Mapping[str, str]) -> str:
-    """Returns why this client cannot read a file's size; empty if it can, or if the file does not exist. `options`: as in `put_new`.
-
-    Its library knows no profiles of AWS, for example, and not all values of `conditional_put`.
+    """Returns why this client cannot read a file's size. Returns "" if it can, or if the file does not exist. `options` are those of
+    `put_new`. For example, the client knows no profiles of AWS, and not all values of `conditional_put`.
     """
     try:
         with _as_store_error(url, options):
@@ -71,7 +70,9 @@ def why_refused(url: str, options: Mapping[str, str]) -> str:
 
 
 def remove_files(url: str, names: Iterable[str], options: Mapping[str, str]) -> None:
-    """Removes files of the directory `url`. Files that do not exist are skipped. `options`: as in `put_new`. Raises StoreError."""
+    """Removes files of the directory `url`. Ignores files that do not exist. `options` are those of `put_new`. Raises StoreError if the
+    store fails.
+    """
     with _as_store_error(url, options):
         store, path = _bucket(url, options)
         for name in names:

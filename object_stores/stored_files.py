@@ -1,7 +1,8 @@
-"""Accesses the Parquet files of one directory, on disk or in an object store. The directory has the rows and buffered changes of a table
-during its snapshot.
+"""Accesses the Parquet files of one directory, on disk or in an object store. The directory has the rows, or the buffered changes, of a
+table during its snapshot.
 
-The run that reads the table writes the files. Runs that merge or publish read them, possibly on other hosts."""
+The run that reads the table writes the files. Runs that merge or publish read them, possibly on other hosts.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +25,9 @@ SUFFIX = ".parquet"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredFiles:
-    """A directory of Parquet files. `url`: its URL in an object store; empty if the files are in `folder` on disk. With a URL, `folder` is
-    for files during a transfer. `options`: `storage_options` with secrets resolved.
-
-    Every method raises StoreError if the store fails, and OSError if the disk fails.
+    """A directory of Parquet files. `url` is its URL in an object store, or empty if the files are in `folder` on disk. If there is a URL,
+    `folder` is for files during a transfer. `options` are `storage_options` with secrets resolved. Every method raises StoreError if the
+    store fails, and OSError if the disk fails.
     """
 
     folder: Path
@@ -41,14 +41,14 @@ class StoredFiles:
         return list(self.sizes())
 
     def opened(self, name: str) -> Any:
-        """Returns one of the files in a form that pyarrow can read: an open file of the store, or a local path."""
+        """Returns one of the files as something that pyarrow can read: an open file of the store, or a local path."""
         return opened(f"{self.url}/{name}", self.options) if self.url else self.folder / name
 
     def schema(self, name: str) -> pa.Schema:
         return pq.read_schema(self.opened(name))
 
     def footers(self) -> dict[str, pq.FileMetaData]:
-        """Returns name → Parquet footer of each file."""
+        """Returns the Parquet footer of each file, by name."""
         names = self.names()
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="footers") as pool:
             return dict(zip(names, pool.map(self.footer, names), strict=True))
@@ -57,11 +57,11 @@ class StoredFiles:
         return pq.read_metadata(self.opened(name))
 
     def rows(self) -> int:
-        """Returns the number of rows in all files, from the files' footers."""
+        """Returns the number of rows in all files, according to their footers."""
         return sum(int(footer.num_rows) for footer in self.footers().values())
 
     def sizes(self) -> dict[str, int]:
-        """Returns name → bytes of each Parquet file."""
+        """Returns the bytes of each Parquet file, by name."""
         if not self.url:
             return {name: (self.folder / name).stat().st_size for name in self.names()}
         return {name: size for name, size in sorted(self.store().sizes().items()) if _is_here(name)}
@@ -80,5 +80,5 @@ class StoredFiles:
 
 
 def _is_here(name: str) -> bool:
-    """Returns whether a path in the directory is that of a Parquet file directly in it."""
+    """Returns whether a path belongs to a Parquet file that is directly in the directory."""
     return name.endswith(SUFFIX) and "/" not in name
