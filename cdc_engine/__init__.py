@@ -1,5 +1,5 @@
 """Sluice's engine: turns the binlog of MySQL or MariaDB into staged batches, with get, ack and rollback.
 
-Data passes through the packages in this order: `parser` (with `binlog` and `table_meta`) → `sink` → `store` → `server` (with `meta`) →
-`staging`. They share the values of `contracts`; `instance` connects them. docs/architecture.md lists what each package may import.
+Data passes through these packages in order: `parser` (with `binlog` and `table_meta`) → `sink` → `store` → `server` (with `meta`) →
+`staging`. They exchange the values of `contracts`, and `instance` connects them. docs/architecture.md lists what each package may import.
 """

@@ -1,7 +1,8 @@
-"""Resolves paths, stores and URLs of conf/, and names folders after databases and tables. Pure; called while values are checked, too.
+"""Resolves the paths, stores and URLs of conf/, and names folders after databases and tables. Pure.
 
-A relative path is relative to the folder that holds conf/, in every process. Otherwise the engine, a run, Spark and the
-console would find different lakes."""
+A relative path starts in the folder that contains conf/, in every process. Otherwise the engine, a run, Spark and the console would find
+different lakes.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +17,24 @@ from pathlib import Path
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/(?!/))")
 SECRET = re.compile(r"access_key|secret|password|(?<!allow_)token$|account_key|sas_key|service_account_key")
-UNKNOWN_TO_DELTALAKE = "google_bearer_token"  # Other clients of the store know this option.
-# The most bytes of a folder's name in a path. With `__history` appended, it stays within the 255 bytes that a file system allows.
+UNKNOWN_TO_DELTALAKE = "google_bearer_token"  # Only deltalake does not know this option. Other clients of the store do.
+# The most bytes in the name of a folder. With `__history` appended, the name is shorter than the 255 bytes that a file system allows.
 SEGMENT_BYTES_MAX = 200
 ESCAPE = re.compile(r"@(?=[0-9a-f]{4})")
-OWN_NAMES = ("_sluice", "_delta_", "_change_data")  # The prefixes of folders that Sluice and Delta create.
+OWN_NAMES = ("_sluice", "_delta_", "_change_data")  # Prefixes of the folders that Sluice and Delta create.
 RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(?=[^?])")
 
 
 def local_path(word: str, root: Path | None) -> Path:
-    """Returns the absolute path of a local folder, without links. `root`: what relative paths start from; None refuses them.
-
-    Raises ValueError with what to write instead.
+    """Returns the absolute path of a local folder, with links resolved. Relative paths start in `root`. Without it, they are refused.
+    Raises ValueError, whose message tells what to write instead.
     """
     return local_file(word, root).resolve()
 
 
 def local_file(word: str, root: Path | None) -> Path:
-    """Returns the absolute path of a local file like `local_path`, but keeps its links: Kubernetes replaces a secret by changing the target
-    of a link, and removes the earlier file.
+    """Returns the absolute path of a local file, as `local_path` does for a folder, but does not resolve links. Kubernetes replaces a
+    secret by changing the target of a link, and then removes the earlier file.
     """
     if URI.match(word):
         raise ValueError(
@@ -50,7 +50,9 @@ def local_file(word: str, root: Path | None) -> Path:
 
 
 def table_location(word: str, root: Path | None) -> str:
-    """Returns a folder as an absolute path, and an object-store prefix unchanged, without a final slash. `file:` denotes a folder."""
+    """Returns an absolute path for a folder, or an object-store prefix as it is, both without a slash at the end. A URL that begins with
+    `file:` means a folder.
+    """
     word = FILE_URI.sub("", word)
     if word.startswith("file:"):
         raise ValueError(f"{word} is on another host or relative; write file:///folder or /folder")
@@ -58,8 +60,8 @@ def table_location(word: str, root: Path | None) -> str:
 
 
 def archive_location(word: str, root: Path | None) -> str:
-    """Returns the location of an archive: a folder or an object-store prefix, whose credentials must be in the environment. Empty: no
-    archive.
+    """Returns the location of an archive: a folder, or an object-store prefix, whose credentials must be in the environment. Returns ""
+    for no archive.
     """
     if URI.match(word) and "@" in word.partition("://")[2].partition("/")[0]:
         raise ValueError(
@@ -69,8 +71,8 @@ def archive_location(word: str, root: Path | None) -> str:
 
 
 def storage_options(options: dict[str, str]) -> dict[str, str]:
-    """Checks the options of a store. Raises ValueError if one contains a secret instead of the name of its variable, or if deltalake does
-    not know it although other clients of the store do.
+    """Returns the options of an object store. Raises ValueError if an option contains a secret instead of the name of its variable, or if
+    deltalake does not know it.
     """
     bare = [name for name, value in options.items() if SECRET.search(name.lower()) and not value.startswith("$")]
     if bare:
@@ -86,7 +88,9 @@ def storage_options(options: dict[str, str]) -> dict[str, str]:
 
 
 def path_template(template: str) -> str:
-    """Checks the template of table paths. Raises ValueError if two tables would get one path, or a path that Sluice uses itself."""
+    """Returns the template of table paths. Raises ValueError if two tables could get the same path, or a table a path that Sluice uses
+    itself.
+    """
     known = {(name, "", None) for name in ("destination", "database", "table")}
     try:
         fields = [field[1:] for field in string.Formatter().parse(template) if field[1] is not None]
@@ -105,18 +109,18 @@ def path_template(template: str) -> str:
 
 
 def database_url(url: str, root: Path | None) -> str:
-    """Returns the URL of a database with a relative SQLite file made absolute."""
+    """Returns the URL of a database. The path of a relative SQLite file becomes absolute."""
     found = RELATIVE_SQLITE.match(url)
     return f"{found[1]}{local_path(url[found.end() :], root)}" if found else url
 
 
 @functools.lru_cache(maxsize=8192)
 def path_segment(name: str) -> str:
-    """Returns the name of a folder for the name of a database or a table. Different names have different folders.
+    """Returns a folder name for the name of a database or table. Different names get different folders.
 
-    ASCII letters and digits, `_ - . $ @`, spaces, and letters of other alphabets stay as they are. Every other character is written as
-    `@` and four hexadecimal digits, as MySQL names its own files; `%2F` cannot be used, because deltalake decodes it in paths. A dot or a
-    space at the beginning is escaped too, and so is the first character of a name that begins like a folder of Sluice or Delta.
+    ASCII letters and digits, `_ - . $ @`, spaces, and letters of other alphabets stay as they are. Any other character becomes `@` and
+    four hexadecimal digits, as in MySQL's own file names. `%2F` is not possible, because deltalake decodes it in paths. A dot or space at
+    the beginning is escaped too. So is the first character of a name that begins like a folder of Sluice or Delta.
     """
     text = "".join(char if _is_plain(char) else _escaped(char) for char in ESCAPE.sub("@0040", name))
     if text.startswith((".", " ")) or text.lower().startswith(OWN_NAMES):
@@ -138,7 +142,9 @@ def _escaped(char: str) -> str:
 
 
 def comparable_path(path: str, *, folds_case: bool = False) -> str:
-    """Returns one text for all spellings of a path: `s3a://`, doubled slashes, dots, and upper case if the file system ignores case."""
+    """Returns the same text for all spellings of a path: with `s3a://`, doubled slashes or dots, and with `folds_case` also with other
+    case.
+    """
     scheme, mark, rest = path.rpartition("://")
     normal = posixpath.normpath(rest if mark else path)
     whole = f"{'s3' if scheme == 's3a' else scheme}{mark}{normal}"

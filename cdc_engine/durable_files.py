@@ -1,4 +1,4 @@
-"""Replaces files as a whole: after a crash a file has its old or its new content, never a part. Used by all packages that keep files."""
+"""Replaces files as a whole: after a crash, a file has its old or its new content, never a part of one."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 
 from sluice.cdc_engine.errors import MetaError
 
-FileStamp = tuple[int, int, int]  # Inode, time of the last write in ns, and size.
-# A file that was written within this time may be written again with the same modification time: the clocks of file systems have a
+FileStamp = tuple[int, int, int]  # (inode, time of the last write in ns, size).
+# A file that was written this recently may be written again with the same modification time, because clocks of file systems have a
 # resolution of up to 10 ms.
 RECENT_NS = 50_000_000
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Replaces a file durably: writes a `.tmp` file next to it, syncs it, renames it and syncs the folder, which is created if it is
-    missing.
-
-    Raises OSError; the file is then unchanged.
+    """Replaces a file durably: writes a `.tmp` file next to it, syncs it, renames it, and syncs the folder. Creates the folder if it is
+    missing. Raises OSError and leaves the file unchanged if that fails.
     """
     write_file(path, content.encode() if isinstance(content, str) else content)
     sync(path.parent)
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Replaces a file as `replace_file` does, except that the caller syncs the folder. Raises OSError; the file is then unchanged."""
+    """Replaces a file as `replace_file` does, but leaves it to the caller to sync the folder. Raises OSError and leaves the file unchanged
+    if that fails.
+    """
     temporary = path.with_suffix(".tmp")
     try:
         make_folder(path.parent)
@@ -42,7 +42,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def keep_file(path: Path, content: str | bytes) -> None:
-    """Replaces a file as `replace_file` does. Raises MetaError, which states what to do."""
+    """Replaces a file as `replace_file` does. Raises MetaError, which tells an operator what to do, if that fails."""
     try:
         replace_file(path, content)
     except OSError as error:
@@ -52,8 +52,8 @@ def keep_file(path: Path, content: str | bytes) -> None:
 
 
 def stamp_of(path: Path) -> FileStamp | None:
-    """Returns a stamp that changes when a file is replaced or written. None if the file does not exist, or was written so recently that its
-    next content may get the same time.
+    """Returns a stamp of a file, which changes when the file is written or replaced. Returns None if the file does not exist, or was
+    written so recently that another write could get the same time.
     """
     try:
         return stamp_in(path.stat())
@@ -62,13 +62,13 @@ def stamp_of(path: Path) -> FileStamp | None:
 
 
 def stamp_in(found: os.stat_result) -> FileStamp | None:
-    """Returns what `stamp_of` returns, for a file whose state is known."""
+    """Returns the stamp of a file, as `stamp_of` does, from its state."""
     settled = abs(time.time_ns() - found.st_mtime_ns) > RECENT_NS
     return (found.st_ino, found.st_mtime_ns, found.st_size) if settled else None
 
 
 def make_folder(path: Path) -> None:
-    """Creates a folder durably, with its parents: the parent of each created folder is synced. Raises OSError."""
+    """Creates a folder and its parents durably: syncs the parent of each folder that it creates. Raises OSError if it cannot."""
     if path.is_dir():
         return
     make_folder(path.parent)
@@ -77,13 +77,13 @@ def make_folder(path: Path) -> None:
 
 
 def rename(path: Path, renamed: Path) -> None:
-    """Renames a file within its folder durably. The caller syncs its content. Raises OSError."""
+    """Renames a file within its folder, durably. The caller must have synced its content. Raises OSError if it cannot."""
     path.rename(renamed)
     sync(renamed.parent)
 
 
 def sync(path: Path) -> None:
-    """Syncs the content of a file, or the names in a folder, to disk. Raises OSError."""
+    """Syncs a file's content, or a folder's list of names, to disk. Raises OSError if it cannot."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

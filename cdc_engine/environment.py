@@ -1,4 +1,6 @@
-"""Reads the secrets that conf/ names, and turns problems with their locations into Sluice's errors. Called at each connect."""
+"""Reads the secrets that conf/ names. Raises Sluice's own error if a secret is not where conf/ says. Called whenever a connection is
+opened.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ __all__ = ["described", "filled", "secret_at"]
 
 
 def filled(text: str, setting: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns the secret for a reference such as `$NAME`, and any other text unchanged. `setting`: its key in conf/. Raises
-    SecretUnavailableError.
+    """Returns the secret if `text` is a reference such as `$NAME`, otherwise returns `text`. `setting` is the key in conf/, for messages.
+    Raises SecretUnavailableError if the secret cannot be read.
     """
     try:
         return filled_text(text, setting, environment)
@@ -22,7 +24,7 @@ def filled(text: str, setting: str, environment: Mapping[str, str] = os.environ)
 
 
 def secret_at(location: SecretLocation, setting: str) -> str:
-    """Returns the secret at a location; empty if there is no location. Raises SecretUnavailableError."""
+    """Returns the secret at a location, or "" if there is no location. Raises SecretUnavailableError if it cannot be read."""
     try:
         return value_of(location, setting)
     except SecretUnavailable as error:

@@ -52,7 +52,7 @@ from typing import Any
 
 
 class Remedy(enum.Enum):
-    """What the engine does about an error. Each class has one as `SluiceError.remedy`."""
+    """Who resolves an error. Each class of errors has one as `SluiceError.remedy`."""
 
     RETRY = "retry"  #: The engine reconnects with back-off. At first an operator need not do anything.
     OPERATOR = "operator"  #: The engine stops in a named state and waits for an operator.
@@ -71,7 +71,7 @@ class ConfigurationError(SluiceError):
 
 
 class ConfFilesError(ConfigurationError):
-    """The files of conf/ are invalid. `problems`: one sentence each, in the order they were found."""
+    """The files of conf/ are invalid. `problems` has one sentence for each mistake."""
 
     def __init__(self, directory: Path, problems: Sequence[str]) -> None:
         super().__init__(directory, problems)
@@ -82,7 +82,7 @@ class ConfFilesError(ConfigurationError):
 
 
 class SourceCheckError(ConfigurationError):
-    """The source cannot be read as it is configured. `problems`: one sentence each, in the order they were found."""
+    """The source cannot be read as it is configured. `problems` has one sentence for each cause."""
 
     code = "SOURCE_CHECK"
 
@@ -125,7 +125,7 @@ class TableChangedError(SluiceError):
 
 
 class CascadeUnseenError(TableChangedError):
-    """Foreign keys changed rows during a read, and these changes cannot be derived."""
+    """Foreign keys changed rows while they were read, and the changes cannot be derived from the binlog."""
 
 
 class LedgerLostError(SluiceError):
@@ -137,7 +137,7 @@ class PositionLostError(SluiceError):
 
 
 class BinlogFormatError(SluiceError):
-    """The stream cannot be parsed. `file`, `offset`: where the event starts, in bytes."""
+    """The stream cannot be parsed. The event that cannot be parsed begins at `offset` (bytes) of `file`."""
 
     code = "BINLOG_FORMAT"
 
@@ -160,9 +160,8 @@ class UnknownEventError(BinlogFormatError):
 
 
 class TableStoppedError(SluiceError):
-    """A table cannot continue. `state`: a `states.TableState`, such as SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED or IMAGE_NOT_FULL.
-
-    `version`: the TableVersion by which consumers read the table's rows from here on; None if the rows are not in the stream.
+    """A table cannot continue. `state` is a `states.TableState`, for example SCHEMA_UNKNOWN. `version` is the TableVersion with which
+    consumers read its rows from here on, or None if the stream does not have the rows.
     """
 
     code = "TABLE_STOPPED"
@@ -177,7 +176,7 @@ class TableStoppedError(SluiceError):
 
 
 class NotATableError(SluiceError):
-    """Raised for row events of a sequence, which is not a table and has none in the lake. They are skipped."""
+    """Row events are of a sequence. It is not a table and the lake does not have it, so they are skipped."""
 
     code = "NOT_A_TABLE"
 

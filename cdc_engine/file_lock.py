@@ -1,6 +1,6 @@
-"""Locks a file exclusively between processes (flock). Owns the descriptor; `file_lease` and `run_lock` define what the lock guards.
+"""Locks a file exclusively between processes (flock). `file_lease` and `run_lock` define what the lock protects.
 
-The kernel releases the lock when the process ends, in whatever way, so a held lock has a living holder.
+The kernel releases the lock when the process ends, for whatever reason. So a lock that is held has a living holder.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import fcntl
 import os
 from pathlib import Path
 
-RUN_LOCK_FILE = "run.lock"  # The run that merges a destination's tables holds this lock.
+RUN_LOCK_FILE = "run.lock"  # The run that merges a destination's tables holds the lock of this file.
 
 
 class FileLock:
-    """A lock held by one descriptor of one process. Not thread-safe."""
+    """A lock on a file. Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -21,18 +21,17 @@ class FileLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock on the file that is at the path now.
-
-        A lock on a removed or replaced file guards nothing, because another process would lock the new file.
+        """Whether this object holds the lock of the file that is at the path now. After the file is removed or replaced, the lock on it
+        protects nothing, because another process would lock the new file.
         """
         return self._descriptor is not None and _is_file_at(self.path, self._descriptor)
 
     def confirm(self) -> bool:
-        """Returns `held`: the kernel keeps the lock while this process lives, whether it runs or is stopped."""
+        """Returns whether this object holds the lock. The kernel keeps it while this process exists, even if it is suspended."""
         return self.held
 
     def try_acquire(self) -> bool:
-        """Takes the lock if it is free. Returns True also if this object holds it already. Never waits."""
+        """Takes the lock if it is free, without waiting. Returns whether this object holds it, also if it did before."""
         if self.held:
             return True
         self.release()
@@ -43,7 +42,7 @@ class FileLock:
         except BlockingIOError:
             os.close(descriptor)
             return False
-        except OSError:  # The file system has no locks.
+        except OSError:  # The file system does not support locks.
             os.close(descriptor)
             raise
         if not _is_file_at(self.path, descriptor):  # The file was removed between open and flock.
@@ -53,18 +52,16 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Releases the lock; no effect if it is not held. The file stays: if it were removed, two processes could lock two files of this
-        name.
-        """
+        """Releases the lock, if it is held. The file stays, because after its removal two processes could lock two files of this name."""
         if self._descriptor is not None:
-            # Closing the descriptor alone would leave the lock to a child that is just being started.
+            # If only the descriptor were closed, a child process that is just being started would still have the lock.
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def is_locked(path: Path) -> bool:
-    """Returns whether some process holds the lock, by taking a shared lock for a moment. Concurrent calls do not disturb each other."""
+    """Returns whether a process holds the lock, by taking a shared lock for a moment. Calls at the same time do not disturb each other."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

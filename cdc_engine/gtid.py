@@ -1,8 +1,8 @@
-"""Computes with the GTIDs that a server has executed: MySQL's set of intervals and MariaDB's position, behind one interface.
+"""Computes with executed GTIDs: MySQL's set of intervals, and MariaDB's position. Both have the same interface. They are immutable: every
+operation returns a new value.
 
-`parser` compares them to prove continuity, `binlog.scan` advances one with the stream, `binlog.block` identifies the end of a transaction
-with one. They are immutable values: every operation returns a new one. Text forms:
-https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-concepts.html and https://mariadb.com/kb/en/gtid/."""
+Text forms: https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-concepts.html and https://mariadb.com/kb/en/gtid/.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from sluice.cdc_engine.errors import PositionLostError
 
-Runs = tuple[tuple[int, int], ...]  # Closed intervals (first, last) in ascending order that never touch each other.
+Runs = tuple[tuple[int, int], ...]  # Closed intervals (first, last), ascending, with a gap between them.
 NUMBER_MAX = (1 << 63) - 2  # MySQL's GNO_END - 1
 _MARK = NUMBER_MAX + 1  # No transaction has this number.
-TAGGED = 1  # The first byte of an encoded set whose sources may have tags (MySQL 8.3 and above).
+TAGGED = 1  # The first byte of an encoded set whose sources may have tags (MySQL 8.3 and later).
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
@@ -32,9 +32,11 @@ _MARIADB = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
 
 
 class SetText(NamedTuple):
-    """The text of a set, divided at the number of its newest transaction, so that the text for following transactions is quickly made.
-    `first`: the start of the interval that ends with this number; 0: the text has no interval; -1: `before` is the whole text. `last`: the
-    highest number for which `before` and `after` stay the same.
+    """The text of a GTID set, divided at the number of its newest transaction. With it, the text after each of the next transactions is
+    made quickly.
+
+    `first` is the start of the interval that ends with this number. It is 0 if the text has no interval, and -1 if `before` is the whole
+    text. `before` and `after` stay the same for numbers up to `last`.
     """
 
     before: str
@@ -44,7 +46,7 @@ class SetText(NamedTuple):
 
 
 def merged(runs: Iterable[tuple[int, int]]) -> Runs:
-    """Merges closed intervals into ascending intervals that neither overlap nor touch."""
+    """Merges closed intervals into ascending intervals with gaps between them."""
     result: list[tuple[int, int]] = []
     for first, last in sorted(runs):
         if result and first <= result[-1][1] + 1:
@@ -71,13 +73,13 @@ def _without(runs: Runs, taken: Runs) -> Runs:
 
 @dataclasses.dataclass(frozen=True)
 class GtidSet:
-    """MySQL's GTID set. `runs`: source ("uuid" or "uuid:tag", lower case) → its intervals; every source has at least one."""
+    """A GTID set of MySQL. `runs` has, for each source ("uuid" or "uuid:tag" in lower case), one or more intervals."""
 
     runs: Mapping[str, Runs] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> GtidSet:
-        """Parses the server's text. Raises ValueError on anything else."""
+        """Parses a GTID set as a server prints it. Raises ValueError if the text has another form."""
         found: dict[str, list[tuple[int, int]]] = {}
         for entry in filter(None, (part.strip() for part in text.split(","))):
             server, *parts = (part.strip().lower() for part in entry.split(":"))
@@ -92,7 +94,9 @@ class GtidSet:
         return cls({source: merged(ranges) for source, ranges in found.items()})
 
     def __str__(self) -> str:
-        """Returns the sources in ascending order, the tags of one uuid in its entry, as the server prints them but without line breaks."""
+        """Returns the set as the server prints it, but without line breaks: sources are ascending, and tags of one uuid
+        are in one entry.
+        """
         entries: dict[str, list[str]] = {}
         for source in sorted(self.runs):
             server, _, tag = source.partition(":")
@@ -104,7 +108,7 @@ class GtidSet:
         return bool(self.runs)
 
     def add(self, source: str, first: int, last: int) -> GtidSet:
-        """Returns the set with the closed interval [first, last] of a source added."""
+        """Returns the set with the transactions `first` to `last` of a source."""
         return self.union(GtidSet({source: ((first, last),)}))
 
     def union(self, other: GtidSet) -> GtidSet:
@@ -124,8 +128,8 @@ class GtidSet:
     def including(
         self, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
     ) -> GtidSet:
-        """Returns the set with a block's transactions added. `source` (one per transaction) indexes `sources`, -1 for one without GTID;
-        `number` (one per transaction). Takes one step per interval.
+        """Returns the set with the transactions of a block. `source` (an index into `sources`, or -1 without GTID) and `number` have one
+        value per transaction. Costs one step per interval, not per transaction.
         """
         result = dict(self.runs)
         for index in np.unique(source[source >= 0]):
@@ -136,22 +140,25 @@ class GtidSet:
         return GtidSet(result)
 
     def around(self, source: str, number: int) -> SetText:
-        """Returns the text of the set after a transaction of a source, which is valid also for following ones up to `SetText.last`."""
+        """Returns the text of the set after a transaction of a source. It is also the text after its next transactions, up to
+        `SetText.last`, with another number.
+        """
         runs = self.runs.get(source, ())
         head = [run for run in runs if run[1] < number - 1]
         adjacent = [run for run in runs if run[0] < number and run[1] == number - 1]
         tail = [run for run in runs if run[0] > number + 1]
-        if len(head) + len(adjacent) + len(tail) < len(runs):  # The number is in the set, or closes a gap.
+        if len(head) + len(adjacent) + len(tail) < len(runs):  # The number is in the set, or it closes a gap.
             return SetText(str(self.add(source, number, number)), -1, "", number)
         text = str(GtidSet({**self.runs, source: (*head, (_MARK, _MARK), *tail)}))
         before, _, after = text.partition(str(_MARK))
         return SetText(before, adjacent[0][0] if adjacent else number, after, tail[0][0] - 2 if tail else NUMBER_MAX)
 
     def encoded(self) -> bytes:
-        """Returns the form of COM_BINLOG_DUMP_GTID: count, then per source its uuid, interval count and half-open intervals, little-endian.
+        """Returns the set as COM_BINLOG_DUMP_GTID contains it: count, then for each source its uuid, number of intervals and half-open
+        intervals, little-endian.
 
-        https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_binlog_dump_gtid.html. A set with tags has TAGGED at both ends
-        of the count, and after each uuid twice the length of its tag and the tag.
+        In a set with tags, TAGGED is at both ends of the count, and each uuid is followed by twice the length of its tag, and the tag.
+        https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_binlog_dump_gtid.html
         """
         tagged = any(":" in source for source in self.runs)
         count = len(self.runs)
@@ -164,7 +171,9 @@ class GtidSet:
 
     @classmethod
     def decode(cls, encoded: bytes) -> GtidSet:
-        """Decodes the form of `encoded`, the body of a PREVIOUS_GTIDS event. Raises ValueError if it is truncated or of another form."""
+        """Decodes the result of `encoded`, which is also the body of a PREVIOUS_GTIDS event. Raises ValueError if the bytes are truncated
+        or have another form.
+        """
         try:
             (head,) = struct.unpack_from("<Q", encoded)
             tagged = head >> 56 == TAGGED
@@ -183,7 +192,7 @@ class GtidSet:
 
 
 def _decode_source(encoded: bytes, at: int, *, tagged: bool) -> tuple[str, int]:
-    """Decodes a source. Returns it and the offset after it. Raises ValueError."""
+    """Decodes one source. Returns it and the offset after it. Raises ValueError if its tag is invalid."""
     server = str(uuid.UUID(bytes=encoded[at : at + 16]))
     at += 16
     if not tagged:
@@ -207,15 +216,15 @@ def _parse_range(text: str) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class MariadbPosition:
-    """MariaDB's GTID position: domain → (server id, sequence number) of the last transaction. The stream defines the order within a
-    domain.
+    """A GTID position of MariaDB. `last` has, for each domain, the (server id, sequence number) of its last transaction. Within a domain,
+    the binlog defines the order.
     """
 
     last: Mapping[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> MariadbPosition:
-        """Parses the server's text. Raises ValueError on anything else."""
+        """Parses a GTID position as a server prints it. Raises ValueError if the text has another form."""
         found: dict[int, tuple[int, int]] = {}
         for entry in filter(None, (part.strip() for part in text.split(","))):
             match = _MARIADB.fullmatch(entry)
@@ -239,13 +248,13 @@ class MariadbPosition:
         return MariadbPosition(lower)
 
     def contains(self, other: MariadbPosition) -> bool:
-        """Returns whether the position contains another. Compares sequence numbers only: within a domain they grow over all servers
-        (gtid_strict_mode).
+        """Returns whether all transactions of `other` are executed at this position. Compares only sequence numbers, because within a
+        domain they grow over all servers (gtid_strict_mode).
         """
         return all(domain in self.last and self.last[domain][1] >= number for domain, (_, number) in other.last.items())
 
     def around(self, source: str, _number: int) -> SetText:
-        """Returns the text of the position after a transaction of a source, like `GtidSet.around`."""
+        """Returns the text of the position after a transaction of a source, as `GtidSet.around` does."""
         domain, writer = (int(part) for part in source.split("-"))
         text = str(MariadbPosition({**self.last, domain: (writer, _MARK)}))
         before, _, after = text.partition(str(_MARK))
@@ -254,7 +263,7 @@ class MariadbPosition:
     def including(
         self, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
     ) -> MariadbPosition:
-        """Returns the position with a block's transactions added, as `GtidSet.including` does. The sources are "domain-server"."""
+        """Returns the position after the transactions of a block, as `GtidSet.including` does. Sources are "domain-server"."""
         ends: dict[int, tuple[int, int, int]] = {}
         for index in np.unique(source[source >= 0]):
             domain, server = (int(part) for part in sources[index].split("-"))
@@ -264,13 +273,13 @@ class MariadbPosition:
 
 
 def gtid_name(source: str, number: int | str) -> str:
-    """Returns the GTID of a transaction: "uuid:number", "uuid:tag:number" or MariaDB's "domain-server-number"."""
+    """Returns the GTID of a transaction: "uuid:number", "uuid:tag:number", or "domain-server-number" on MariaDB."""
     return f"{source}{'-' if is_mariadb(source) else ':'}{number}"
 
 
 def named_transactions(text: str, *, mariadb: bool) -> GtidSet:
-    """Parses the transactions that a text names: a GTID set of MySQL, or a list of MariaDB's GTIDs. Sources are those of a block
-    ("uuid", "uuid:tag" or "domain-server"). Raises ValueError, which names the part that cannot be parsed.
+    """Parses the transactions that an operator names: a GTID set of MySQL, or a list of MariaDB's GTIDs. Sources are named as in a block
+    ("uuid", "uuid:tag" or "domain-server"). Raises ValueError, whose message names the invalid part.
     """
     if not mariadb:
         return GtidSet.parse(text)
@@ -284,18 +293,18 @@ def named_transactions(text: str, *, mariadb: bool) -> GtidSet:
 
 
 def parse_executed(text: str, *, mariadb: bool) -> GtidSet | MariadbPosition:
-    """Parses the server's text. Raises ValueError, which names the part that cannot be parsed."""
+    """Parses an executed set as a server prints it. Raises ValueError, whose message names the invalid part."""
     return MariadbPosition.parse(text) if mariadb else GtidSet.parse(text)
 
 
 def is_mariadb(text: str) -> bool:
-    """Returns whether a non-empty text has MariaDB's form. A source ("0-1") counts too."""
+    """Returns whether a text is MariaDB's: a GTID, a position, or a source such as "0-1". False for an empty text."""
     return bool(text) and not _UUID.match(text.strip().lower())
 
 
 def same_executed(text: str, other: str) -> bool:
-    """Returns whether two texts are the same set. An empty text (unknown) equals only another empty one; a text that cannot be parsed,
-    only the same text.
+    """Returns whether two texts are the same set. An empty text means an unknown set, and equals only an empty text. A text that cannot be
+    parsed equals only the same text.
     """
     if text == other or not (text and other) or is_mariadb(text) != is_mariadb(other):
         return text == other
@@ -305,7 +314,7 @@ def same_executed(text: str, other: str) -> bool:
 
 
 def has_executed(executed: str, wanted_set: str) -> bool:
-    """Returns whether one GTID set contains another; False if one of them is empty. Raises ValueError if one cannot be parsed."""
+    """Returns whether one executed set contains another. False if one of them is empty. Raises ValueError if one cannot be parsed."""
     if not executed or not wanted_set or is_mariadb(executed) != is_mariadb(wanted_set):
         return False
     have: Any = _parsed(executed)
@@ -313,8 +322,8 @@ def has_executed(executed: str, wanted_set: str) -> bool:
 
 
 def common_executed(text: str, other: str) -> str:
-    """Returns the intersection of two sets; empty if one is empty, or if one is MySQL's and the other MariaDB's. Raises ValueError if one
-    cannot be parsed.
+    """Returns the intersection of two executed sets, as text. It is empty if one of them is empty, or if they are of MySQL and MariaDB.
+    Raises ValueError if one cannot be parsed.
     """
     if not (text and other) or is_mariadb(text) != is_mariadb(other):
         return ""
@@ -322,7 +331,7 @@ def common_executed(text: str, other: str) -> str:
     return str(one.common(_parsed(other)))
 
 
-@functools.lru_cache(maxsize=64)  # One set is compared with many.
+@functools.lru_cache(maxsize=64)  # One set is compared with many others.
 def _parsed(text: str) -> GtidSet | MariadbPosition:
     return parse_executed(text, mariadb=is_mariadb(text))
 
@@ -330,8 +339,8 @@ def _parsed(text: str) -> GtidSet | MariadbPosition:
 def executed_after(
     start: str, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
 ) -> str:
-    """Returns the executed set after a block's transactions, as text: `start` with `source` and `number` (one per transaction) added. It
-    accepts both servers' forms.
+    """Returns the executed set after the transactions of a block, as text. `start` is the set before them. `source` and `number` have one
+    value per transaction. MySQL's and MariaDB's forms are both possible.
     """
     if not (source >= 0).any():
         return start

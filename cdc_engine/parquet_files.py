@@ -1,4 +1,4 @@
-"""Opens writers for Parquet files of rows: for the staged files of `staging`, and for the initial rows of `snapshot`."""
+"""Opens Parquet files for writing rows: the staged files of batches, and the rows of snapshots."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-# The maximum of Arrow data in a row group: large enough for fast scans, small compared with the host's memory.
+# The most Arrow data in a row group: large enough for fast scans, small compared with the host's memory.
 ROW_GROUP_BYTES = 16 << 20
 ROW_GROUP_ROWS = 1 << 16
-WRITE_BATCH_ROWS = 1 << 14  # The rows that pyarrow encodes at a time: twice as fast as with its default of 1024.
-# Staged files are read once, from the local disk. For text that does not repeat, lz4 takes three times as long and saves 12 %.
+WRITE_BATCH_ROWS = 1 << 14  # How many rows pyarrow encodes at a time. It is twice as fast as with its default, 1024.
+# Staged files are read once, from the local disk. For text that does not repeat, lz4 takes three times as long and saves only 12 %.
 COMPRESSION: Literal["none"] = "none"
 
 
 def parquet_writer(path: Path, schema: pa.Schema, bounds: Sequence[str]) -> pq.ParquetWriter:
-    """Opens the file. `bounds`: the columns with statistics, by which readers skip row groups; the others get none. Raises OSError."""
+    """Opens a file for staged rows. Only the columns `bounds` get statistics, with which readers skip row groups. Raises OSError if it
+    cannot be created.
+    """
     return pq.ParquetWriter(
         path,
         schema,
@@ -30,10 +32,11 @@ def parquet_writer(path: Path, schema: pa.Schema, bounds: Sequence[str]) -> pq.P
 
 
 def lake_writer(path: Path, schema: pa.Schema, repeated: Sequence[str] = ()) -> pq.ParquetWriter:
-    """Opens a file that may become part of a lake table. `repeated`: columns with few distinct values. Raises OSError.
+    """Opens a file that may become part of a lake table. `repeated` are the columns with few distinct values. Raises OSError if it cannot
+    be created.
 
-    The file is compressed, because the lake keeps it: zstd takes a third more time than no compression. Only `repeated` columns get a
-    dictionary, because other text becomes smaller without one.
+    The file is compressed, because it stays in the lake: zstd takes a third more time than no compression. Only the columns `repeated` get
+    a dictionary, because other text is smaller without one.
     """
     return pq.ParquetWriter(
         path,

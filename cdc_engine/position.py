@@ -1,12 +1,12 @@
-"""Defines positions in the source's binlog, and the number that orders all changes of a destination.
+"""Defines positions in the binlog of a source, and the number that orders all changes of a destination.
 
-A `Position` contains everything that a failover needs: the server, the file and offset after the last event that was read, the GTID set
-executed up to there, and the commit time. Every package uses it for positions in the stream; `meta` persists it, `parser` resumes from it.
+A `Position` has what a failover needs: the server, the file and offset after the last event that was read, the executed set up to there,
+and the commit time.
 
 The order key packs (epoch, file number, offset in units of 16 bytes) into one int64. The epoch rises whenever file names can no longer be
-compared. No two events begin within 16 bytes, so no two transactions have one key. All row images of a transaction have the key of the
-transaction's position. A transaction is never split, so this position orders it against all others, however batches are split. No
-transaction is too large for this scheme.
+compared. No two events begin within 16 bytes, so no two transactions have the same key. All row images of a transaction have the key of
+the transaction's position. A transaction is never divided, so this key orders it against all others, however the stream is divided into
+batches. No transaction is too large for an order key.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from sluice.cdc_engine.errors import BinlogFormatError
 
 EPOCH_BITS = 14  # Enough for 16,383 failovers of one destination.
 FILE_NUMBER_BITS = 20  # A million binlog files per epoch: ten years with a new file every five minutes.
-OFFSET_BITS = 29  # 8 GiB in units of 16 bytes: one transaction may make a file larger than max_binlog_size (1 GiB).
-# Two events never end in the same unit of 16 bytes, because an event has at least the 19 bytes of its header.
+# 8 GiB in units of 16 bytes. A file can be larger than max_binlog_size (1 GiB), because a transaction is never divided between files.
+OFFSET_BITS = 29
+# Two events never end in the same unit of 16 bytes, because the header of an event alone has 19 bytes.
 UNIT_BITS = 4
 OFFSET_MAX = (1 << OFFSET_BITS + UNIT_BITS) - 1
 
 
 def file_number(file: str) -> int:
-    """Returns the number in a binlog file name: 42 for `mysql-bin.000042`. Raises BinlogFormatError if there is none."""
+    """Returns the number in the name of a binlog file: 42 for `mysql-bin.000042`. Raises BinlogFormatError if there is none."""
     _, _, digits = file.rpartition(".")
     if not digits.isdigit():
         raise BinlogFormatError(f"the binlog file name {file!r} does not end in a number")
@@ -37,9 +38,8 @@ def file_number(file: str) -> int:
 
 
 def order_key(epoch: int, number: int, offset: int) -> int:
-    """Returns one int64 for a position in the stream, which grows with the stream.
-
-    Raises BinlogFormatError if a part is out of its range, because an overflowing key would silently reorder changes.
+    """Returns the order key of a position: an int64 that grows with the stream. Raises BinlogFormatError if a part is out of its range,
+    because a key that overflows would reorder changes silently.
     """
     if not (0 <= epoch < 1 << EPOCH_BITS and 0 <= number < 1 << FILE_NUMBER_BITS and 0 <= offset <= OFFSET_MAX):
         raise BinlogFormatError(f"epoch {epoch}, file number {number}, offset {offset} do not fit an order key")
@@ -47,21 +47,22 @@ def order_key(epoch: int, number: int, offset: int) -> int:
 
 
 def order_keys(epoch: int, number: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Returns the order keys of offsets in one file (n, at least one). Raises as `order_key` does."""
-    order_key(epoch, number, int(offsets.max()))  # Raises if any offset is too large.
+    """Returns the order keys of one or more offsets in one file. Raises BinlogFormatError as `order_key` does."""
+    order_key(epoch, number, int(offsets.max()))  # Raises BinlogFormatError if an offset is too large.
     keys: npt.NDArray[np.int64] = order_key(epoch, number, 0) + (offsets >> UNIT_BITS)
     return keys
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Position:
-    """The end of a transaction, or of an event outside any transaction, in a source's binlog.
+    """The end of a transaction, or of an event outside of transactions, in the binlog of a source.
 
-    `offset`: bytes from the file's start to the end of the last event that was read, 64 bits (the protocol's 32-bit field wraps above 4
-    GiB). `file` is empty if the server itself finds the position by GTID; such a position precedes all others of its epoch.
-    `file_created`: when that file was created, seconds since 1970, 0 if unknown; it distinguishes two files of one name. `gtid_set`:
-    executed set up to and including that event, in the server's own text form; empty if the server has none. `time_us`: commit time in
-    microseconds since 1970 UTC, 0 if unknown.
+    - `offset`: bytes from the file's start to the end of the last event that was read. It has 64 bits, because the 32-bit field in events
+      overflows above 4 GiB.
+    - `file`: empty if the server finds the position by GTID. Such a position is before all others of its epoch.
+    - `file_created`: when the file was created, in seconds since 1970, or 0 if unknown. Two files with one name differ in it.
+    - `gtid_set`: the executed set at the position, as the server prints it. Empty if the server has none.
+    - `time_us`: the commit time in µs since 1970, or 0 if unknown.
     """
 
     epoch: int
@@ -74,13 +75,13 @@ class Position:
 
     @property
     def order_key(self) -> int:
-        """The order key of the position. An offset above 8 GiB has the last key of its file: only the transaction that made the file so
-        large can end there.
+        """The order key of the position. All offsets above 8 GiB have the last key of the file, because only the transaction that made the
+        file so large can end there.
         """
         return order_key(self.epoch, file_number(self.file) if self.file else 0, min(self.offset, OFFSET_MAX))
 
     def counts_as(self, other: Position) -> bool:
-        """Returns whether both positions number files in the same way, so that their order keys can be compared."""
+        """Returns whether the order keys of both positions can be compared, because they are in the same sequence of binlog files."""
         return self.epoch == other.epoch and (
             "" in {self.server_uuid, other.server_uuid} or self.server_uuid == other.server_uuid
         )
@@ -93,12 +94,12 @@ class Position:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Position:
-        """Parses the form of `to_json`. Raises KeyError or TypeError on a record of another shape."""
+        """Parses the result of `to_json`. Raises KeyError or TypeError if the record has another structure."""
         return cls(**record)
 
 
 def position_text(record: object) -> str:
-    """Formats a record of `Position.to_json` like the position itself; returns an empty text for an empty record or another value."""
+    """Returns the text of a position from its JSON (`Position.to_json`), or "" if the record is empty or something else."""
     if not isinstance(record, Mapping) or not record:
         return ""
     return f"{record.get('file')}:{record.get('offset')}@{record.get('epoch')}"
@@ -106,10 +107,11 @@ def position_text(record: object) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupPosition:
-    """The position of a reader of several sources: one position per member, all of the same moment.
+    """The position of a reader of several sources: one position per member, all at the same commit time.
 
-    `members`: (name, position), by name, including those that have left the group. `barrier_us`: the commit time, in microseconds since
-    1970, up to which transactions were handed out. `late`: how many transactions arrived after the barrier had passed them.
+    - `members`: (name, position), sorted by name. Members that have left the group stay in it.
+    - `barrier_us`: the commit time in µs since 1970 up to which transactions were handed out.
+    - `late`: how many transactions arrived after the barrier had passed their commit time.
     """
 
     members: tuple[tuple[str, Position], ...] = ()

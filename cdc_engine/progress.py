@@ -1,4 +1,4 @@
-"""Computes and describes the progress of reading for an operation on rows: rows of a snapshot, or bytes of the binlog. Pure."""
+"""Computes and describes the progress of an operation that reads rows or the binlog. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Unit:
-    """A unit in which progress is shown: its name, and how many rows or bytes one unit is."""
+    """A unit in which progress is shown. One unit is `size` rows or bytes."""
 
     name: str
     size: int = 1
@@ -18,8 +18,8 @@ ROWS, BINLOG = Unit(name="rows"), Unit(name="MiB", size=1 << 20)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadProgress:
-    """The progress of reading. `done`: units read so far. `expected`: an estimate of all units; 0 if unknown. `percent`, `seconds_left`:
-    estimates, None if unknown.
+    """How far reading has come. `done` and `expected` are rows or bytes. `expected` is an estimate, and 0 if unknown. `percent` and
+    `seconds_left` are estimates, and None if unknown.
     """
 
     done: int
@@ -30,7 +30,7 @@ class ReadProgress:
 
 
 def measured(done: int, expected: int, seconds: float, *, complete: bool = False) -> ReadProgress:
-    """Returns the progress after so many seconds of reading; 0 seconds if it has not begun. `complete`: everything is read."""
+    """Returns the progress after `seconds` of reading (0 if it has not begun). `complete` tells that everything is read."""
     rate = done / max(seconds, 1e-3) if seconds else 0.0
     if complete:
         return ReadProgress(done=done, expected=done, per_second=rate, percent=100.0, seconds_left=0.0)
@@ -41,7 +41,7 @@ def measured(done: int, expected: int, seconds: float, *, complete: bool = False
 
 
 def figures(made: ReadProgress, unit: Unit) -> str:
-    """Returns the progress in words."""
+    """Returns the progress as words for people."""
     of = f" of some {made.expected / unit.size:,.0f}" if made.percent is not None and made.percent < 100 else ""
     parts = [f"{made.done / unit.size:,.0f}{of} {unit.name}", f"{made.per_second / unit.size:,.0f} {unit.name}/s"]
     if made.percent is not None:
@@ -52,7 +52,7 @@ def figures(made: ReadProgress, unit: Unit) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Returns a duration in words."""
+    """Returns a duration as words for people."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"

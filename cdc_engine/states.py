@@ -1,8 +1,8 @@
-"""Defines the states of an engine, a table and a snapshot, and their permitted transitions. The module has no side effects.
-docs/reference/states.md describes each state.
+"""Defines the states of an engine, a table and a snapshot, and which state can follow which. docs/reference/states.md describes each
+state. Pure.
 
-`Engine` calls `engine_follows` before it accepts a reported state. The ledger calls `table_follows` before it changes the state of a stop.
-The console calls `acts_on` to find what an operator can do. Spark jobs use the same names for the states of tables in the lake.
+`Engine` checks with `engine_follows` whether it accepts a reported state. The ledger checks with `table_follows` before it changes the
+state of a table. The console gets from `acts_on` what an operator can do. Spark jobs use the same names for the states of lake tables.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Mapping
 
 
 class EngineState(enum.StrEnum):
-    """What an engine does, or why it does nothing. A state in which the engine stopped reading has the name of the `code` of its error."""
+    """What an engine does, or why it does nothing. After an error that ended reading, the state is the `code` of the error."""
 
     STARTING = "STARTING"
     RUNNING = "RUNNING"
     RECONNECTING = "RECONNECTING"
     STOPPED = "STOPPED"
-    STANDBY = "STANDBY"  #: Another host reads this host's destination.
-    STALE = "STALE"  #: Reported by the console: the lease is held, but no status is written.
+    STANDBY = "STANDBY"  #: Another host runs this destination's engine.
+    STALE = "STALE"  #: The console reports it if the lease is held, but no status is written.
     LEASE_LOST = "LEASE_LOST"
     POSITION_LOST = "POSITION_LOST"
     LEDGER_LOST = "LEDGER_LOST"
@@ -43,9 +43,10 @@ class EngineState(enum.StrEnum):
 
 
 _READING = frozenset({EngineState.STARTING, EngineState.RUNNING, EngineState.RECONNECTING})
-_NOT_REPORTED = frozenset({EngineState.STANDBY, EngineState.STALE})  # The engine itself never reports these states.
+# The console reports these states, never the engine.
+_NOT_REPORTED = frozenset({EngineState.STANDBY, EngineState.STALE})
 ENDED = frozenset(EngineState) - _READING - _NOT_REPORTED - {EngineState.STOPPED}
-"""Nothing is read until an operator, or the engine itself after a full disk, begins anew."""
+"""The states in which nothing is read until an operator starts the engine again. After a full disk, the engine starts again by itself."""
 
 _REPORTED = frozenset(EngineState) - _NOT_REPORTED
 ENGINE_TRANSITIONS: Mapping[EngineState, frozenset[EngineState]] = {
@@ -54,30 +55,32 @@ ENGINE_TRANSITIONS: Mapping[EngineState, frozenset[EngineState]] = {
     EngineState.RUNNING: _REPORTED,
     EngineState.RECONNECTING: _REPORTED - {EngineState.RUNNING},
     **dict.fromkeys(ENDED, frozenset({EngineState.STARTING, EngineState.STOPPED, EngineState.LEASE_LOST})),
-    EngineState.LEASE_LOST: frozenset(),  # Another engine replaces it.
+    EngineState.LEASE_LOST: frozenset(),  # Another engine takes its place.
     EngineState.STANDBY: frozenset({EngineState.STARTING}),
     EngineState.STALE: frozenset({EngineState.RUNNING, EngineState.STOPPED}),
 }
 
 
 def engine_follows(before: EngineState, reported: EngineState) -> bool:
-    """Returns whether an engine changes to a reported state. After LEASE_LOST no state follows. A state of ENDED changes only when the
-    engine starts again, is stopped or loses its lease.
+    """Returns whether an engine changes to a reported state. After LEASE_LOST, no state follows. A state of ENDED changes only if the
+    engine starts again, is stopped, or loses its lease.
     """
     return reported in ENGINE_TRANSITIONS[before]
 
 
 def engine_state(word: str) -> EngineState:
-    """Returns the state with this name; ERROR for an error code that is not a state."""
+    """Returns the state with this name, or ERROR if there is none, for example for another error code."""
     return EngineState.__members__.get(word, EngineState.ERROR)
 
 
 def ended(state: str) -> bool:
-    """Returns whether an engine in this state reads nothing until its cause is gone. False if another process has the destination."""
+    """Returns whether an engine in this state reads nothing until the cause is removed. False if another process runs the destination's
+    engine.
+    """
     return state in ENDED - {EngineState.LEASE_LOST}
 
 
-# What an operator does about an engine if its error message does not say it.
+# What an operator does about an engine in this state, for states whose error messages do not say it.
 _ENGINE_WAYS_OUT: Mapping[EngineState, str] = {
     EngineState.SOURCE_CHECK: "correct the cause, then `sluice instance restart {}`",
     EngineState.UNKNOWN_EVENT: "`sluice position set {} FILE:OFFSET` with a position after the event skips the event",
@@ -88,7 +91,7 @@ _ENGINE_WAYS_OUT: Mapping[EngineState, str] = {
 
 
 def engine_way_out(state: str, destination: str) -> str:
-    """Returns what to do about an engine in this state, as the end of a sentence; empty if the state's reason already contains it."""
+    """Returns what to do about an engine in this state, as the end of a sentence, or "" if the state's reason says it already."""
     return _ENGINE_WAYS_OUT.get(EngineState.__members__.get(state, EngineState.RUNNING), "").format(destination)
 
 
@@ -147,8 +150,8 @@ OF_THE_LAKE = frozenset(
     }
 )
 RESOLVABLE = frozenset({TableState.SCHEMA_UNKNOWN, TableState.SCHEMA_MISMATCH})
-# A re-snapshot repairs tables in these states: it reads the rows that they lack. After other stops the same obstacle would remain, or the
-# operator ended the table.
+# States that a re-snapshot resolves, because it reads the rows that the table lacks. After other stops, the same cause would remain, or
+# the operator has ended the table.
 HEALED_BY_ROWS = RESOLVABLE | {
     TableState.DDL_UNSUPPORTED,
     TableState.STATEMENT_FORMAT,
@@ -158,7 +161,8 @@ HEALED_BY_ROWS = RESOLVABLE | {
     TableState.RULES_CHANGED,
 }
 _STOPS = frozenset(TableState) - {TableState.FLOWING}
-# Stops whose cause is not in the stream. Reading on from the stop does not find the cause again, so the table waits for an operator.
+# Stops whose cause is not in the stream. Reading the stream from the stop again would not find the cause, so the table waits for an
+# operator.
 UNTIL_RESUMED = frozenset(
     {
         TableState.NEWLY_INCLUDED,
@@ -169,8 +173,8 @@ UNTIL_RESUMED = frozenset(
 )
 TABLE_TRANSITIONS: Mapping[TableState, frozenset[TableState]] = {
     TableState.FLOWING: _STOPS - {TableState.RESUME_LOST},
-    # A stop keeps its first reason. A resumed table continues, unless the source no longer has the binlog that it needs
-    # (RESUME_LOST), or its rows in the lake follow other rules than conf/ has now (RULES_CHANGED).
+    # A stop keeps its first reason. A resumed table continues, unless the source no longer has the binlog that it needs (RESUME_LOST), or
+    # its rows in the lake follow other rules than those in conf/ now (RULES_CHANGED).
     **dict.fromkeys(_STOPS, frozenset({TableState.FLOWING, TableState.RESUME_LOST, TableState.RULES_CHANGED})),
 }
 
@@ -181,9 +185,10 @@ def table_follows(before: TableState, after: TableState) -> bool:
 
 
 def acts_on(state: TableState) -> tuple[OperatorAct, ...]:
-    """Returns what an operator can do about a table in a state, in the order of execution. The last action resumes the table.
+    """Returns what an operator can do about a table in this state, in the order of execution. The last one resumes the table.
 
-    The acts are steps of one way, except for a Delta table: `ACCEPT` alone is one way, `RESUME` after the table was put right another one.
+    All of them together are one way out. If the cause is the Delta table, there are two ways out: ACCEPT alone, or RESUME after the Delta
+    table was restored.
     """
     if state == TableState.FLOWING:
         return ()
@@ -195,7 +200,7 @@ def acts_on(state: TableState) -> tuple[OperatorAct, ...]:
 
 
 def way_out(state: str, destination: str, table: str) -> str:
-    """Returns the commands that resume a stopped "database.table", as the end of a sentence; empty if the state is not a stop."""
+    """Returns the commands that resume a stopped "database.table", as the end of a sentence, or "" if the state is not a stop."""
     acts = acts_on(TableState(state)) if state in TableState.__members__ else ()
     if not acts:
         return ""
@@ -216,11 +221,12 @@ def way_out(state: str, destination: str, table: str) -> str:
 
 
 class SnapshotState(enum.StrEnum):
-    """The state of a table's snapshot. While it is open, changes of the table are buffered and not merged."""
+    """The state of a table's snapshot. Until the snapshot is published or canceled, changes of the table are buffered and not merged."""
 
     WANTED = "WANTED"  #: Requested; nothing is read yet.
     READING = "READING"
-    READ = "READ"  #: All chunks are complete. The stream must pass the position that the source had then.
+    #: All chunks are read. The snapshot is published when the stream has passed the position that the source had then.
+    READ = "READ"
     PUBLISHED = "PUBLISHED"
     FAILED = "FAILED"  #: Waits for an operator.
     CANCELED = "CANCELED"

@@ -1,7 +1,4 @@
-"""Reads status.json, the report that an engine writes about itself once per second. Called by other processes than the engine.
-
-`instance.status` writes it, and `keeping.failed_start` for an engine that cannot start.
-"""
+"""Reads status.json, in which an engine reports about itself once per second. Other processes than the engine call it."""
 
 from __future__ import annotations
 
@@ -13,9 +10,8 @@ STATUS_FILE = "status.json"
 
 
 def engine_status(directory: Path) -> dict[str, Any]:
-    """Returns the status in a destination's folder; empty if no engine has written one or it is unreadable.
-
-    A file is never half-written: the engine renames complete files.
+    """Returns the status in a destination's folder, or {} if no engine has written one or it cannot be read. A status is always complete,
+    because the engine renames a complete file into place.
     """
     try:
         record = json.loads((directory / STATUS_FILE).read_bytes())

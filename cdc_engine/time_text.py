@@ -1,7 +1,7 @@
-"""Parses and formats times for people. Pure; used by `config`, by the console and in messages.
+"""Parses and formats times and cron schedules for people. Pure.
 
-A schedule consists of cron's five fields. Dagster reads them with its own parser, and shows no destination at all if it refuses one
-schedule. Everything that is accepted here, Dagster accepts too (a test compares both); its extensions (L, #, @daily) are refused.
+A cron schedule has five fields. Dagster parses it again, and shows no destination at all if it refuses one schedule. Dagster accepts every
+schedule that is accepted here, which a test verifies. Its extensions (L, #, @daily) are refused here.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _PART = re.compile(
 
 
 def time_us(word: str, now_us: int) -> int:
-    """Returns microseconds since 1970 UTC for an ISO time with a zone, or for a time before `now_us` such as -10m (s, m, h, d).
+    """Returns µs since 1970 for an ISO time with a time zone, or for a time before `now_us` such as -10m (s, m, h, d).
 
-    Raises ConfigurationError for any other text, and for a time without a zone, because its zone is ambiguous.
+    Raises ConfigurationError for any other text, and for a time without a time zone, because it is ambiguous.
     """
     if ago := _AGO.fullmatch(word.strip()):
         return now_us - int(ago["count"]) * _SECONDS[ago["unit"]] * SECOND_US
@@ -51,18 +51,18 @@ def time_us(word: str, now_us: int) -> int:
         raise ConfigurationError(
             f"{word!r} has no zone; write {said}Z for UTC, or add the offset of the zone, such as {said}+01:00"
         )
-    # The parts are not one float, which would be too imprecise for the microseconds of current times.
+    # As one float, the time would be too imprecise for microseconds.
     return int(moment.replace(microsecond=0).timestamp()) * SECOND_US + moment.microsecond
 
 
 def time_text(time_us: int) -> str:
-    """Returns the ISO form in UTC, with microseconds if there are any. `time_us` parses the result."""
+    """Returns a time as ISO text in UTC, with microseconds if there are any. `time_us` can parse it."""
     moment = dt.datetime.fromtimestamp(time_us // SECOND_US, dt.UTC).replace(microsecond=time_us % SECOND_US)
     return moment.isoformat().replace("+00:00", "Z")
 
 
 def cron(text: str) -> str:
-    """Returns a cron text if it is empty or describes times that occur. Raises ValueError with a sentence otherwise."""
+    """Returns a cron text if it is empty, or if it describes times that occur. Otherwise raises ValueError with a sentence."""
     if not text:
         return text
     fields = text.split(" ")
@@ -78,7 +78,7 @@ def cron(text: str) -> str:
 
 
 def _numbers(text: str, field: str, name: str, least: int, most: int, words: dict[str, int]) -> set[int]:  # noqa: PLR0917
-    """Returns the numbers that a field of a cron text matches. Raises ValueError."""
+    """Returns the numbers that one field of a cron text means. Raises ValueError with a sentence if the field is invalid."""
     found: set[int] = set()
     for part in field.lower().split(","):
         read = _PART.fullmatch(part)
@@ -102,5 +102,5 @@ def _numbers(text: str, field: str, name: str, least: int, most: int, words: dic
 
 
 def _number(word: str, words: dict[str, int]) -> int:
-    """Returns the number for a text in a cron field, such as `7` or `sun`; -1 for another text."""
+    """Returns the number for a word in a cron field, such as `7` or `sun`, or -1 for any other word."""
     return int(word) if word.isdigit() else words.get(word, -1)

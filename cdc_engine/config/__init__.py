@@ -1,7 +1,8 @@
 """Reads conf/sluice.yaml and conf/destinations/*.yaml into checked values.
 
-`launcher`, `orchestration` and the console read this package. Stages get the values that they need as arguments, so that no stage depends
-on the shape of a file. A setting names the variable, file or command that has a secret; the secret is read when a connection is opened.
+Only processes as a whole read conf/: the engine's launcher, Dagster's code and the console. The stages of the engine get the values that
+they need as arguments, so no stage depends on the form of a file. A setting names the variable, file or command that has a secret. The
+secret itself is read whenever a connection is opened.
 """
 
 from sluice.cdc_engine.config.consumers import CanalServerConfig

@@ -43,7 +43,7 @@ class AlarmConfig(Strict):
 
     @property
     def mail_server(self) -> tuple[str, int]:
-        """Host and port of the SMTP server; the default port depends on the encryption. Raises ValueError."""
+        """Host and port of the SMTP server. The default port depends on the encryption. Raises ValueError if `server` is not an address."""
         return address_of(self.server, MAIL_PORTS[self.encryption])
 
     @model_validator(mode="after")

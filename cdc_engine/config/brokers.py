@@ -1,7 +1,8 @@
-"""Defines the settings that all kinds of brokers share, which correspond to Canal's canal.mq.*, and chooses the settings of a kind.
+"""Defines the settings that all kinds of brokers have. They correspond to Canal's canal.mq.*. Also finds the settings class for a kind of
+broker.
 
-A kind is an entry point of the group `sluice.brokers`: a subclass of `BrokerConfig`. Packages outside Sluice depend on `BrokerConfig` and
-`PartitionedConfig` (docs/guides/write-a-broker-plug-in.md).
+A kind is an entry point of the group `sluice.brokers`. Its settings class is a subclass of `BrokerConfig`. Packages outside Sluice use
+`BrokerConfig` and `PartitionedConfig` (docs/guides/write-a-broker-plug-in.md).
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ Addresses = Annotated[str, Field(min_length=1), AfterValidator(_addresses)]
 
 
 def addresses_of(text: str, port: int) -> tuple[tuple[str, int], ...]:
-    """Splits `host:port,host` at commas or semicolons. `port`: the default. Raises ValueError."""
+    """Splits `host:port,host` at commas or semicolons into addresses. `port` is the default port. Raises ValueError if a part is not an
+    address.
+    """
     return tuple(address_of(word.strip(), port) for word in re.split("[,;]", text) if word.strip())
 
 
 def address_of(word: str, port: int) -> tuple[str, int]:
-    """Splits `host:port` or `host`. `port`: the default. Raises ValueError."""
+    """Splits `host:port` or `host`. `port` is the default port. Raises ValueError if `word` is not an address."""
     found = ADDRESS.fullmatch(word)
     if found is None:
         raise ValueError(f"{word!r} is not an address: write host:port, or host; [::1]:port where the host has colons")
@@ -76,7 +79,7 @@ class RegistryConfig(Strict):
             raise ValueError("url: write http://host:port or https://host:port, with a path if the registry has one")
         if "@" in parts.netloc:
             raise ValueError("url: set `user` and `password` instead of a login in the URL")
-        _ = parts.port  # The property raises ValueError for an invalid port.
+        _ = parts.port  # Reading `port` raises ValueError if it is invalid.
         return url
 
     @model_validator(mode="after")
@@ -141,7 +144,7 @@ class BrokerConfig(RenderingConfig):
 
     @property
     def has_schemas(self) -> bool:
-        """Returns whether each row is a message with a schema in `registry`."""
+        """Whether each row is a message with a schema in `registry`."""
         return self.format in {"avro", "protobuf_rows"}
 
     @property
@@ -149,8 +152,8 @@ class BrokerConfig(RenderingConfig):
         return self.batch_bytes_max or (PACKET_BYTES if self.format == "protobuf" else FLAT_BYTES)
 
     def publisher(self) -> Any:
-        """Returns a `brokers.publisher.Publisher` for these settings. Raises ConfigurationError, PublishError. The broker's library is
-        imported here, because other processes do not need it.
+        """Returns the publisher for these settings. Imports the broker's library, which other processes do not need. Raises
+        ConfigurationError if the settings cannot work, and PublishError if the broker does not answer.
         """
         raise ConfigurationError(
             f"brokers: the plug-in of kind {self.kind!r} cannot send messages: its settings class defines no "
@@ -184,7 +187,7 @@ class PartitionedConfig(BrokerConfig):
 
 
 def _of_kind(given: Any, info: ValidationInfo) -> Any:
-    """Reads a broker's settings with the class of its kind."""
+    """Parses a broker's settings with the class of its kind."""
     if isinstance(given, BrokerConfig) or not isinstance(given, dict):
         return given
     kind = given.get("kind")
@@ -194,13 +197,15 @@ def _of_kind(given: Any, info: ValidationInfo) -> Any:
 
 
 def _settings_of(kind: str) -> type[BrokerConfig]:
-    """Returns the settings class of a kind. Raises ValueError."""
+    """Returns the settings class of a kind of broker. Raises ValueError if no package with this kind is installed, or if it cannot be
+    loaded.
+    """
     if why := BROKERS.problem_of(kind):
         raise ValueError(why)
     entry = BROKERS.entry(kind)
     try:
         found = entry.load()
-    except Exception as error:  # The plug-in's package is not part of Sluice and may raise any error.
+    except Exception as error:  # The package is not part of Sluice, so loading it may raise anything.
         raise ValueError(
             f"the kind {kind!r} ({described(entry)}) cannot be loaded: {type(error).__name__}: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""Reads the texts of conf/ before they are parsed. Used by `reading` and `cdc_engine.keeping`."""
+"""Reads the texts of the files of conf/, before they are parsed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from sluice.cdc_engine.config.remote.settings import REMOTE, RemoteConfig
 from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError
 
 MAIN = "sluice.yaml"
-# Replaces the text of a file that cannot be read: this character, which is not valid YAML, and the reason.
+# Begins the text that replaces a file that cannot be read. The reason follows. The character is not valid in YAML.
 UNREADABLE = "\0"
-_QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # How PyYAML's errors quote parts of a file.
+_QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # Quoted parts of a file in PyYAML's errors.
 
 
 @dataclasses.dataclass(frozen=True)
 class ConfFiles:
-    """The texts of the files of conf/. `directory`: conf/ itself; relative paths start in its parent. `destinations`: destination →
-    text.
+    """The texts of the files of conf/. `directory` is conf/ itself. Relative paths in the files start in its parent. `destinations` has a
+    text per destination.
     """
 
     directory: Path
@@ -33,19 +33,21 @@ class ConfFiles:
     destinations: Mapping[str, str]
 
     def digest(self, destination: str) -> str:
-        """Returns a digest of one destination's file, or an empty text if there is none."""
+        """Returns a digest of a destination's file, or "" if there is no such file."""
         text = self.destinations.get(destination)
         return "" if text is None else hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def file_of(destination: str) -> str:
-    """Returns the name of a destination's file for messages."""
+    """Returns the name of a destination's file, for messages."""
     return f"destinations/{destination}.yaml"
 
 
 def read_conf_files(directory: Path) -> ConfFiles:
-    """Reads the files of conf/, or the revision that was pulled last if conf/remote.yaml names a source. Raises ConfigurationError if there
-    is no such folder, or nothing was pulled yet. The text of an unreadable file begins with UNREADABLE.
+    """Reads the files of conf/. If conf/remote.yaml names a source, returns the revision that was pulled from there last.
+
+    The text of a file that cannot be read begins with UNREADABLE. Raises ConfigurationError if the folder does not exist, or if nothing
+    was pulled yet.
     """
     if not directory.is_dir():
         raise ConfigurationError(
@@ -63,7 +65,9 @@ def read_conf_files(directory: Path) -> ConfFiles:
 
 
 def read_remote(directory: Path) -> RemoteConfig | None:
-    """Returns the source from which conf/ is pulled; None without conf/remote.yaml. Raises ConfigurationError."""
+    """Returns the source from which conf/ is pulled, or None if there is no conf/remote.yaml. Raises ConfigurationError if that file is
+    invalid.
+    """
     if not (directory / REMOTE).exists():
         return None
     problems: list[str] = []
@@ -71,7 +75,7 @@ def read_remote(directory: Path) -> RemoteConfig | None:
     if not problems:
         try:
             found = RemoteConfig.model_validate(record, context={"root": directory.parent})
-        except ValidationError as error:  # The message omits the values, which may be secrets.
+        except ValidationError as error:  # The values are left out of the message, because they may be secrets.
             for each in error.errors():
                 key = ".".join(map(str, each["loc"]))
                 problems.append(": ".join(filter(None, [REMOTE, key, each["msg"].removeprefix("Value error, ")])))
@@ -85,13 +89,13 @@ def read_remote(directory: Path) -> RemoteConfig | None:
 
 
 def remote_record(directory: Path) -> RemoteRecord | None:
-    """Returns the record of the last pull and of the state of its source; None without conf/remote.yaml. Raises ConfigurationError."""
+    """Returns the record of the last pull, or None if there is no conf/remote.yaml. Raises ConfigurationError if that file is invalid."""
     remote = read_remote(directory)
     return read_record(remote.record_file) if remote is not None else None
 
 
 def _pulled(directory: Path, remote: RemoteConfig) -> ConfFiles:
-    """Returns the texts of the pulled revision that is in use. Raises ConfigurationError if there is none."""
+    """Returns the texts of the revision in use. Raises ConfigurationError if nothing was pulled yet."""
     record = read_record(remote.record_file)
     if record is None or not record.revision:
         why = f": {record.refused or record.away}" if record is not None else ""
@@ -102,7 +106,7 @@ def _pulled(directory: Path, remote: RemoteConfig) -> ConfFiles:
 
 
 def mapping_of(file: str, text: str, problems: list[str]) -> dict[str, Any]:
-    """Parses a file into its keys and values. If that fails, appends to `problems` and returns an empty mapping."""
+    """Parses the text of a file into keys and values. If that fails, adds a sentence to `problems` and returns {}."""
     if text.startswith(UNREADABLE):
         problems.append(f"{file} cannot be read: {text[1:]}")
         return {}
@@ -118,7 +122,7 @@ def mapping_of(file: str, text: str, problems: list[str]) -> dict[str, Any]:
 
 
 def _of_yaml(error: yaml.YAMLError) -> str:
-    """Returns what is wrong in a file and where, without the file's text, which may contain a secret."""
+    """Returns what is wrong in a file, and where. Leaves out the file's text, which may contain a secret."""
     what = _QUOTED.sub("…", str(getattr(error, "problem", "") or "the file is not YAML"))
     mark = getattr(error, "problem_mark", None)
     return f"{what} (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else what

@@ -1,4 +1,4 @@
-"""Defines the settings of conf/destinations/*.yaml: a source, its tables, and how they are merged."""
+"""Defines the settings of conf/destinations/*.yaml: the source, the tables, and how they are merged."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class DrainConfig(Strict):
     )
 
 
-NO_OPTIONS = TableConfig()  # The options of every table that conf/ does not name.
+NO_OPTIONS = TableConfig()  # The settings of a table that conf/ does not name.
 
 
 class DestinationConfig(AssetsOfDestination, StreamConfig):
@@ -292,7 +292,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return self
 
     def start_here(self) -> StartConfig:
-        """Returns where the destination starts on the source that it reads now, if it has no cursor. Raises PositionLostError if conf/
+        """Returns where the destination starts if it has no cursor, on the source that it reads now. Raises PositionLostError if conf/
         names a file of another source.
         """
         standby = next((each for each in self.sources[1:] if each.address == self.source.address), None)
@@ -308,7 +308,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
 
     @property
     def installation(self) -> str:
-        """The installation's id, by which the engine appears in the source's list of replicas; empty until `of_installation` sets it."""
+        """The id of the installation, which the source's list of replicas shows for the engine. Empty until `of_installation` sets it."""
         return self._installation
 
     def of_installation(self, installation: str) -> DestinationConfig:
@@ -318,12 +318,14 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return made
 
     def reading(self, address: str) -> DestinationConfig:
-        """Returns a copy that reads the source at this address, or the current source if conf/ has no source with this address."""
+        """Returns a copy that reads the source at this address. If conf/ has no such source, the copy reads the same source as this one."""
         found = next((each for each in self.sources if each.address == address), self.source)
         return self.model_copy(update={"source": found})
 
     def reading_now(self, directory: Path) -> DestinationConfig:
-        """Returns a copy that reads the source in use, which a file in its directory names. Raises ConfigurationError."""
+        """Returns a copy that reads the source in use. After a failover, a file in `directory` names it. Raises ConfigurationError if that
+        file cannot be read.
+        """
         return self.reading(address_in_use(directory)) if self.sources else self
 
     def reads_first_rows(self, database: str, table: str) -> bool:
@@ -331,15 +333,15 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return self._snapshot_policy(database, table) in {"initial", "when_needed"}
 
     def resnapshots(self, database: str, table: str) -> bool:
-        """Returns whether a table is re-snapshotted automatically after it stopped because rows are missing."""
+        """Returns whether a table is re-snapshotted automatically if it stopped because the lake lacks rows."""
         return self._snapshot_policy(database, table) != "never"
 
     def _snapshot_policy(self, database: str, table: str) -> str:
         return self.table(database, table).snapshot or self.snapshot
 
     def schema_policy(self, database: str, table: str) -> dict[str, str]:
-        """Returns kind of schema change → policy of one table. The table's own policies override the destination's. If conf/ declares a
-        key, a change of the source's key is applied by default, because it does not affect the table's key.
+        """Returns the policy for each kind of schema change of a table. The table's own policies override the destination's. If conf/
+        declares the table's key, a change of the source's key is applied by default, because it does not affect the declared key.
         """
         for each in self.shards:
             if each.of(self.name, database, table) is not None:
@@ -350,12 +352,13 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return {**self.schema_changes.model_dump(), **declared, **own}
 
     def cascade_policy(self, database: str, table: str) -> str:
-        """Returns `apply`, `stop` or `ignore`, for rows of a table that foreign keys change. `apply` becomes `stop` for a shard, and
-        without a current-state table.
+        """Returns `apply`, `stop` or `ignore`: what happens if a foreign key changes rows of the table without row events. `apply` becomes
+        `stop` for a shard, and for a table without a current-state table.
         """
         options = self.table(database, table)
         word = options.cascades or self.cascades
-        confined = options.current_state and self.shard(database, table) is None  # Other shards may have the same keys.
+        # Other shards may have the same keys, so a change could affect their rows.
+        confined = options.current_state and self.shard(database, table) is None
         return "stop" if word == "apply" and not confined else word
 
     def merge_way(self, database: str, table: str) -> Literal["auto", "spark", "small"]:
@@ -369,12 +372,12 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return own or NO_OPTIONS
 
     def folder(self, database: str, table: str) -> str:
-        """Returns the folder of a table below the lake: its own `path`, or else that of its shards, or else `table_path`."""
+        """Returns the folder of a table in the lake: the folder of its shards, otherwise the one that `table_path` gives."""
         if (shard := self.shard(database, table)) is not None:
             return shard.into
         names = {"database": path_segment(database), "table": path_segment(table)}
         return self.table_path.format(destination=self.name, **names)
 
     def shard(self, database: str, table: str) -> ShardOf | None:
-        """Returns the shard settings of a source table, or None if the table has a Delta table of its own."""
+        """Returns the settings of a source table that is a shard, or None if it has a Delta table of its own."""
         return next((found for each in self.shards if (found := each.of(self.name, database, table))), None)

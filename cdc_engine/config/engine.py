@@ -1,4 +1,4 @@
-"""Defines the setting `engine`: engines run in Dagster's code server, or in processes of their own."""
+"""Defines the setting `engine`: whether engines run in Dagster's code server, or in processes of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 def host_and_port(word: str) -> tuple[str, int]:
-    """Splits "host:port". Raises ValueError, whose message says what to write instead."""
+    """Splits "host:port". Raises ValueError, whose message tells what to write instead."""
     host, _, port = word.strip().rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise ValueError(f"{word!r} is not an address; write host:port, such as 127.0.0.1:4267")

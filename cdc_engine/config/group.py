@@ -1,4 +1,6 @@
-"""Defines the settings of a group: conf/destinations/*.yaml with `members`. A group has no source and no lake of its own."""
+"""Defines the settings of a group, which are files of conf/destinations with `members`. A group has neither a source nor a lake of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ class GroupConfig(StreamConfig):
     @model_validator(mode="before")
     @classmethod
     def _words_of_groups(cls, record: Any) -> Any:
-        """Refuses settings that only destinations have, and says what to do instead."""
+        """Refuses settings that only destinations have. The message tells where to write them."""
         if not isinstance(record, dict):
             return record
         others = [word for word in record if word not in cls.model_fields and word in DestinationConfig.model_fields]
@@ -107,7 +109,7 @@ def is_group(record: Mapping[str, Any]) -> bool:
 
 
 def group_problems(groups: Mapping[str, GroupConfig], destinations: Mapping[str, DestinationConfig]) -> Iterator[str]:
-    """Yields a sentence for each member of a group that is a group itself or does not exist."""
+    """Yields a sentence for each member that does not exist, or that is a group itself."""
     for name, group in sorted(groups.items()):
         for member in group.members:
             if member in groups:

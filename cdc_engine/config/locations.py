@@ -1,4 +1,6 @@
-"""Defines the types of paths and URLs in conf/, and the settings of the catalog. Relative paths start in the folder that contains conf/."""
+"""Defines the types of paths and URLs in conf/, and the settings of the catalog. A relative path starts in the folder
+that contains conf/.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +49,12 @@ class ArchiveFetchConfig(Strict):
 
 
 def is_in_a_store(location: str) -> bool:
-    """Returns whether a parsed location is a prefix of an object store."""
+    """Returns whether a checked location is in an object store."""
     return config_paths.URI.match(location) is not None
 
 
 def folds_case(location: str) -> bool:
-    """Returns whether a folder is on a file system that ignores upper and lower case in names. Object stores distinguish them."""
+    """Returns whether a folder is on a file system that ignores case in names. Object stores never do."""
     if is_in_a_store(location):
         return False
     folder = next(
@@ -115,12 +117,12 @@ class CatalogConfig(Strict):
         return self
 
     def identifier(self, destination: str, database: str, table: str) -> tuple[str, str, str]:
-        """Returns catalog, schema and name of a table, in lower case, because catalogs do not distinguish upper and lower case."""
+        """Returns catalog, schema and name of a table, in lower case, because catalogs ignore case."""
         parts = {"destination": destination, "database": database, "table": table}
         return self.name, self.schema_.format(**parts).lower(), self.table.format(**parts).lower()
 
     def view_identifier(self, destination: str, database: str, table: str) -> tuple[str, str, str] | None:
-        """Returns catalog, schema and name of a table's view, in lower case; None if conf/ has no `views`."""
+        """Returns catalog, schema and name of a table's view, in lower case, or None if conf/ has no `views`."""
         if self.views is None:
             return None
         name, schema, _ = self.identifier(destination, database, table)
@@ -128,7 +130,7 @@ class CatalogConfig(Strict):
 
 
 def _checked(text: str, known: Iterable[str]) -> str:
-    """Returns the text if all its placeholders are known. Raises ValueError otherwise."""
+    """Returns the text. Raises ValueError if it has an unknown placeholder."""
     unknown = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None} - set(known)
     if unknown:
         raise ValueError(f"{text!r} has a placeholder that is not one of {', '.join(f'{{{name}}}' for name in known)}")

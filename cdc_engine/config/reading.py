@@ -1,4 +1,4 @@
-"""Reads conf/ from its files and reports all mistakes at once."""
+"""Reads and checks conf/, and reports all mistakes at once."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError
 
 
 def conf_dir() -> Path:
-    """Returns the folder of the configuration: $SLUICE_CONF, or conf/ in the working directory. Relative paths in it start in its
-    parent.
+    """Returns the folder of the configuration: $SLUICE_CONF, otherwise conf/ in the working directory. Relative paths in its files start
+    in the folder that contains it.
     """
     return Path(os.environ.get("SLUICE_CONF", "conf")).resolve()
 
 
 def load_config(directory: Path | None = None) -> SluiceConfig:
-    """Reads and checks every file of conf/. Raises ConfFilesError with all problems, and ConfigurationError if there are no files."""
+    """Reads and checks all files of conf/. Raises ConfFilesError with all problems, and ConfigurationError if there are no files."""
     return config_of(read_conf_files((directory or conf_dir()).resolve()))
 
 
 def config_of(files: ConfFiles, *, whole: bool = True) -> SluiceConfig:
-    """Parses and checks the texts of conf/. Raises ConfFilesError. `whole`: also check that
-    the files fit together.
+    """Parses and checks the texts of conf/. With `whole`, also checks whether the files fit each other. Raises ConfFilesError with all
+    problems.
     """
     problems: list[str] = []
     record = mapping_of(MAIN, files.main, problems)
@@ -54,7 +54,7 @@ def config_of(files: ConfFiles, *, whole: bool = True) -> SluiceConfig:
 
 
 def together(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each conflict between files that are valid on their own."""
+    """Returns a sentence for each conflict between files that are valid by themselves."""
     return [
         *path_clashes(config, {}),
         *group_problems(config.groups, config.destinations),
@@ -63,7 +63,7 @@ def together(config: SluiceConfig) -> list[str]:
 
 
 def _sentence(item: Any) -> str:
-    """Formats a pydantic error as `file: key: what is wrong`. It omits the value, which may be a secret."""
+    """Formats a pydantic error as `file: key: what is wrong`. Leaves out the value, which may be a secret."""
     where = [str(part) for part in item["loc"]]
     file = "sluice.yaml"
     if where[:1] in (["destinations"], ["groups"]) and len(where) > 1:
@@ -72,8 +72,8 @@ def _sentence(item: Any) -> str:
 
 
 def archive_of_request(archive: str, schemas: str, folder: Path | None = None) -> tuple[str, Path | None]:
-    """Returns the location of an archive and the file with its schemas. `folder`: what relative paths start from; None refuses them.
-    Raises ConfigurationError.
+    """Returns the location of an archive, and the file with its schemas. Relative paths start in `folder`. Without it, they are refused.
+    Raises ConfigurationError if a path is invalid.
     """
     if schemas and not archive:
         raise ConfigurationError("--schemas needs --archive: name the archive too, or leave out --schemas")

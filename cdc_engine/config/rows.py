@@ -1,6 +1,4 @@
-"""Defines the settings that select rows of a table, mask columns, and name a function that transforms rows. `binlog.row_rules` parses the
-condition.
-"""
+"""Defines the settings that select rows of a table, mask columns, and name a function that transforms rows."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ class MaskConfig(Strict):
     @model_validator(mode="before")
     @classmethod
     def _in_short(cls, record: Any) -> Any:
-        if record is None:  # YAML parses the word null as None
+        if record is None:  # YAML parses the word null as None.
             return {"kind": "null"}
         if isinstance(record, dict):
             return {**record, "kind": record["kind"] or "null"} if "kind" in record else record

@@ -1,6 +1,6 @@
-"""Defines the settings of shards: source tables that share a Delta table.
-
-Each row carries the name of its shard. Several destinations may have shards of one table."""
+"""Defines the settings of shards: source tables that share a Delta table. Each row has the name of its shard. Several destinations may
+have shards of one table.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sluice.cdc_engine.config_paths import path_segment
 from sluice.cdc_engine.source.settings import Strict
 
 SHARD_COLUMN = "_sluice_shard"
-# The settings that `options` may have. Other settings might change rows of other shards.
+# The settings that `options` may have. Any other setting could change rows of other shards.
 OPTIONS = frozenset(
     {
         *("key", "deletes", "deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"),
         *("zero_dates", "charsets", "snapshot", "schema_changes", "group", "owners", "fresh_within_minutes"),
     }
 )
-# The policies that `options` may set, by kind of schema change. Other policies would alter columns of other shards.
+# The policies that `options` may have for each kind of schema change. Any other policy would change columns of other shards.
 WORDS = {
     "drop": ("keep", "stop"),
     "rename": ("stop",),
@@ -34,8 +34,8 @@ WORDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardOf:
-    """One of the source tables that share a Delta table. `into`: path of the Delta table in the lake. `column`: holds the shard's `name`.
-    `options`: settings of the Delta table.
+    """A source table that shares a Delta table with others. `into` is the path of the Delta table in the lake. Its column `column` has
+    this shard's `name`. `options` are the settings of the Delta table.
     """
 
     into: str
@@ -100,7 +100,7 @@ class ShardsConfig(Strict):
         return self
 
     def of(self, destination: str, database: str, table: str) -> ShardOf | None:
-        """Returns the shard settings of a table, or None if the pattern does not match."""
+        """Returns the settings of a table as a shard, or None if the pattern does not match it."""
         found = _compiled(self.tables).fullmatch(f"{database}.{table}")
         if found is None:
             return None
@@ -116,8 +116,8 @@ class ShardsConfig(Strict):
         )
 
     def policy(self, general: dict[str, str]) -> dict[str, str]:
-        """Returns kind of schema change → policy of a shard. `general`: the destination's policies. A policy that would alter other shards'
-        columns becomes `stop`.
+        """Returns the policy for each kind of schema change of a shard. `general` are the destination's policies. A policy that would
+        change columns of other shards becomes `stop`.
         """
         own = self.options.schema_changes.model_dump(include=self.options.schema_changes.model_fields_set)
         found = {**general, **own}

@@ -34,12 +34,12 @@ from sluice.secret_values import is_reference
 TOKEN = re.compile(r";token=([^;]*)")
 REMOTE = re.compile(r"sc://(?:\[[0-9a-fA-F:.]+\]|[^\s/;?#@:\[\]]+)(?::(\d{1,5}))?(?:/(?:;.*)?)?")
 PORT_MAX = 65_535
-# Other parameters than `token` may not contain a secret, because only `token` is filled in when a run attaches.
+# No parameter except `token` may contain a secret, because only `token` is filled in when a run connects.
 SECRET_PARAMETER = re.compile(r";(?!(?-i:token)=)[^=;]*(?:token|authorization|password|secret)[^=;]*=", re.IGNORECASE)
-OWN_FOLDERS = ("_sluice_quarantine", "_sluice_cuts")  # The folders that Sluice itself uses below a lake.
+OWN_FOLDERS = ("_sluice_quarantine", "_sluice_cuts")  # Folders in a lake that Sluice itself uses.
 OWN_FOLDER = "is a folder that Sluice reserves for itself, or the whole lake"
 OTHER_PATH = "set another `path` for one of the two under `tables` in conf/destinations"
-# Options of a whole Delta table. If shards had different values, their runs would alter the table back and forth.
+# Settings of a whole Delta table. If shards of one table had different values, their runs would change the table back and forth.
 OF_ALL_SHARDS = ("deletes", "deletion_vectors", "partition_by", "cluster_by", "change_feed")
 
 
@@ -92,7 +92,7 @@ class SparkConfig(Strict):
 
     @property
     def address(self) -> str:
-        """`remote` with the location of its token, in the form of Spark's settings."""
+        """`remote` with the location of its token, as Spark's settings expect it."""
         if not self.token:
             return self.remote
         base = self.remote if "/;" in self.remote else f"{self.remote.rstrip('/')}/"
@@ -223,11 +223,11 @@ class SluiceConfig(Strict):
     groups: dict[str, GroupConfig] = Field({}, description="files of conf/destinations with members")
 
     def destination_dir(self, destination: str) -> DestinationDir:
-        """Returns the directory with a destination's files. The value contains the location of its ledger and leases."""
+        """Returns the folder with a destination's files. The value also has the location of the destination's ledger and leases."""
         return DestinationDir.of(self.ledger_location(destination))
 
     def ledger_location(self, destination: str) -> LedgerLocation:
-        """Returns where the ledger and the leases of a destination or group are."""
+        """Returns where the ledger and the leases of a destination or group are stored."""
         captured, stored = self.destinations.get(destination), is_in_a_store(self.staging)
         return LedgerLocation(
             destination=destination,
@@ -244,25 +244,27 @@ class SluiceConfig(Strict):
         )
 
     def groups_of(self, member: str) -> tuple[str, ...]:
-        """Returns the names of the groups that a destination belongs to, sorted."""
+        """Returns the names of the groups that have this destination as a member, sorted."""
         return tuple(sorted(name for name, group in self.groups.items() if member in group.members))
 
     def _found_at(self, captured: DestinationConfig | GroupConfig | None) -> str:
-        """Returns host:port under which other hosts and Canal clients reach this host."""
+        """Returns "host:port" by which other hosts and Canal clients reach this host."""
         server = captured.canal_server if captured else CanalServerConfig()
         if not server.port:
             return f"{platform.node()}:{self.ports.code_server}"
         return f"{platform.node() if server.host in EVERYWHERE else server.host}:{server.port}"
 
     def with_sources_in_use(self) -> SluiceConfig:
-        """Returns the configuration in which each destination has the source that it reads now. Raises ConfigurationError."""
+        """Returns the configuration with the source that each destination reads now, which a failover may have changed. Raises
+        ConfigurationError if that cannot be read.
+        """
         reading = {
             name: each.reading_now(self.ledger_location(name).directory) for name, each in self.destinations.items()
         }
         return self.model_copy(update={"destinations": reading})
 
     def quarantine_path(self, destination: str) -> str:
-        """Returns the path of the Delta table with a destination's values that could not be decoded."""
+        """Returns the path of the Delta table with the destination's values that could not be decoded."""
         return f"{self.lake}/_sluice_quarantine/{destination}"
 
     def table_path(self, destination: str, database: str, table: str) -> str:
@@ -272,21 +274,20 @@ class SluiceConfig(Strict):
         return own or f"{self.lake}/{settings.folder(database, table)}"
 
     def side_table_paths(self, destination: str, database: str, table: str) -> tuple[str, str]:
-        """Returns the paths of a source table's change log and history; empty for one that conf/ does not enable."""
+        """Returns the paths of a source table's change log and history, each empty if conf/ does not enable it."""
         options = self.destinations[destination].table(database, table)
         path = self.table_path(destination, database, table)
         return f"{path}__log" if options.change_log else "", f"{path}__history" if options.history else ""
 
     def catalog_name(self, destination: str, database: str, table: str, kind: str = "") -> tuple[str, str, str]:
-        """Returns catalog, schema and name of a source table's Delta table. `kind`: "log", "history", or empty for the current-state table.
-
-        A shard has the name of the table that it is a part of. Raises ValueError if conf/ has no catalog.
+        """Returns catalog, schema and name of a source table's Delta table. `kind` is "log", "history", or empty for the current-state
+        table. All shards of a table have the same name. Raises ValueError if conf/ has no catalog.
         """
         return self._catalog().identifier(destination, *self._named_in_catalog(destination, database, table, kind))
 
     def catalog_view(self, destination: str, database: str, table: str, kind: str = "") -> tuple[str, str, str] | None:
-        """Returns catalog, schema and name of a Delta table's view. `kind`: as in `catalog_name`. None for a change log, or if conf/ has no
-        `views`.
+        """Returns catalog, schema and name of the view of a Delta table. `kind` is as in `catalog_name`. Returns None for a change log,
+        and if conf/ has no `views`.
         """
         if kind == "log":
             return None
@@ -305,7 +306,7 @@ class SluiceConfig(Strict):
         return database, f"{table}__{kind}" if kind else table
 
     def kept_path(self, destination: str, database: str, table: str) -> str:
-        """Returns the path of the current-state table; without one, that of the history, or else of the change log."""
+        """Returns the path of the current-state table. If there is none, returns the path of the history, otherwise of the change log."""
         if self.destinations[destination].table(database, table).current_state:
             return self.table_path(destination, database, table)
         log, history = self.side_table_paths(destination, database, table)
@@ -313,16 +314,16 @@ class SluiceConfig(Strict):
 
 
 def path_clashes(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> list[str]:
-    """Returns a sentence for each Delta path that a source table may not have. `tables`: as in `clashing_tables`."""
+    """Returns a sentence for each Delta path that cannot be used. `tables` is as in `clashing_tables`."""
     return list(dict.fromkeys(clashing_tables(config, tables).values()))
 
 
 def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], str]:
-    """Returns the tables, as (destination, "database.table"), whose Delta path equals another table's or is inside it, each with a
-    sentence.
+    """Finds tables whose Delta path is the same as another table's, or is inside it. Returns a sentence for each of them, by (destination,
+    "database.table").
 
-    `tables`: destination → names of its known tables, as "database.table". Tables that conf/ names are added. Two writers of one table
-    would lose changes, except two shards of it. VACUUM of a table would remove the files of a table inside its folder.
+    `tables` has the known tables of each destination, as "database.table". Tables that conf/ names are added. Two tables with one path
+    would lose changes, unless they are shards of one table. VACUUM of a table would remove the files of a table inside its folder.
     """
     users = _users(config, tables)
     folded = _folded(config, users)
@@ -342,7 +343,7 @@ def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -
 
 
 def _users(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[str, dict[str, TableWriter]]:
-    """Returns Delta path → "table of destination" → the writers of that path."""
+    """Returns, for each Delta path, the tables that write there, by the name "table of destination"."""
     users: dict[str, dict[str, TableWriter]] = {}
     for name, destination in config.destinations.items():
         for table in {*tables.get(name, ()), *destination.tables}:
@@ -359,9 +360,8 @@ def _users(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[st
 
 
 class TableWriter(NamedTuple):
-    """A source table at a Delta path. `table`: (destination, "database.table"). `shard`: its name in `column`, or empty.
-
-    `words`: the options that must be equal for all shards.
+    """A source table that writes to a Delta path. `table` is (destination, "database.table"). `shard` is its name in the column `column`,
+    or empty. `words` are the settings that must be equal for all shards.
     """
 
     table: tuple[str, str]
@@ -372,20 +372,20 @@ class TableWriter(NamedTuple):
 
 
 def _folded(config: SluiceConfig, users: Iterable[str]) -> bool:
-    """Returns whether paths ignore upper and lower case. Looks at the file system only if two paths differ in nothing but case."""
+    """Returns whether paths of the lake ignore case. Reads the file system only if two paths differ in nothing but case."""
     paths = {comparable_path(path) for path in users}
     return len({comparable_path(path, folds_case=True) for path in paths}) < len(paths) and folds_case(config.lake)
 
 
 def _above(path: str) -> Iterable[str]:
-    """Yields the parent folders of a path, the nearest first."""
+    """Yields the parent folders of a path, nearest first."""
     while "/" in path.partition("://")[2 if "://" in path else 0].lstrip("/"):
         path = path.rpartition("/")[0]
         yield path
 
 
 def _taken(path: str, those: Mapping[str, TableWriter], own: Iterable[str], lake: str) -> str:
-    """Returns a sentence if a path is reserved for Sluice; otherwise an empty text."""
+    """Returns a sentence if a path is reserved for Sluice, otherwise ""."""
     if path not in own and path != comparable_path(lake):
         return ""
     location = next(iter(those.values())).path
@@ -393,8 +393,8 @@ def _taken(path: str, those: Mapping[str, TableWriter], own: Iterable[str], lake
 
 
 def _inside(those: Mapping[str, TableWriter], within: str, above: Mapping[str, TableWriter]) -> str:
-    """Returns a sentence for a path inside another table's folder or a reserved folder. `above`: the writers of that folder; empty for a
-    reserved one.
+    """Returns a sentence for tables whose path is inside the folder `within`. `above` are the tables that write there, or empty for a
+    folder that is reserved for Sluice.
     """
     location = next(iter(those.values())).path
     if not above:
@@ -410,7 +410,9 @@ def _names(those: Iterable[str]) -> str:
 
 
 def _clash(those: Mapping[str, TableWriter]) -> str:
-    """Returns why several tables cannot have one path, and what to do; empty if each has its own rows."""
+    """Returns a sentence that tells why several tables cannot have one path, and what to do. Returns "" if they are shards whose rows are
+    distinct.
+    """
     writers = those.values()
     path = next(iter(writers)).path
     who = f"{_names(those)} have the same Delta path {path}"

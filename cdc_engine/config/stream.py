@@ -1,4 +1,4 @@
-"""Defines the settings that destinations and groups share: the name, and who consumes the stream besides the lake."""
+"""Defines the settings that destinations and groups have in common: the name, and the consumers of the stream besides the lake."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class StreamConfig(Strict):
 
 
 def transactional_id_problems(streams: Mapping[str, StreamConfig]) -> Iterator[str]:
-    """Yields a sentence for each `transactional_id` that several brokers have. `streams`: destinations and groups."""
+    """Yields a sentence for each `transactional_id` that several brokers have. `streams` are destinations and groups."""
     users: dict[str, list[str]] = {}
     for name, stream in sorted(streams.items()):
         for broker in stream.brokers:
-            # Only Kafka's settings have `transactional_id`, and this package does not import them.
+            # Only Kafka's settings have `transactional_id`. This package does not import them.
             if transactional_id := getattr(broker, "transactional_id", ""):
                 users.setdefault(transactional_id, []).append(f"{broker.client_id} of {name}")
     for transactional_id, brokers in users.items():

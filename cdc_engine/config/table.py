@@ -123,12 +123,12 @@ class TableConfig(AssetOfTable, Strict):
 
     @property
     def tells_rows(self) -> bool:
-        """Whether the lake shows which rows exist. A change log alone does not show it."""
+        """Whether the lake tells which rows exist now. A change log alone does not tell it."""
         return self.current_state or self.history
 
     @property
     def has_rules(self) -> bool:
-        """Whether rows of the lake may differ from those of the source because of a row filter, masks or a transform."""
+        """Whether rows in the lake may differ from the source, because of a row filter, masks or a transform."""
         return bool(self.rows.strip() or self.masks or self.transform)
 
     @model_validator(mode="after")

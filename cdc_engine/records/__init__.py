@@ -1,1 +1,1 @@
-"""Stores small records that several hosts share and write by compare-and-set, in files, a SQL database, ZooKeeper or memory."""
+"""Stores small records that several hosts share: in files, a SQL database, ZooKeeper or memory. Writers use compare-and-set."""

@@ -1,7 +1,8 @@
-"""Stores records in a folder. The file NAME contains the text of the record NAME and nothing else, so that a person can read and restore
-it. Copies and temporary files of editors in the folder are not records.
+"""Stores records in a folder. The file NAME has the text of the record NAME and nothing else, so a person can read and restore it. Other
+files, such as copies and temporary files of editors, are not records.
 
-The version of a record is a digest of its text. A lock on `records.lock` makes compare and set one step for the processes of this host."""
+The version of a record is a digest of its text. A lock on `records.lock` makes compare-and-set one step for the processes of this host.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 
 LOCK_FILE = "records.lock"
-# The pattern excludes `.tmp` and `.lock` of this program, and what editors and people leave: `NAME.json.bak`, `NAME.json~`,
+# Does not match this program's `.tmp` and `.lock` files, nor what editors and people leave: `NAME.json.bak`, `NAME.json~`,
 # `.NAME.json.swp`.
 FILE_NAME = re.compile(r"[\w%+-][\w%+.-]*\.json|[\w-]+", re.ASCII)
-LOCKED_MAX = 100  # The number of records that `write_all` writes while it holds the lock.
+LOCKED_MAX = 100  # `write_all` writes this many records before it releases the lock for a moment.
 LOCK_SECONDS_MAX, LOCK_POLL_SECONDS = 30.0, 0.005
 
 
@@ -32,7 +33,7 @@ class FileRecordStore(RecordStore):
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder)
-        # Prefix → the stamps of the records that `read_all` found, and these records.
+        # Prefix → what `read_all` found last: the stamps of the files, and the records.
         self._seen: dict[str, tuple[dict[str, FileStamp | None], dict[str, StoredRecord]]] = {}
 
     def read(self, name: str) -> StoredRecord | None:
@@ -43,12 +44,12 @@ class FileRecordStore(RecordStore):
             return None
         except OSError as error:
             raise MetaError(f"{path} cannot be read ({error.strerror}): permit reading this file") from error
-        # The caller, which knows what the record should contain, refuses text that is not UTF-8.
+        # The caller knows what the record should contain, and refuses a text that is not UTF-8.
         return StoredRecord(content.decode("utf-8", "surrogateescape"), _version(content))
 
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
-        """Reads all records as the contract defines. A file is read again only after it was replaced, because most of many records stay
-        unchanged. If none was, returns the same object as before.
+        """Reads all records, as the contract says. Reads a file again only if it was replaced, because most records stay unchanged. If
+        none was replaced, returns the same object as before.
         """
         stamps = self._stamps(prefix)
         seen_stamps, seen = self._seen.get(prefix, ({}, {}))
@@ -64,14 +65,14 @@ class FileRecordStore(RecordStore):
         return found
 
     def _stamps(self, prefix: str) -> dict[str, FileStamp | None]:
-        """Returns the stamp of each record. Stamps are taken before the records are read, which are therefore never older."""
+        """Returns the stamp of each record's file. A record is read after its stamp was taken, so it is never older than the stamp."""
         folder, slash, begin = prefix.rpartition("/")
         where, stamps = self._folder / folder, dict[str, FileStamp | None]()
         try:
             with os.scandir(where) as entries:
                 for each in entries:
                     if each.name.startswith(begin) and FILE_NAME.fullmatch(each.name) and each.is_file():
-                        with contextlib.suppress(FileNotFoundError):  # It was removed meanwhile.
+                        with contextlib.suppress(FileNotFoundError):  # The file was removed meanwhile.
                             stamps[f"{folder}{slash}{each.name}"] = stamp_in(each.stat())
         except FileNotFoundError:
             return {}
@@ -90,8 +91,8 @@ class FileRecordStore(RecordStore):
         return _version(content)
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:  # noqa: ARG002  of the contract
-        """Writes records as the contract defines. Syncs a folder once for many records in it, and releases the lock from time to time, so
-        that the ledger can be written.
+        """Writes records, as the contract says. Syncs each folder once for many records, and releases the lock from time to time, so that
+        the ledger can be written.
         """
         names = list(texts)
         for begin in range(0, len(names), LOCKED_MAX):
@@ -127,11 +128,12 @@ class FileRecordStore(RecordStore):
 
     @contextlib.contextmanager
     def _changing(self, name: str) -> Iterator[Path]:
-        """Holds the lock within the block. Raises an OSError as MetaError, which says what to do."""
+        """Holds the lock within the block. An OSError becomes a MetaError that tells what to do."""
         path, lock = self._folder / name, FileLock(self._folder / LOCK_FILE)
         deadline = time.monotonic() + LOCK_SECONDS_MAX
         try:
-            make_folder(self._folder)  # The folder is created durably; the lock would create it otherwise.
+            # This creates the folder durably. Otherwise the lock would create it, not durably.
+            make_folder(self._folder)
             while not lock.try_acquire():
                 if time.monotonic() >= deadline:
                     raise MetaError(

@@ -1,4 +1,4 @@
-"""Opens the record store of a destination at its `LedgerLocation`. Used by all packages that have records."""
+"""Opens the record store of a destination."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.cdc_engine.records.files import FileRecordStore
 from sluice.cdc_engine.records.memory import MemoryRecordStore
 from sluice.extras import Extra, require
 
-# A directory knows its location (`contracts.DestinationDir`) or contains the ledger itself.
+# A `contracts.DestinationDir` knows where the ledger is. A plain path is a folder that contains the ledger.
 Location = Path | LedgerLocation
 
 _in_memory: dict[str, MemoryRecordStore] = {}
@@ -22,7 +22,7 @@ _lock = threading.Lock()
 
 
 def as_location(location: Location) -> LedgerLocation:
-    """Converts a location to a `LedgerLocation`. For a plain directory, this is a ledger in files of the directory itself."""
+    """Converts a location to a `LedgerLocation`. A plain path means a ledger in files of that folder."""
     if isinstance(location, LedgerLocation):
         return location
     known = location.location if isinstance(location, DestinationDir) else None
@@ -30,7 +30,9 @@ def as_location(location: Location) -> LedgerLocation:
 
 
 def record_store(location: Location) -> RecordStore:
-    """Opens the record store of a destination. Raises ConfigurationError, MetaError."""
+    """Opens the record store of a destination. Raises ConfigurationError if a library is missing or the URL is invalid, and MetaError if
+    the store does not answer.
+    """
     return _opened(as_location(location), os.getpid())
 
 

@@ -1,4 +1,4 @@
-"""Stores records in the memory of the process: for tests, and for a destination that leaves no trace."""
+"""Stores records in the memory of the process: for tests, and for a destination that must leave no trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class MemoryRecordStore(RecordStore):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._records: dict[str, StoredRecord] = {}
-        self.also: dict[str, str] = {}  # The values that were written for other readers.
+        self.also: dict[str, str] = {}  # Values that were written for readers other than Sluice.
 
     def read(self, name: str) -> StoredRecord | None:
         return self._records.get(name)

@@ -1,7 +1,8 @@
-"""Stores records in a table of any SQL database that SQLAlchemy supports. Every write is one statement that names the version that it
+"""Stores records in a table of any SQL database that SQLAlchemy supports. Each write is one statement that names the version that it
 replaces.
 
-An SQLAlchemy engine, and so its connections, belongs to one process: a forked run opens its own."""
+An SQLAlchemy engine and its connections belong to one process. A forked run opens its own.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ from sluice.extras import Extra, require
 from sluice.secret_values import is_reference
 
 TABLE = "sluice_meta"
-# The longest wait for the database. One that does not answer must not delay the holder of a lease.
+# How long to wait for the database. A database that does not answer must not delay the holder of a lease for long.
 ANSWER_SECONDS_MAX = 10
 SETTING = "meta.url"
 OPENED = "opened"
-CREATED_MAX = 50  # The number of records that one statement creates.
+CREATED_MAX = 50  # One statement creates at most this many records.
 # The drivers that Sluice installs.
 DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
-# The type for texts of any length. MySQL's TEXT ends at 64 KiB.
+# The type for texts of any length. MySQL's TEXT has at most 64 KiB.
 LONG_TEXT = sqlalchemy.Text().with_variant(LONGTEXT(), "mysql", "mariadb")
 _metadata = sqlalchemy.MetaData()
 _records = sqlalchemy.Table(
@@ -41,7 +42,7 @@ _records = sqlalchemy.Table(
     sqlalchemy.Column("token", sqlalchemy.BigInteger, nullable=False),
     sqlalchemy.Column("record", LONG_TEXT, nullable=False),
 )
-# The option by which each driver limits its wait for the server.
+# The options by which each driver limits how long it waits for the server.
 TIMEOUTS: dict[str, dict[str, int | str]] = {
     "mysql": {"connect_timeout": ANSWER_SECONDS_MAX, "read_timeout": ANSWER_SECONDS_MAX, "write_timeout": ANSWER_SECONDS_MAX},
     "postgresql": {
@@ -54,17 +55,17 @@ TIMEOUTS: dict[str, dict[str, int | str]] = {
 
 
 class SqlRecordStore(RecordStore):
-    """Stores records in a SQL database. `url`: the database's URL in SQLAlchemy's form. `password`, or the password in `url`, is the
-    location of the password, which is read at each connect.
+    """A record store in a SQL database. `url` is in SQLAlchemy's form. `password`, or the password in `url`, is the location of the
+    password, which is read at each connect.
     """
 
     def __init__(self, url: str, destination: str, password: str = "") -> None:
-        """Creates the table if it is missing. Raises ConfigurationError for a URL that cannot be used, MetaError if the database does not
-        answer.
+        """Opens the database and creates the table if it is missing. Raises ConfigurationError for an invalid URL, and MetaError if the
+        database does not answer.
         """
         self._destination = destination
         full_url, secret = database_url(url, password)
-        # A driver's options in the query may contain a password.
+        # Options in the URL's query may contain a password.
         self._name = f"{full_url.set(query={}).render_as_string(hide_password=True)} ({TABLE}, {destination})"
         if full_url.get_backend_name() == "postgresql":
             require(Extra.POSTGRES, ConfigurationError)
@@ -90,12 +91,12 @@ class SqlRecordStore(RecordStore):
         )
         with self._translated("read"), self._engine.connect() as connection:
             rows = connection.execute(query).all()
-        # SQLite's LIKE ignores case, so names are compared again.
+        # SQLite's LIKE ignores case, so the names are compared again.
         found = (row for row in rows if in_folder(row.name, prefix))
         return {str(row.name): StoredRecord(row.record, int(row.version), int(row.token)) for row in found}
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:  # noqa: ARG002  of the contract
-        """Ignores `also`, which is for readers of ZooKeeper."""
+        """Writes a record, as the contract says. Ignores `also`, which is for readers of ZooKeeper."""
         values = {"record": text, "version": version + 1, "token": token}
         try:
             with self._translated("written"), self._engine.begin() as connection:
@@ -113,7 +114,7 @@ class SqlRecordStore(RecordStore):
         )
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:
-        """Writes records as the contract defines. Creates new ones with one statement for many of them."""
+        """Writes records, as the contract says. Creates many new ones with one statement."""
         names = list(texts)
         for begin in range(0, len(names), CREATED_MAX):
             some = names[begin : begin + CREATED_MAX]
@@ -122,7 +123,7 @@ class SqlRecordStore(RecordStore):
             )
             new = {"version": NOT_THERE + 1, "token": token, "destination": self._destination}
             created = set[str]()
-            # Another process may create one of the records first; then all of them are replaced one by one.
+            # If another process creates one of the records first, all of them are written one by one.
             with contextlib.suppress(IntegrityError), self._translated("written"), self._engine.begin() as connection:
                 there = set(connection.execute(query).scalars())
                 rows = [{**new, "name": name, "record": texts[name]} for name in some if name not in there]
@@ -158,12 +159,12 @@ class SqlRecordStore(RecordStore):
 
 
 def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
-    """Returns the URL without its password, and the location of the password; a URL with a bare password stays as it is. Raises
-    ConfigurationError, which never contains the secret.
+    """Returns the URL without its password, and the location of the password. A URL that contains the password itself is returned
+    unchanged. Raises ConfigurationError, which never contains a secret, if the URL is invalid.
     """
     try:
         parsed = sqlalchemy.make_url(url)
-    except (ArgumentError, ValueError):  # The library's message may contain a part of the password.
+    except (ArgumentError, ValueError):  # SQLAlchemy's message may contain a part of the password.
         raise ConfigurationError(
             f"{SETTING} is not the URL of a database, such as mysql+pymysql://user:$NAME@host/db; "
             "write characters like / and @ of a password as %2F and %40"
@@ -178,8 +179,8 @@ def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
 @functools.lru_cache(maxsize=16)
 def _engine_of(url: sqlalchemy.URL, secret: str, pid: int) -> sqlalchemy.Engine:  # noqa: ARG001  the process is part of the key
     arguments = TIMEOUTS.get(url.get_backend_name(), {})
-    # Each write is one statement that commits by itself. A process that is stopped before a separate commit would lock
-    # the row for all others.
+    # Each write is one statement that commits by itself. With a separate commit, a process that is suspended before it would lock the row
+    # for all others.
     engine = sqlalchemy.create_engine(
         url, pool_pre_ping=True, isolation_level="AUTOCOMMIT", connect_args=dict(arguments)
     )
@@ -193,7 +194,7 @@ def _engine_of(url: sqlalchemy.URL, secret: str, pid: int) -> sqlalchemy.Engine:
 
 
 def _make_table(engine: sqlalchemy.Engine) -> None:
-    """Creates the table. Two processes that start at the same time may both find it missing."""
+    """Creates the table if it is missing. Another process may create it at the same time."""
     try:
         _metadata.create_all(engine)
     except SQLAlchemyError:

@@ -1,7 +1,8 @@
-"""Stores records in ZooKeeper under <destination>/sluice/<name>, next to Canal's own nodes. A node's version is the record's version.
+"""Stores records in ZooKeeper under <destination>/sluice/<name>, next to Canal's own nodes. The version of a record is the node's version
+plus one.
 
-A node contains a line with the token, then the text. Reads are synchronized with the leader, so that a run never decides by an old
-ledger."""
+A node has a line with the token, then the text. Reads are synchronized with the leader, so that a run never decides by an old ledger.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ from sluice.cdc_engine.records import zookeeper_client
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 from sluice.cdc_engine.records.zookeeper_client import OWN, answer, as_not_shared_error, destination_path
 
-CREATED_MAX = 50  # The number of records that `write_all` creates side by side.
+CREATED_MAX = 50  # `write_all` creates at most this many records at the same time.
 WRITTEN_ELSEWHERE = (BadVersionError, NodeExistsError, NoNodeError)
 
 
 class ZooKeeperRecordStore(RecordStore):
-    """Stores records in ZooKeeper. `also`: values by path under the destination's node."""
+    """A record store in ZooKeeper. The names in `also` are paths under the destination's node."""
 
     def __init__(self, servers: ZooKeeperServers, destination: str, session_seconds: float) -> None:
         self._servers, self._destination, self._session_seconds = servers, destination, session_seconds
@@ -55,7 +56,7 @@ class ZooKeeperRecordStore(RecordStore):
             for name, each in requested.items():
                 with contextlib.suppress(NoNodeError):  # Another process removed the record meanwhile.
                     data, stat = answer(each)
-                    if data:  # not a folder
+                    if data:  # A node without data is a folder.
                         found[name] = _kept(data, stat.version, f"{name} in {self}")
         return found
 
@@ -74,7 +75,7 @@ class ZooKeeperRecordStore(RecordStore):
         return version + 1
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:
-        """Writes records as the contract defines. Creates new ones side by side, and replaces the others one by one."""
+        """Writes records, as the contract says. Creates many new ones at the same time, and replaces existing ones one by one."""
         names = list(texts)
         for begin in range(0, len(names), CREATED_MAX):
             some = names[begin : begin + CREATED_MAX]
@@ -83,7 +84,7 @@ class ZooKeeperRecordStore(RecordStore):
             super().write_all({name: texts[name] for name in some if name not in created}, token=token)
 
     def _created(self, texts: Mapping[str, str], token: int) -> set[str]:
-        """Creates the nodes of records that do not exist. Returns the names of these records."""
+        """Creates the nodes of records that do not exist yet. Returns the names of these records."""
         client = self._client()
         for parent in {self._path(name).rpartition("/")[0] for name in texts}:
             answer(client.ensure_path_async(parent))
@@ -97,16 +98,14 @@ class ZooKeeperRecordStore(RecordStore):
         return created
 
     def _content(self, name: str, text: str, token: int) -> bytes:
-        """Returns the content of a record's node. Raises MetaError if a node cannot have so much."""
+        """Returns the content of a record's node. Raises MetaError if it is larger than a node may be."""
         data = f"{json.dumps({'token': token})}\n{text}".encode()
         if len(data) > zookeeper_client.NODE_BYTES_MAX:
             raise MetaError(f"{name} of {self} has {len(data)} bytes, more than a node may have: use `meta.kind: sql`")
         return data
 
     def _write(self, name: str, data: bytes, version: int, also: Mapping[str, str]) -> list[Any]:
-        """Writes the record at its version and the values for other readers in one transaction. Returns the result of each, the record's
-        first.
-        """
+        """Writes the record and the values for other readers in one transaction. Returns the results, the record's first."""
         client, path = self._client(), self._path(name)
         others = {destination_path(self._destination, inside): text.encode() for inside, text in also.items()}
         for parent in {each.rpartition("/")[0] for each in (path, *others)}:
@@ -125,7 +124,7 @@ class ZooKeeperRecordStore(RecordStore):
         return results
 
     def remove(self, name: str, version: int | None = None) -> bool:
-        node_version = -1 if version is None else version - 1  # ZooKeeper takes -1 for any version.
+        node_version = -1 if version is None else version - 1  # ZooKeeper takes -1 as any version.
         with as_not_shared_error(f"{name} in {self} cannot be removed"):
             try:
                 answer(self._client().delete_async(self._path(name), version=node_version))
@@ -134,7 +133,9 @@ class ZooKeeperRecordStore(RecordStore):
         return True
 
     def tell(self, also: Mapping[str, str]) -> None:
-        """Writes values for other readers, by path under the destination's node, whatever they were before. Raises MetaError."""
+        """Writes values for readers other than Sluice, by path under the destination's node, whatever they were before. Raises MetaError
+        if ZooKeeper does not answer.
+        """
         with as_not_shared_error(f"the nodes for clients in {self} cannot be written"):
             client = self._client()
             for inside, text in also.items():
@@ -143,7 +144,7 @@ class ZooKeeperRecordStore(RecordStore):
                 answer(client.set_async(path, text.encode()))
 
     def canal(self, inside: str) -> str | None:
-        """Returns the text of one of Canal's own nodes under the destination; None if there is none."""
+        """Returns the text of a node of Canal's own under the destination, or None if there is none."""
         with as_not_shared_error(f"{inside} in {self} cannot be read"):
             try:
                 data, _ = answer(self._client().get_async(destination_path(self._destination, inside)))

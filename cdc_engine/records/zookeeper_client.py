@@ -1,7 +1,8 @@
-"""Connects to ZooKeeper and names the paths in it. Only this module and the lease that holds a session use kazoo.
+"""Connects to ZooKeeper, and knows the paths there. Only this module and the lease in ZooKeeper use kazoo.
 
-A connection belongs to one process: a forked run opens its own. Every request has a time-out: kazoo itself would wait as long as there is
-no server."""
+A connection belongs to one process. A forked run opens its own. Each request has a time-out, because kazoo itself would wait as long as no
+server answers.
+"""
 
 from __future__ import annotations
 
@@ -26,32 +27,32 @@ from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import ConfigurationError, NotSharedError
 from sluice.extras import Extra, require
 
-DESTINATIONS = "/otter/canal/destinations"  # Canal's names, so that its own tools find the nodes
+DESTINATIONS = "/otter/canal/destinations"  # The same path as in Canal, so that Canal's tools find the nodes.
 CLUSTER = "/otter/canal/cluster"
-OWN = "sluice"  # The node under a destination for values that Canal has no node for.
+OWN = "sluice"  # The node under a destination with the values for which Canal has no node.
 ANSWER_SECONDS_MAX = 10.0
 CONNECT_SECONDS_MAX = 10.0
 SYSTEM_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 KERBEROS = "kerberos"  # pure-sasl imports this module for GSSAPI.
-NODE_BYTES_MAX = 1_000_000  # ZooKeeper refuses more than jute.maxbuffer, which is 1 MiB unless changed.
+NODE_BYTES_MAX = 1_000_000  # ZooKeeper refuses more than jute.maxbuffer, which is 1 MiB by default.
 
 _ADVICE = (
     (AuthFailedError, " (the login was refused: correct meta.user, meta.password and meta.sasl in conf/)"),
     (NoAuthError, " (another user owns this node: log in as that user, or change the ACL of the node)"),
 )
 
-logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # The caller reports errors.
+logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # The caller reports kazoo's errors.
 
 
 @dataclasses.dataclass
 class _Shared:
-    """A client that the threads of one process share. `lock`: held while it connects, which may take half a minute."""
+    """A client that the threads of one process share. `lock` is held while it connects, which may take half a minute."""
 
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     client: Any = None
 
 
-# Shared clients by servers and process. An entry is never removed, because a thread may wait for it.
+# Clients by servers and process. An entry is never removed, because a thread may be waiting for it.
 _shared: dict[tuple[ZooKeeperServers, int], _Shared] = {}
 _lock = threading.Lock()
 
@@ -62,8 +63,10 @@ def destination_path(destination: str, *parts: str) -> str:
 
 
 def new_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
-    """Returns a connected client with a session of its own. Raises NotSharedError if no server answers, SecretUnavailableError if there
-    is no password, and ConfigurationError for SASL without its libraries, and for a certificate that cannot be read.
+    """Returns a connected client with a session of its own.
+
+    Raises NotSharedError if no server answers, SecretUnavailableError if the password cannot be read, and ConfigurationError if a library
+    for SASL is missing or a certificate cannot be read.
     """
     client = KazooClient(
         hosts=servers.hosts,
@@ -84,7 +87,7 @@ def new_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
 
 
 def _login(servers: ZooKeeperServers) -> dict[str, Any]:
-    """Returns kazoo's arguments for a login. Nodes that are created with a login are for the same user only."""
+    """Returns kazoo's arguments for the login. With a login, new nodes are accessible to the same user only."""
     if not servers.user and not servers.sasl:
         return {}
     password = filled(servers.password, "meta.password")
@@ -100,8 +103,8 @@ def _login(servers: ZooKeeperServers) -> dict[str, Any]:
 
 
 def _tls(servers: ZooKeeperServers) -> dict[str, Any]:
-    """Returns kazoo's arguments for TLS. The server's certificate and name are always verified. Raises ConfigurationError for a file that
-    is missing: kazoo would report no reason.
+    """Returns kazoo's arguments for TLS. The certificate and the name of the server are always verified. Raises ConfigurationError for a
+    file that cannot be read, because kazoo would give no reason.
     """
     if not servers.tls:
         return {}
@@ -121,12 +124,13 @@ def _tls(servers: ZooKeeperServers) -> dict[str, Any]:
 
 
 def shared_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
-    """Returns the client that this process shares, for requests that need no session of their own. Replaces a client whose connection is
-    over.
+    """Returns the client that this process shares for requests that need no session of their own. Replaces it if it can never connect
+    again.
     """
     with _lock:
         shared = _shared.setdefault((servers, os.getpid()), _Shared())
-    with shared.lock:  # A lock per client, because servers that do not answer must not delay requests to others.
+    # Each client has its own lock, so that servers that do not answer do not delay requests to other servers.
+    with shared.lock:
         if is_over(shared.client):
             over, shared.client = shared.client, None
             end(over)
@@ -136,14 +140,14 @@ def shared_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
 
 
 def is_over(client: Any) -> bool:
-    """Returns whether a client never connects again, because its login was refused or it was closed. A new client reads the secret
+    """Returns whether a client never connects again, because its login was refused or it was closed. A new client reads the password
     again.
     """
     return client is not None and client.client_state in (KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 
 
 def end_shared_clients() -> None:
-    """Closes the connections of this process; the next request opens new ones."""
+    """Closes the shared clients of this process. The next request opens a new one."""
     with _lock:
         mine = [shared for key, shared in _shared.items() if key[1] == os.getpid()]
     for shared in mine:
@@ -154,22 +158,20 @@ def end_shared_clients() -> None:
 
 
 def end(client: Any) -> None:
-    """Closes a client and its session, even if it never connected."""
+    """Closes a client and its session, also if it never connected."""
     for step in (client.stop, client.close):
         with contextlib.suppress(KazooException, KazooTimeoutError):
             step()
 
 
 def answer(request: Any) -> Any:
-    """Waits for the result of an asynchronous request. Raises kazoo's errors, including its time-out."""
+    """Waits for the result of an asynchronous request. Raises kazoo's errors, and kazoo's time-out error."""
     return request.get(timeout=ANSWER_SECONDS_MAX)
 
 
 @contextlib.contextmanager
 def as_not_shared_error(what: str) -> Iterator[None]:
-    """Raises kazoo's errors as NotSharedError. `what`: how the sentence begins, such as "the ledger of shop in ZooKeeper cannot be
-    read".
-    """
+    """Raises kazoo's errors as NotSharedError. `what` begins the message, for example "the ledger of shop in ZooKeeper cannot be read"."""
     try:
         yield
     except (KazooException, KazooTimeoutError) as error:

@@ -1,4 +1,4 @@
-"""Reads and writes the record of a pulled conf/: the files of the revision in use, and why a newer revision is refused."""
+"""Reads and writes the record of a pulled conf/: the files of the revision in use, and why a newer revision was refused."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from pathlib import Path
 
 from sluice.cdc_engine.durable_files import replace_file
 
-SHOWN_MAX = 12  # Characters of a revision in messages.
+SHOWN_MAX = 12  # The number of characters of a revision in messages.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RemoteRecord:
-    """The state of a pulled conf/. `identity`: identifies the source; `shown`: its name in messages. `revision`: the commit or digest in
-    use; empty before the first pull. `etag`: its ETag. `main`, `destinations`: the texts of its files. `applied_at`: when it was pulled.
-    `newer`: a revision that was refused; `refused`: the reason. `away`: why the source cannot be read; `since`: the time from which on.
+    """The state of a pulled conf/.
+
+    - `identity`: which source it is. `shown`: the source's name in messages.
+    - `revision`: the commit or digest in use, empty before the first pull. `etag`: its ETag. `main`, `destinations`: the texts of its
+      files. `applied_at`: when it was pulled.
+    - `newer`: a newer revision that was refused. `refused`: why.
+    - `away`: why the source cannot be read now. `since`: since when.
     """
 
     identity: str
@@ -34,7 +38,7 @@ class RemoteRecord:
 
 
 def read_record(file: Path) -> RemoteRecord | None:
-    """Returns the record; None if nothing was pulled, or the file cannot be read."""
+    """Returns the record, or None if nothing was pulled or the file cannot be read."""
     try:
         return RemoteRecord(**json.loads(file.read_text(encoding="utf-8", errors="surrogateescape")))
     except (OSError, ValueError, TypeError):
@@ -42,7 +46,7 @@ def read_record(file: Path) -> RemoteRecord | None:
 
 
 def write_record(file: Path, record: RemoteRecord) -> None:
-    """Replaces the record as a whole, so a crash leaves the earlier revision or the new one. Raises OSError."""
+    """Replaces the record. After a crash, it names the earlier or the new revision. Raises OSError if it cannot be written."""
     replace_file(file, json.dumps(dataclasses.asdict(record)))
 
 
@@ -51,7 +55,7 @@ def short(revision: str) -> str:
 
 
 def sentence(record: RemoteRecord) -> str:
-    """Returns a sentence that says which revision is in use."""
+    """Returns a sentence that tells which revision is in use."""
     if not record.revision:
         return f"nothing was pulled from {record.shown} yet"
     when = time_text(record.applied_at)
@@ -59,7 +63,7 @@ def sentence(record: RemoteRecord) -> str:
 
 
 def problems(record: RemoteRecord) -> list[str]:
-    """Returns a sentence for each problem: a newer revision is refused, or the source cannot be read."""
+    """Returns a sentence for each problem: a newer revision was refused, or the source cannot be read."""
     stays = f"revision {short(record.revision)} stays in use" if record.revision else "no revision is in use"
     found = []
     if record.refused:

@@ -1,4 +1,4 @@
-"""Defines the settings of conf/remote.yaml, which says from where conf/ is pulled. Used by `conf_files` and `keeping.remote_conf`."""
+"""Defines the settings of conf/remote.yaml: from where conf/ is pulled."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class RemoteConfig(Strict):
 
     @property
     def record_file(self) -> Path:
-        """The file that stores the revision in use."""
+        """The file with the record of the pulled conf/."""
         return self.data_dir / RECORD
 
     @property
     def shown(self) -> str:
-        """The name of the source in messages. It contains no login, no query, and no part of a secret URL."""
+        """The name of the source in messages. It has no login, no query, and no part of a URL that is secret."""
         if is_reference(self.url):
             return f"the {self.kind} at {self.url}"
         parts = urlsplit(self.url)
@@ -69,7 +69,7 @@ class RemoteConfig(Strict):
 
     @property
     def identity(self) -> str:
-        """A text that differs between two sources. It contains no secret."""
+        """A text that differs between two sources and has no secret."""
         return f"{self.kind} {self.shown} {self.ref} {self.folder}"
 
     @field_validator("folder")
@@ -88,7 +88,9 @@ class RemoteConfig(Strict):
 
 
 def url_problem(kind: str, url: str, *, secret: bool = False) -> str:
-    """Returns why a URL cannot be used, without any part of the URL; empty if it can. `secret`: the URL may contain a login or a token."""
+    """Returns why a URL cannot be used, or "" if it can. The sentence has no part of the URL. `secret` tells whether the URL may contain a
+    login or a token.
+    """
     try:
         parts = urlsplit(url)
         _ = parts.port
