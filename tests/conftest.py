@@ -46,9 +46,10 @@ def _no_client_of_zookeeper_stays() -> Iterator[None]:
 
 
 ROOT = Path(__file__).parents[1]
-# The shared Spark as a fixture of a test, of a module that it imports, or of one of its fixtures.
+# The shared Spark as a fixture of a test, of a module that it imports, or of one of its fixtures, or requested by its name.
 USES_SPARK = re.compile(
     r"\b(spark_server: SparkConnectServer|lake: Lake|shop: ShopStack|ddl\.test_ddl_review import)\b"
+    r"|\bgetfixturevalue\(\"spark_server\"\)"
 )
 # The tests of these folders have the Spark with the product's settings, as all tests outside of tests/spark.
 SPARK_BESIDE = ("tests/spark/merging/", "tests/spark/tables/")
@@ -86,18 +87,18 @@ SHORTEST = "tests/style"
 
 @functools.cache
 def group_of(file: str) -> str:
-    """Returns the group of a test file. One worker runs all tests of a group. These are groups: all whole stacks, which would otherwise
-    slow each other down; most tests of tests/spark and all other tests with the shared Spark, because a Spark starts and warms up slowly;
-    the brokers; the tests of the installed wheel. Any other file is a group of its own, because its tests share what they start.
+    """Returns the group of a test file. One worker runs all tests of a group. These are groups: most tests of tests/spark and all other
+    tests with the shared Spark, because a Spark starts and warms up slowly; whole stacks, which would otherwise slow each other down; the
+    brokers; the tests of the installed wheel. Any other file is a group of its own, because its tests share what they start.
     """
     if file.startswith(PACKAGE):
         return PACKAGE
     text = (ROOT / file).read_text()
-    if file.startswith("tests/acceptance/") and WHOLE_STACK.search(text):
-        return "stacks"
     if USES_SPARK.search(text) and not file.startswith(OWN_SPARK):
         alone = file.startswith("tests/spark/") and not file.startswith(SPARK_BESIDE)
         return "spark" if alone else "spark and servers"
+    if file.startswith("tests/acceptance/") and WHOLE_STACK.search(text):
+        return "stacks"
     if file.startswith("tests/brokers/") and USES_BROKER.search(text):
         return "brokers"
     return file
