@@ -285,8 +285,8 @@ class HandOut:
 
     @staticmethod
     def _succeeded(staging: Future[OutstandingBatch | None]) -> bool:
-        """Returns whether staging succeeded. If the tick that waited for it had ended, the next tick handed the batch out, and the batch
-        is settled by now.
+        """Returns whether staging succeeded. If the tick that waited for it had ended already, the next tick handed the batch out, and the
+        batch is settled by now.
         """
         return staging.done() and staging.exception() is None
 

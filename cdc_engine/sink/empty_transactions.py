@@ -29,8 +29,8 @@ class Thinning:
         """Decides about the last transaction of a block of empty transactions, which was committed at `time_us`. Returns (whether it goes
         to the store, the state after the block).
 
-        A commit time that is much earlier counts too, for a source that replays old events. So does a new file, because the source may
-        purge the files before it.
+        It goes to the store if its commit time is far from that of the last one. A much earlier time counts as far too, because a source
+        may replay old events. It also goes there if its file is another one, because the source may purge the files before.
         """
         skipped = self.skipped + transaction_count
         far = abs(time_us - self.last_time_us) > EVENT_TIME_US_MAX or file != self.file

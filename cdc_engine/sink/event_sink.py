@@ -1,4 +1,4 @@
-"""Filters blocks and puts them into the store (`contracts.BlockSink`). Removes row events of tables that are not captured, and skips most
+"""Filters blocks and puts them into the store (`ports.BlockSink`). Removes row events of tables that are not captured, and skips most
 transactions that are empty then.
 
 The parser's thread calls `accept` and `idle`. While the store is full, `accept` waits in the store's `put`. The parser then reads nothing

@@ -16,7 +16,7 @@ NO_EVENTS = b""
 
 
 class OwnPrepared(MemoryPrepared):
-    """The prepared transactions of a consumer's own stream (`contracts.PreparedTransactions`). `recorded_before` returns the destination's
+    """The prepared transactions of a consumer's own stream (`ports.PreparedTransactions`). `recorded_before` returns the destination's
     record for an XA name, as `PreparedFiles.recorded_before` does.
 
     Until `begin_stream` is called, the binlog before the stream's start is read, and its rows are not used.

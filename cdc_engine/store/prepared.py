@@ -37,7 +37,7 @@ LOOKS_MAX = 10  # A record may be renamed while it is read. This is how often re
 
 
 class PreparedFiles:
-    """The prepared transactions of a destination's stream (`contracts.PreparedTransactions`). `acked` returns the position before which
+    """The prepared transactions of a destination's stream (`ports.PreparedTransactions`). `acked` returns the position before which
     the stream never begins again. `copies` are the copies for other hosts, if conf/ names an object store.
 
     Raises StagingError if the directory has other files or cannot be read, and NotSharedError if the object store does not answer.

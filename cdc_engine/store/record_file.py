@@ -49,7 +49,7 @@ class Recording:
 
 
 class RecordedFile:
-    """The first `size` bytes of a file, as `contracts.Content`. The file is closed after the last byte was read."""
+    """The first `size` bytes of a file, as `ports.Content`. The file is closed after the last byte was read."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.size = self._left = size

@@ -283,7 +283,7 @@ class WrittenTable(Protocol):
 
 
 class PublishOutcome(WrittenTable, Protocol):
-    """The result of a snapshot's publication. `spark_jobs.snapshot.publish.Published` implements it. `label` is the order key up to which
+    """The result of a snapshot's publication (`spark_jobs.snapshot.publication.PublishedSnapshot`). `label` is the order key up to which
     the table has all changes. `TableReport` describes `way` and `reason`.
     """
 

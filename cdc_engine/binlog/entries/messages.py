@@ -38,7 +38,7 @@ class DescribedStatement(Protocol):
 
 
 class EntryPart(Protocol):
-    """The elements (see `elements`) of one block in order, or one statement. `feed.Chosen` implements this protocol."""
+    """The elements (see `elements`) of one block in order, or one statement. `consumer_stream.Chosen` implements this protocol."""
 
     @property
     def block(self) -> Block: ...

@@ -10,7 +10,7 @@ from sluice.cdc_engine.position import Position
 
 
 class RecordedEvents:
-    """Implements `contracts.Content` with bytes in memory."""
+    """Implements `ports.Content` with bytes in memory."""
 
     def __init__(self, content: bytes) -> None:
         self.size = len(content)
@@ -33,7 +33,7 @@ class _RecordedTransaction:
 
 
 class MemoryPrepared:
-    """Implements `contracts.PreparedTransactions` in memory. It also stores committed transactions, for streams that are rewound."""
+    """Implements `ports.PreparedTransactions` in memory. It also stores committed transactions, for streams that are rewound."""
 
     def __init__(self) -> None:
         self._open: bytearray | None = None

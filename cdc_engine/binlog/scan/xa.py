@@ -2,7 +2,7 @@
 
 The binlog has the rows of an XA transaction at its XA PREPARE. Its XA COMMIT or XA ROLLBACK follows later: after other
 transactions, in another file, even days later. Until then the server locks the rows and the tables, so no other transaction
-can change them. Sluice records the events between XA START and XA PREPARE (`contracts.PreparedTransactions`). At the XA COMMIT, it scans
+can change them. Sluice records the events between XA START and XA PREPARE (`ports.PreparedTransactions`). At the XA COMMIT, it scans
 them like the events of a compressed event. At an XA ROLLBACK, it deletes them."""
 
 from __future__ import annotations

@@ -124,8 +124,8 @@ def _is_later(committed: StreamPosition, acked: StreamPosition) -> bool:
 
 
 def _position_of(record: dict[str, Any], counting: Counting) -> StreamPosition:
-    """Returns the position in a record. If conf/ captures other tables now, a number of row events within a transaction has lost its
-    meaning. Then returns the position before the transaction, so the first messages of the transaction are sent again.
+    """Returns the position in a record. If other tables are captured now, the record's number of row events no longer fits. Then returns
+    the position before the transaction, so the first messages of the transaction are sent again.
     """
     position = Position.from_json(record["position"])
     if "events" in record and record["tables"] != zlib.crc32(counting.tables.encode()):

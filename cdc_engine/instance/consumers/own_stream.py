@@ -37,7 +37,7 @@ class OwnStreams:
     """Opens streams for consumers that are not in the window. `records` returns the destination's schema history, which reaches at least
     to `known_to`. `epoch` and `server_uuid` are those of the live stream.
 
-    `archive` has binlog files that the server has purged. `by_time` finds a position by the clock, and is None if conf/ does not allow
+    `archive` has binlog files that the server has purged. `by_time` finds a position by commit time, and is None if conf/ does not allow
     that. `recorded_before` is as in `own_start`, `isolated` as in `Window`, and `rows_queries` as in `StreamRules`.
     """
 
@@ -104,8 +104,8 @@ class OwnStreams:
 def in_live_epoch(
     by_time: ByTime, live_epoch: Callable[[], int], cursor: Position, facts: ServerFacts, epochs: Epochs
 ) -> DumpStart | Lost:
-    """Finds a start by the clock, in the epoch that the live stream began on the new server. If the live stream has not changed to the new
-    server yet, the start has the epoch that it will begin.
+    """Finds a start by commit time, in the epoch that the live stream began on the new server. If the live stream has not changed to the
+    new server yet, the start has the epoch that it will begin.
     """
     start = by_time(cursor, facts, epochs)
     if isinstance(start, Lost) or live_epoch() <= cursor.epoch:
@@ -114,7 +114,7 @@ def in_live_epoch(
 
 
 class SourceStream:
-    """Reads the source for one consumer (`consumer_stream.OwnStream`). `streams` opened it. `source` has a name of its own for messages.
+    """Reads the source for one consumer (`consumer_stream.OwnStream`). `streams` opened it. `source` has a replica identity of its own.
     `way_out` says how the consumer can continue if its position is lost. `live_epoch` is the live stream's epoch at the start.
     """
 

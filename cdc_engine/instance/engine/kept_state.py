@@ -44,8 +44,8 @@ def copies_of(directory: Path, token: int = 0) -> PreparedCopies | None:
 
 
 def take_up(directory: Path) -> Transition:
-    """Returns the ledger transition at the start of an engine. It keeps the batches in flight up to the first one whose staged files are
-    missing. Everything after them is staged again.
+    """Returns the ledger transition at the start of an engine. It keeps the batches in flight before the first one whose staged files are
+    missing. All later changes are staged again.
     """
     return lambda ledger: ledger.restarted(StagedBatches(directory).is_whole)
 

@@ -1,4 +1,6 @@
-"""Decides whether a stream may continue on another server at a commit time, and which tables must stop then."""
+"""Decides whether a stream may continue on another server at a position that is found by commit time. Also decides which tables stop then,
+because some changes are read twice.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ def by_time_of(source: Source, config: DestinationConfig, captured: Callable[[st
 
 
 def cannot_repeat(config: DestinationConfig, cascades: Iterable[Cascade]) -> dict[str, str]:
-    """Returns the tables with a key to which changes still cannot be applied twice, as "database.table" → reason. These are child tables
-    of a cascade, and tables with a history or a change log. `cascades` come from the schema history.
+    """Returns the tables that have a key, but to which changes cannot be applied twice, as "database.table" → reason. These are child
+    tables of a cascade, and tables with a history or a change log. `cascades` come from the schema history.
     """
     reasons = {".".join(each.child): _of_cascade(each) for each in cascades}
     for name, table in config.tables.items():

@@ -1,7 +1,7 @@
 """Finds the schemas that decode an interval of the past. They are the schemas at the lake's position.
 
-If a statement in the interval concerns a table, the table is refused (`rules`), because its schema was another one before. So no earlier
-schema is needed, and a backfill does not depend on how far the schema history reaches back. Used by the scan of a backfill.
+A table is refused if a statement in the interval concerns it (`rules`). So no earlier schema is needed, and a backfill does not depend on
+how far the schema history reaches back. Used by the scan of a backfill.
 """
 
 from __future__ import annotations

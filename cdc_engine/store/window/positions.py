@@ -4,7 +4,7 @@ A window counts transactions and captured row events since it began. A `Spot` is
 that another window or process can use: the end of a transaction, and how many row events after it were read.
 
 A position includes its executed set. Two streams that were requested by GTID set leave out different transactions, so one offset can be
-two positions.
+two positions. A `Key` is (epoch, file number, offset). The key of its first row event or statement identifies a transaction.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sluice.cdc_engine.binlog.block import end_position, without_first
 from sluice.cdc_engine.contracts import Block, Int64s
 from sluice.cdc_engine.position import Position, file_number, order_key
 
-Key = tuple[int, int, int]
+Key = tuple[int, int, int]  # (epoch, file number, offset)
 FRAME_ENTRIES = 2  # A consumer gets one entry for the beginning of a transaction and one for its end.
 
 
@@ -64,8 +64,8 @@ class WindowPiece:
 class WindowReading:
     """What was read between two positions, in order. `pieces` is empty if there was nothing. The next read begins at `end`.
 
-    If `restarted`, the reader had read a part of a transaction, and another transaction is there now; the pieces begin with that one.
-    `in_time` is False if the requested number of bytes did not arrive in time.
+    If `restarted`, the transaction at the position is not the one that was partly read; `pieces` begin with its first row event. `in_time`
+    is False if the requested number of bytes did not arrive in time.
     """
 
     pieces: tuple[WindowPiece, ...]
@@ -76,8 +76,8 @@ class WindowReading:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowBlock:
-    """A block in a window. `start` is the spot before it. `end_key` is the key of the last end of a transaction in the block or before it.
-    `open` is the transaction that the block continues, or None if it begins with a new one.
+    """A block in a window. `start` is the spot before it. `end_key` is the key of the last end of a transaction, in the block or before
+    it. `open` identifies the transaction that the block continues, or is None if the block begins with a new one.
 
     `bytes_start` counts the bytes of the window's row events before this block. `bytes_before` counts the bytes of this block's row events
     before each of them, and at the end (int64, one more than there are events). A statement within a transaction counts as one row event,
@@ -120,8 +120,8 @@ class WindowBlock:
 
 
 def kept(block: Block, start: Spot, key: Key, begun: Key | None, bytes_start: int = 0) -> WindowBlock:
-    """Returns a block as the one that follows the spot `start` in a window. `key` is the key of the last end of a transaction before it.
-    `begun` is the transaction that is open at `start`. `bytes_start` is as in `WindowBlock`.
+    """Returns a block as a part of the window: after the spot `start`, the last end of a transaction at `key`, and the bytes
+    `bytes_start`. `begun` identifies the transaction that is open at `start`.
     """
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_bytes, dtype=np.int64)))
     if block.transaction_count:
@@ -130,9 +130,7 @@ def kept(block: Block, start: Spot, key: Key, begun: Key | None, bytes_start: in
 
 
 def open_after(each: WindowBlock) -> Key | None:
-    """Returns the key of the first content of the transaction that is open at the end of a block, which identifies the transaction.
-    Returns None if none is open.
-    """
+    """Identifies the transaction that is open at the end of a block by its key. Returns None if none is open."""
     return transaction_after(each, each.last_end if each.block.transaction_count else each.start)
 
 
@@ -154,9 +152,7 @@ def ends_before(blocks: Sequence[WindowBlock], ended: Spot, events: int) -> bool
 
 
 def transaction_after(each: WindowBlock, ended: Spot) -> Key | None:
-    """Returns the key of the first content of the transaction that follows `ended`, which identifies the transaction. Returns None if the
-    block has no content after `ended`.
-    """
+    """Identifies the transaction that follows `ended` by its key. Returns None if nothing in the block follows `ended`."""
     block = each.block
     if ended <= each.start and each.open is not None:
         return each.open
@@ -214,7 +210,7 @@ def position_at(blocks: Sequence[WindowBlock], spot: Spot) -> WindowPosition:
 
 
 def following(blocks: Sequence[WindowBlock], ended: Spot) -> Key | None:
-    """Returns the key that identifies the transaction after `ended`, or None if the blocks have none of its content."""
+    """Identifies the transaction that follows `ended` by its key. Returns None if nothing of it is in the blocks."""
     found = (
         transaction_after(each, ended)
         for each in blocks[bisect.bisect_right(blocks, ended, key=lambda each: each.end) :]

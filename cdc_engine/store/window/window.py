@@ -231,8 +231,8 @@ class Window:
         return open_after(self._blocks[-1]) if self._blocks else self._gone_open
 
     def _found(self, position: WindowPosition) -> tuple[Spot, bool] | None:
-        """Returns the spot where a reader at a position continues, and whether another transaction is there than the one of which it read
-        a part. Returns None if the position is not in the window.
+        """Returns the spot where a reader continues, and whether the transaction there is not the one that was partly read. Returns None
+        if the position is not in the window.
         """
         key = key_of(position.position)
         ended = self._base_spot if key == self._base_key else transaction_at(self._blocks, key)
@@ -271,7 +271,7 @@ class Window:
         return last_offset(self._blocks[at], spot.events) if at < len(self._blocks) else None
 
     def _begun_after(self, ended: Spot) -> Key | None:
-        """Returns the key that identifies the transaction after `ended`, or None if nothing of it has arrived."""
+        """Identifies the transaction that follows `ended` by its key. Returns None if nothing of it has arrived."""
         if self._blocks:
             return following(self._blocks, ended)
         return self._gone_open if ended < self._tail else None

@@ -22,7 +22,7 @@ class Known:
     """What is known about one member. Times are in µs since 1970.
 
     `times` are the commit times of the transactions that were read, ascending. No later transaction of the member is older than
-    `clock_us`. `begun`: a part of the next transaction was handed out. `absent`: the group does not wait for the member.
+    `clock_us`. `begun`: the next transaction was partly handed out. `absent`: the group does not wait for the member.
     """
 
     times: Int64s
@@ -47,10 +47,10 @@ class BarrierWait:
 
 
 def decide(known: Mapping[str, Known], barrier_us: int = 0) -> NextTransactions | BarrierWait:
-    """Decides which member of `known` is next. If a part of a transaction was handed out, its rest is next, so that no other transaction
+    """Decides which member of `known` is next. If a transaction was partly handed out, its rest is next, so that no other transaction
     interrupts it.
 
-    Everything up to the time `barrier_us` was handed out. A transaction that is older was late; it counts as if it had this time, so it is
+    Everything up to the time `barrier_us` was handed out. An older transaction arrived late. It counts as if it had this time, so it is
     next at once.
     """
     for member, each in sorted(known.items()):

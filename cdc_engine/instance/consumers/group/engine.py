@@ -133,7 +133,7 @@ class GroupEngine:
                 self._reason = why
 
     def _look(self) -> None:
-        """Begins or ends to serve, depending on the lease and the members. Saves cursors and reports the status."""
+        """Starts or stops serving, depending on the lease and the members. Saves cursors and reports the status."""
         missing = self._members.missing()
         if len(missing) < len(self._members.names):
             self._here_at = time.monotonic()

@@ -64,8 +64,8 @@ class GroupStreamPosition:
         return GroupPosition(members=tuple(sorted((*here, *self.left))), barrier_us=self.barrier_us, late=self.late)
 
     def restarted(self, members: Sequence[str]) -> GroupStreamPosition:
-        """Moves some members back to the start of their open transaction. Their streams restarted, and another transaction follows than
-        the one of which a part was handed out. Returns the same position if `members` is empty.
+        """Moves some members back to the start of their open transaction. Their streams restarted, and the transaction that follows is not
+        the one that was partly handed out. Returns the same position if `members` is empty.
         """
         begun = {each: StreamPosition(WindowPosition(self.members[each].position)) for each in members}
         return dataclasses.replace(self, members={**self.members, **begun}) if begun else self
@@ -91,7 +91,7 @@ class GroupProgress:
         self._ends: dict[str, tuple[WindowPiece, ...] | WindowPosition] = {}
 
     def begun(self, member: str) -> bool:
-        """Returns whether a part of the member's next transaction was handed out already."""
+        """Returns whether the member's next transaction was partly handed out."""
         return member not in self._ends and self._begin.members[member].window_position.events > 0
 
     def state(self, member: str) -> State:
@@ -125,8 +125,8 @@ class GroupProgress:
 
 
 class GroupStream:
-    """The merged stream of a group for one consumer (`server.consumer.Feed`). If a member is silent for more than `wait_seconds`, the
-    group continues without it; with None it waits forever.
+    """The merged stream of a group for one consumer (`server.consumer.ConsumerStream`). If a member is silent for more than
+    `wait_seconds`, the group continues without it; with None it waits forever.
 
     `waits_for` is the member whose next transaction may be the oldest, and `why` is why that transaction is unknown. The status shows
     both.

@@ -92,7 +92,7 @@ def _clock_of(name: str, consumers: Consumers) -> MemberClock:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class View:
-    """What a look at a member found after a position. If there are no changes, everything that was committed before `clock_us` was read
+    """What `look` found after a position of a member. If there are no changes, everything that was committed before `clock_us` was read
     (0: unknown), and `clock_trouble` may say why it is unknown. `newest_us` is the time of the member's source. `trouble` is why the
     member could not be read.
     """

@@ -33,7 +33,7 @@ class ByMember(Generic[MakerT]):
 
 
 class GroupEntries:
-    """Converts the changes of a group to entries (`consumers.served.Entries`). Raises ConfigurationError for an invalid time zone."""
+    """Converts the changes of a group to entries (`consumers.served.ServedEntries`). Raises ConfigurationError for an invalid time zone."""
 
     def __init__(self, display: Display) -> None:
         entry_maker(display, Forms())  # Raises the error of an invalid setting now, and not with the first change.
