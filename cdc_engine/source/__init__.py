@@ -1,1 +1,3 @@
-"""Describes the server to read from, and opens sessions on it. `parser` uses a session for the dump, `snapshot` for existing rows."""
+"""Describes the server to read from, and opens sessions on it. The parser dumps the binlog over a session, and snapshots read existing
+rows.
+"""

@@ -1,7 +1,8 @@
-"""Reads binlog files that were copied from their server, or exported by a managed database, in a folder or an object store.
+"""Reads binlog files from an archive: a folder or an object store with files that were copied from a server, or exported by a managed
+database.
 
-An archived file has the name of the binlog file, followed by .gz, .tar, .tar.gz or .tgz if it is compressed. The credentials of an object
-store come from the environment.
+The name of an archived file is that of the binlog file, followed by .gz, .tar, .tar.gz or .tgz if it is compressed. The credentials of an
+object store come from the environment.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from sluice.cdc_engine.source.archive_fetch import POLL_SECONDS, ArchiveFetch
 log = structlog.get_logger(__name__)
 
 _NAME = re.compile(r"(?P<log>[^/]+\.\d{6,})(?P<packed>|\.gz|\.tar|\.tar\.gz|\.tgz)")
-# Must not begin with a hyphen: the command would read such a name as an option.
+# A name must not begin with a hyphen, because the command would read it as an option.
 _FETCHED_NAME = re.compile(r"\w[\w.-]*\.\d{6,}")
 GZIPPED = (".gz", ".tgz")
 PART, FETCH_LOCK = ".sluice-part", ".sluice-fetch.lock"
 
 
 class Archive:
-    """An archive of binlog files. `location`: a folder, or a URL that pyarrow supports, for example s3://bucket/prefix?region=eu-central-1.
-    `fetch`: the command that fetches a file that the archive lacks; it requires a folder.
+    """An archive of binlog files. `location` is a folder, or a URL that pyarrow supports, for example
+    s3://bucket/prefix?region=eu-central-1. `fetch` is the command that fetches a file that the archive lacks. With it, the archive must be
+    a folder.
     """
 
     def __init__(self, location: str, fetch: ArchiveFetch | None = None) -> None:
@@ -48,15 +50,15 @@ class Archive:
         return self._fetch is not None
 
     def has(self, file: str) -> bool:
-        """Returns whether the archive had the file at the last call of `files`, or has fetched it since."""
+        """Returns whether the archive has the file, as of the last call of `files` or `fetch`."""
         return file in self._paths
 
     def fetch(self, file: str, check: Callable[[IO[bytes]], None], given_up: Callable[[], bool]) -> None:
-        """Fetches a file that the archive lacks, if no other process has fetched it meanwhile. `check`: raises PositionLostError or
-        BinlogFormatError for a file that must not be stored.
+        """Fetches a file that the archive lacks, unless another process has fetched it meanwhile. `check` raises PositionLostError or
+        BinlogFormatError if the file must not be stored.
 
-        The command writes to a file with another name, which is renamed when it is complete. The next fetch removes what a crash leaves.
-        Raises SourceConnectionError, or InterruptedError if `given_up` ended the fetch.
+        The command writes to a file with another name, which is renamed when it is complete. The next fetch removes what a crash has left.
+        Raises SourceConnectionError if the command fails, and InterruptedError if `given_up` returned True.
         """
         if self._fetch is None or not _FETCHED_NAME.fullmatch(file):
             raise SourceConnectionError(
@@ -106,13 +108,13 @@ class Archive:
             part.unlink(missing_ok=True)
 
     def files(self) -> tuple[str, ...]:
-        """Returns the names of the binlog files that the archive currently has, in any order. Raises SourceConnectionError,
-        ConfigurationError.
+        """Returns the names of the binlog files in the archive, in any order. Raises SourceConnectionError if the archive cannot be read,
+        and ConfigurationError if its location is invalid.
         """
         return tuple(self.sizes())
 
     def sizes(self) -> dict[str, int]:
-        """Returns name → size in bytes of the binlog files that the archive currently has, as stored (compressed or not). Raises the same
+        """Returns the size in bytes of each binlog file in the archive, as stored (compressed or not). Raises the same
         errors as `files`.
         """
         with self._translated():
@@ -124,8 +126,8 @@ class Archive:
 
     @contextlib.contextmanager
     def open(self, file: str) -> Iterator[IO[bytes]]:
-        """Yields the uncompressed bytes of a binlog file. Raises SourceConnectionError; PositionLostError if a tar does not contain the
-        file.
+        """Yields a stream of the uncompressed bytes of a binlog file. Raises SourceConnectionError if it cannot be read, and
+        PositionLostError if a tar does not contain the file.
         """
         path = self._paths[file]
         with self._translated():
@@ -161,7 +163,7 @@ class Archive:
 
 
 def _member(stream: Any, file: str, path: str) -> IO[bytes]:
-    """Returns the member of a tar whose name is `file`. The tar is read from its beginning."""
+    """Returns the member of a tar that is named `file`. The stream must be at the beginning of the tar."""
     packed = tarfile.open(fileobj=stream, mode="r|")  # noqa: SIM115  open as long as the stream
     for each in packed:
         found = packed.extractfile(each) if each.isfile() and PurePosixPath(each.name).name == file else None

@@ -1,4 +1,4 @@
-"""Runs the command in conf/ that fetches a binlog file that neither the source nor the archive has. Called by `archive`."""
+"""Runs the command in conf/ that fetches a binlog file that neither the source nor the archive has."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.secret_values.process_group import end_group
 
 POLL_SECONDS = 0.2
-FILE, PATH = "{file}", "{path}"  # Placeholders in the arguments: the file's name, and the path to write it to.
+# Placeholders in the arguments: the name of the file, and the path at which to write it.
+FILE, PATH = "{file}", "{path}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArchiveFetch:
-    """The command, a program with its arguments, and its time limit. The program is started without a shell."""
+    """The command that fetches a binlog file: a program and its arguments, which run without a shell, and how long they may take."""
 
     command: tuple[str, ...]
     seconds_max: float
 
     def run(self, file: str, path: Path, given_up: Callable[[], bool]) -> None:
-        """Runs the command, which writes the file to `path`. Ends it with all its children after the time limit, or when `given_up` returns
-        True.
+        """Runs the command, which must write the file to `path`. Ends it with all its children after the time limit, or when `given_up`
+        returns True.
 
-        Raises SourceConnectionError, without the arguments and output of the command, which may contain secrets; InterruptedError.
+        Raises SourceConnectionError if it fails, without its arguments and output, which may contain secrets. Raises InterruptedError if
+        `given_up` ended it.
         """
         what = f"archive_fetch: the command {self.command[0]} for {file}"
         arguments = [self.command[0], *(each.replace(FILE, file).replace(PATH, str(path)) for each in self.command[1:])]

@@ -1,4 +1,4 @@
-"""Checks the availability of a source with a query that is repeated over one open connection. Used by `instance.failover`."""
+"""Checks whether a source is available, by repeating a query over one open connection."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from sluice.cdc_engine.source.session import SourceSession, error_code, open_ses
 
 
 class Heartbeat:
-    """Checks the availability of one source. `sql`: any query that the account may run. Use it from one thread."""
+    """Checks whether one source is available. `sql` is any query that the account may run. Use it from one thread only."""
 
     def __init__(self, source: Source, sql: str) -> None:
         self._source, self._sql = source, sql
         self._session: SourceSession | None = None
 
     def failure(self) -> str:
-        """Returns why the source did not answer now, without secrets; empty if it answered. The next call after a failure reconnects.
+        """Returns why the source did not answer now, without secrets, or "" if it did. After a failure, the next call reconnects.
 
         Raises ConfigurationError if this host cannot query the source: a password, TLS file or package is missing, or the source refuses
-        the account. A source that refuses the account is available, and a standby source would refuse the same rotated password.
+        the account. A source that refuses the account is available, and a standby source would refuse the same password.
         """
         try:
             self._session = self._session or open_session(self._source, SECONDS_MAX, SECONDS_MAX)
@@ -34,7 +34,7 @@ class Heartbeat:
                 self.close()
                 raise translated from error
             failure = str(translated)
-        # An error of this host's configuration must not count as a failure of the source.
+        # A wrong configuration of this host is not a failure of the source.
         except ConfigurationError:
             self.close()
             raise

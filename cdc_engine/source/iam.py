@@ -1,6 +1,6 @@
-"""Creates the token with which an account of RDS or Aurora logs in instead of a password (`auth: aws-iam`). Only this module uses boto3.
+"""Creates the token with which an account of RDS or Aurora logs in without a password (`auth: aws-iam`). Only this module uses boto3.
 
-A token is valid for 15 minutes and is needed only while a connection opens, so each connection gets a new token.
+A token is valid for 15 minutes, but needed only while a connection is opened. So each connection gets a new one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sluice.extras import Extra, missing_sentence
 
 
 class Login(Protocol):
-    """The server and the account for which a token is created."""
+    """The server and account for which a token is created."""
 
     @property
     def host(self) -> str: ...
@@ -26,8 +26,8 @@ class Login(Protocol):
 
 
 def iam_token(login: Login) -> str:
-    """Returns a new token. Raises ConfigurationError if boto3 is missing, SecretUnavailableError if AWS's credentials or region are
-    missing.
+    """Returns a new token. Raises ConfigurationError if boto3 is missing, and SecretUnavailableError if it finds no credentials or region
+    of AWS.
     """
     try:
         boto3: Any = importlib.import_module("boto3")
@@ -36,7 +36,8 @@ def iam_token(login: Login) -> str:
     try:
         client = boto3.client("rds", region_name=login.aws_region or None)
         return str(client.generate_db_auth_token(DBHostname=login.host, Port=login.port, DBUsername=login.user))
-    except Exception as error:  # botocore raises its own exceptions, for example NoCredentialsError and NoRegionError.
+    # botocore raises exceptions of its own, for example NoCredentialsError and NoRegionError.
+    except Exception as error:
         raise SecretUnavailableError(
             f"AWS gave no token for {login.user}@{login.host}:{login.port} ({type(error).__name__}): check the credentials and the region "
             "that boto3 finds, or set aws_region"

@@ -1,10 +1,11 @@
-"""Records which of a destination's sources the engine reads: `source.json` in the destination's directory. Readers of conf/ use it
-(`config`).
+"""Records which of a destination's sources the engine reads: `source.json` in the destination's directory. Processes that read conf/ need
+it.
 
-If the file names another address than the one that a running engine reads, `instance.failover` replaces the engine. The file decides
-nothing about continuity: at every connect, the engine proves that its stream continues on the server. If several hosts share the ledger,
-the choice is stored with the ledger. The file is then a copy that each engine updates when it checks, because reading conf/ must not need a
-connection.
+If the file names another source than a running engine reads, `instance.failover` replaces the engine. The file does not prove that the
+stream continues there. The engine proves this at every connect.
+
+If several hosts share the ledger, the choice is stored there. The file is then a copy, which each engine updates when it checks the
+choice, because reading conf/ must not require a connection.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ SOURCE_FILE = "source.json"
 
 
 def address_in_use(directory: Path) -> str:
-    """Returns host:port of the chosen source; empty if none was chosen, which means the first one. Raises ConfigurationError if the file
-    cannot be parsed.
+    """Returns the address (host:port) of the chosen source, or "" if none was chosen, which means the first one. Raises ConfigurationError
+    if the file cannot be parsed.
     """
     path = directory / SOURCE_FILE
     try:
@@ -35,7 +36,9 @@ def address_in_use(directory: Path) -> str:
 
 
 def use(directory: Path, address: str, why: str) -> None:
-    """Chooses the source with this address, from now on and after every start, on every host. `why`: the reason. Raises MetaError."""
+    """Chooses the source with this address for all hosts, also after restarts. `why` is the reason, for operators. Raises MetaError if it
+    cannot be stored.
+    """
     text = json.dumps({"address": address, "why": why})
     record_store(directory).put(SOURCE_FILE, text)
     if as_location(directory).is_shared:
@@ -43,10 +46,10 @@ def use(directory: Path, address: str, why: str) -> None:
 
 
 def address_chosen(directory: Path) -> str:
-    """Returns the chosen address, like `address_in_use`, after it updated the local file with the choice of all hosts. Raises
-    ConfigurationError, MetaError.
+    """Updates the local file with the choice that all hosts share, and returns the chosen address as `address_in_use` does. Raises
+    ConfigurationError if the file cannot be parsed, and MetaError if the ledger's store does not answer.
     """
-    if not as_location(directory).is_shared:  # Without a shared ledger, the file is the record itself.
+    if not as_location(directory).is_shared:  # Without a shared ledger, the file itself is the record.
         return address_in_use(directory)
     text, path = record_store(directory).get(SOURCE_FILE), directory / SOURCE_FILE
     if text is None:
@@ -57,6 +60,6 @@ def address_chosen(directory: Path) -> str:
 
 
 def _copy(path: Path, text: str) -> None:
-    """Updates the local file if it is out of date."""
+    """Writes the local file if it differs."""
     if not path.is_file() or path.read_text() != text:
         keep_file(path, text)

@@ -1,9 +1,9 @@
-"""Decides by GTIDs which transactions are visible on the replica `reader`, waits until it has executed the missing ones, and refuses a
+"""Decides by GTIDs which transactions a read on the replica `reader` can see, waits until it has executed missing ones, and refuses a
 replica that cannot be used. The callers query the servers.
 
-A replica adds a GTID to its set (gtid_executed of MySQL, gtid_slave_pos of MariaDB) after the storage engine's commit. So a read that
-begins after the set was queried sees all transactions of the set. It sees no transaction after the end of the source's binlog, if that end
-is read after the read.
+A replica adds a GTID to its executed set (gtid_executed of MySQL, gtid_slave_pos of MariaDB) after the storage engine has committed. So a
+read that begins after the set was queried sees all its transactions. It sees no transaction after the end of the source's binlog, if that
+end is queried after the read.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.gtid import has_executed
 
-WAIT_SECONDS_MAX = 60.0  # The longest wait for a replica to execute the needed transactions.
+WAIT_SECONDS_MAX = 60.0  # How long to wait at most until a replica has executed the needed transactions.
 POLL_SECONDS = 0.2
 pause = time.sleep  # Tests replace this function.
 # True: MariaDB, False: MySQL.
 EXECUTED = {True: "SELECT @@GLOBAL.gtid_slave_pos AS executed", False: "SELECT @@GLOBAL.gtid_executed AS executed"}
 IDENTITY = {True: "SELECT @@GLOBAL.server_id AS identity", False: "SELECT @@GLOBAL.server_uuid AS identity"}
 STATUS = ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
-FILTERS = "replicate_"  # The prefix of the status columns with replication filters.
+FILTERS = "replicate_"  # Status columns with replication filters begin with this.
 NO_FILTERS = frozenset({"replicate_ignore_server_ids"})
 
 
@@ -32,7 +32,7 @@ def one_line(gtid_set: object) -> str:
 
 def shows(address: str, executed: str, wanted: str) -> bool:
     """Returns whether a replica that has executed the GTID set `executed` has all transactions of `wanted`. Raises ConfigurationError if
-    one of the sets is empty, because a server has no GTIDs.
+    one of the sets is empty, which means that the server has no GTIDs.
     """
     if not executed or not wanted:
         raise ConfigurationError(
@@ -43,8 +43,8 @@ def shows(address: str, executed: str, wanted: str) -> bool:
 
 
 def still_behind(address: str, executed: Callable[[], str], wanted: str) -> str:
-    """Waits until a replica has executed all transactions of `wanted`. Returns a sentence if it is still behind after WAIT_SECONDS_MAX,
-    otherwise an empty text. `executed`: queries the replica's executed set. Raises the errors of `shows` and `executed`.
+    """Waits until a replica has executed all transactions of `wanted`. Returns a sentence if it has not after WAIT_SECONDS_MAX, otherwise
+    "". `executed` queries the replica's executed set. Raises the errors of `shows` and `executed`.
     """
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while not shows(address, there := executed(), wanted):
@@ -62,7 +62,9 @@ def _behind(address: str, executed: str, wanted: str) -> str:
 
 
 def filters_of(status: Mapping[str, object]) -> list[str]:
-    """Returns the replication filters in one row of a replica's status. A replica with filters lacks rows, which its GTIDs do not show."""
+    """Returns the replication filters in a row of a replica's status. A replica with filters may lack rows, and its GTIDs do not tell
+    that.
+    """
     named = {name.lower(): str(value or "") for name, value in status.items()}
     return [
         f"{name} = {value}"

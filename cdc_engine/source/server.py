@@ -1,4 +1,4 @@
-"""Describes the server to read from, and the identity of this replica on it. `instance` creates these values from the configuration."""
+"""Describes a server to read from, and the identity with which the engine registers as a replica there."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from sluice.cdc_engine.source.tunnel import Bastion
 TlsMode = Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"]
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "sluice:destination")
-INSTALLATION_CHARS = 8  # The number of characters of the installation's id in the host name.
-HOST_CHARS = 60  # The maximum length of a host name that every server accepts.
-SERVER_ID_FIRST = 1 << 30  # Derived ids are above the ids that people usually configure, and below 2³¹.
+INSTALLATION_CHARS = 8  # How many characters of the installation's id the host name has.
+HOST_CHARS = 60  # Every server accepts host names of this length.
+# Derived server ids begin here and are below 2³¹, above the ids that people usually configure.
+SERVER_ID_FIRST = 1 << 30
 
 
 def no_password() -> str:
@@ -25,9 +26,12 @@ def no_password() -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """A server and this replica's identity on it. `password`: called for each new connection; its result is not stored. `installation`: the
-    id of the installation, or empty for a reader that does not dump. `server_id` 0: derived from installation and destination. `bastion`:
-    the host through which the server is reached.
+    """A server, and the identity with which the engine registers as its replica.
+
+    - `password`: called for each new connection. Its result is not stored.
+    - `installation`: the id of the installation. Empty for a reader that does not dump.
+    - `server_id`: 0 means that it is derived from installation and destination.
+    - `bastion`: the host through which the server is reached, or None.
     """
 
     destination: str
@@ -49,38 +53,38 @@ class Source:
 
     @property
     def replica_id(self) -> int:
-        """The server id with which this replica registers. It is always the same for one destination of one installation."""
+        """The server id with which the engine registers. It is always the same for a destination of an installation."""
         digest = hashlib.sha256(self._identity.encode()).digest()
         return self.server_id or SERVER_ID_FIRST + int.from_bytes(digest[:4], "little") % SERVER_ID_FIRST
 
     @property
     def replica_uuid(self) -> str:
-        """The uuid with which this replica registers. MySQL ends an older dump with the same uuid. A configured server id is part of it, so
-        that a new server id resolves a clash.
+        """The uuid with which the engine registers. MySQL ends an older dump with the same uuid. If conf/ has a server id, the uuid
+        depends on it, so a new server id resolves a clash.
         """
         return str(uuid.uuid5(NAMESPACE, f"{self._identity}/{self.server_id}" if self.server_id else self._identity))
 
     @property
     def replica_host(self) -> str:
-        """The host in SHOW REPLICAS, which identifies MariaDB replicas, because they have no uuid."""
+        """The host in SHOW REPLICAS. It identifies replicas of MariaDB, which have no uuid."""
         return "-".join(filter(None, ["sluice", self.installation[:INSTALLATION_CHARS], self.destination]))[:HOST_CHARS]
 
     @property
     def clash_remedy(self) -> str:
-        """The remedy for the state REPLICA_CLASH, as the end of a sentence."""
+        """What to do in the state REPLICA_CLASH, as the end of a sentence."""
         return (
             f"set `server_id` in `source` of {self.destination} in conf/destinations to a number that no "
             "other replica of the server has, or stop the other replica; the engine connects again by itself"
         )
 
     def named(self, name: str) -> Source:
-        """Returns the same source with another replica identity, for another dump of the same destination."""
+        """Returns the same server with another identity, for a second dump of the same destination."""
         installation = f"{self.installation}/{self.server_id}" if self.server_id else self.installation
         return dataclasses.replace(self, destination=name, server_id=0, installation=installation)
 
     @property
     def _identity(self) -> str:
-        """The text from which the identity is derived. Hosts that share a ledger have the same installation, so the dump of a takeover
-        replaces the failed host's dump.
+        """The text from which the identity is derived. Hosts that share a ledger have the same installation. So after a takeover, the new
+        host's dump replaces the failed host's.
         """
         return "/".join(filter(None, [self.installation, self.destination]))

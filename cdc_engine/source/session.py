@@ -1,6 +1,6 @@
-"""Opens a session on the source: PyMySQL's connection with additional commands, TLS, and errors translated to Sluice's.
+"""Opens a session on the source: PyMySQL's connection with more commands, TLS, and errors translated to Sluice's.
 
-`parser.connection` dumps the binlog over a session; `snapshot.reader` selects rows over one. For large amounts of data, both read the
+`parser.connection` dumps the binlog over a session, and `snapshot.reader` selects rows. For large amounts of data, both read from the
 socket directly.
 """
 
@@ -19,32 +19,32 @@ from sluice.cdc_engine.errors import AccessDeniedError, ConfigurationError, Slui
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.tunnel import Tunnel, explained
 
-# Errors that a retry does not resolve.
+# Errors of the server that a retry does not resolve.
 ACCESS_DENIED = frozenset({1044, 1045, 1227, 1251, 1396, 1698, 2059, 2061, 3118})
 
 
 class SourceSession(pymysql.connections.Connection):
-    """PyMySQL's connection with additional commands. The declarations are members of PyMySQL that its type stubs omit."""
+    """PyMySQL's connection with more commands. The declarations are members of PyMySQL that its type stubs lack."""
 
     _execute_command: Callable[[int, bytes], None]
     _sock: Any
     _tunnel: Tunnel | None = None
 
     def connect_through(self, tunnel: Tunnel) -> None:
-        """Connects over a tunnel, which the session closes when it closes."""
+        """Connects through a tunnel. Closing the session closes the tunnel too."""
         with explained(tunnel):
             self.connect(tunnel.socket)
         self._tunnel = tunnel
 
     def _force_close(self) -> None:
-        """Closes the connection and its tunnel. PyMySQL calls this at every end of a connection."""
+        """Closes the connection and its tunnel. PyMySQL calls it whenever a connection ends."""
         super()._force_close()  # type: ignore[misc]
         if self._tunnel is not None:
             self._tunnel.close()
 
     def _create_ssl_ctx(self, given: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:
-        """Returns the TLS context. PyMySQL's own method loads all authorities of the system even if it does not verify: 27 ms per
-        session.
+        """Returns the TLS context. PyMySQL's own method loads all certificate authorities of the system even if it verifies nothing, which
+        takes 27 ms per session.
         """
         return given if isinstance(given, ssl.SSLContext) else _unverified()
 
@@ -52,24 +52,26 @@ class SourceSession(pymysql.connections.Connection):
         self._execute_command(command, payload)
 
     def answer(self) -> bytes:
-        """Returns the next packet of the answer. Raises pymysql.err.MySQLError for an error packet."""
+        """Returns the next packet of the server's answer. Raises pymysql.err.MySQLError for an error packet."""
         packet: Any = self._read_packet()  # type: ignore[no-untyped-call]
         return bytes(packet.get_all_data())
 
     def take_socket(self) -> Any:
-        """Returns the socket, for reading without PyMySQL. PyMySQL buffers no bytes between an answer and the next command."""
+        """Returns the socket, from which the caller reads without PyMySQL. Between an answer and the next command, PyMySQL has no bytes in
+        its buffer.
+        """
         return self._sock
 
     def silent_for(self, seconds: float) -> None:
-        """Sets how long the next read may wait for its first byte. TCP keep-alive detects a lost peer earlier."""
+        """Sets how long the next read may wait for its first byte. If the peer is lost, TCP keep-alive detects it earlier."""
         self._sock.settimeout(seconds)
-        if self._tunnel is not None:  # Instead of TCP keep-alive, ssh checks whether the bastion still answers.
+        if self._tunnel is not None:  # ssh itself checks whether the bastion still answers.
             return
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.KEEPALIVE_IDLE_SECONDS)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.KEEPALIVE_AGAIN_SECONDS)
 
     def drop(self) -> None:
-        """Closes the connection without COM_QUIT, which is not allowed during a dump or a result."""
+        """Closes the connection without COM_QUIT, which is not allowed during a dump or before the end of a result."""
         self._force_close()
 
 
@@ -78,10 +80,10 @@ def open_session(
     read_timeout: float = limits.READ_TIMEOUT_SECONDS,
     connect_timeout: float = limits.CONNECT_TIMEOUT_SECONDS,
 ) -> SourceSession:
-    """Connects and logs in, with autocommit and charset utf8mb4.
+    """Connects and logs in, with autocommit and the charset utf8mb4.
 
-    Raises pymysql.err.MySQLError and OSError; ConfigurationError for unusable TLS files or keys of a bastion, SourceConnectionError for a
-    bastion that does not connect.
+    Raises pymysql.err.MySQLError and OSError if the server refuses or does not answer, ConfigurationError for TLS files or keys that
+    cannot be used, and SourceConnectionError for a bastion that does not connect.
     """
     session = SourceSession(
         host=source.host,
@@ -104,13 +106,13 @@ def open_session(
 
 
 def error_code(error: pymysql.err.MySQLError) -> int:
-    """Returns the error number of the server or the client library; 0 if the error has none."""
+    """Returns the number of an error of the server or the client library, or 0 if it has none."""
     return error.args[0] if error.args and isinstance(error.args[0], int) else 0
 
 
 def session_error(source: Source, code: int, text: str) -> SluiceError:
-    """Returns Sluice's error for a server's error, by its number. For a number with several meanings, the text decides. No text contains a
-    password.
+    """Returns Sluice's error for an error of the server, by its number. If the number has several meanings, its text decides. The message
+    never has a password.
     """
     where, words = f"{source.user}@{source.address}", text.lower()
     if code in ACCESS_DENIED:
@@ -121,8 +123,8 @@ def session_error(source: Source, code: int, text: str) -> SluiceError:
 
 
 def _tls(source: Source) -> dict[str, Any]:
-    """Returns PyMySQL's arguments for a TLS mode. If `ssl` is a context, PyMySQL refuses a server without TLS before it sends the user
-    name.
+    """Returns PyMySQL's arguments for the source's TLS mode. With an SSLContext, PyMySQL refuses a server without TLS before it sends the
+    user name.
     """
     if source.tls_mode == "DISABLED":
         return {"ssl_disabled": True}
@@ -141,17 +143,18 @@ def _tls(source: Source) -> dict[str, Any]:
 
 
 def _verified(source: Source) -> ssl.SSLContext:
-    """Returns a context that verifies the server's certificate with `ca_file`, or with the system's authorities. Raises OSError for an
-    unusable file.
+    """Returns a context that verifies the server's certificate with `ca_file`, or with the system's authorities. Raises OSError if a file
+    cannot be used.
     """
     context = ssl.create_default_context(cafile=str(source.ca_file) if source.ca_file else None)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Certificates that MySQL generates have no key usage.
+    # The certificates that MySQL generates state no key usage, which strict verification requires.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = source.tls_mode == "VERIFY_IDENTITY"
     return context
 
 
 def _unverified() -> ssl.SSLContext:
-    """Returns a context that encrypts without verifying the server. It loads no authorities."""
+    """Returns a context that encrypts but does not verify the server. It loads no certificate authorities."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""Defines the settings of a destination's servers: addresses, TLS, heartbeat, and where the stream starts. Part of `cdc_engine.config`."""
+"""Defines the settings of a destination's servers: addresses, TLS, heartbeat, and where the stream starts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.time_text import time_us
 from sluice.secret_values import SecretLocation, is_reference
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses of this host, which no other host can reach.
+LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses by which only this host can be reached.
 
 
 def root_of(info: ValidationInfo) -> Path | None:
-    """Returns the folder that contains conf/; None for a configuration that was not read from files."""
+    """Returns the folder that contains conf/, or None for a configuration that was not read from files."""
     return info.context["root"] if info.context else None
 
 
@@ -28,7 +28,7 @@ LocalFile = Annotated[Path, AfterValidator(lambda word, info: config_paths.local
 
 
 def _time_text(word: Any) -> Any:
-    """Converts a date back to text, because YAML parses ISO dates and times."""
+    """Converts a date back to text, because YAML parses ISO dates."""
     return word.isoformat() if isinstance(word, dt.date) else word
 
 
@@ -44,7 +44,9 @@ TimeSetting = Annotated[str, BeforeValidator(_time_text), AfterValidator(_readab
 
 
 class Strict(BaseModel):
-    """A model that refuses unknown keys and also validates defaults. `removed`: removed setting → what applies now."""
+    """A model that refuses unknown settings, and validates defaults too. `removed` has settings that were removed, each with what to do
+    instead.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
     removed: ClassVar[Mapping[str, str]] = {}
@@ -58,7 +60,7 @@ class Strict(BaseModel):
 
 
 def moved_secret(setting: str) -> dict[str, str]:
-    """Returns the removed settings that named the location of a secret, for `removed`."""
+    """Returns entries of `removed` for the settings that named the location of a secret in earlier versions."""
     return {
         f"{setting}_env": f"write `{setting}: $NAME`",
         f"{setting}_file": f"write `{setting}: {{file: PATH}}`",
@@ -99,8 +101,8 @@ class SecretConfig(Strict):
 
 
 def _reference(given: Any, info: ValidationInfo) -> Any:
-    """Converts `{file: …}`, `{command: […]}` and `{env: NAME}` to the text form of the same location. Refuses a text with `$` that is not a
-    valid location.
+    """Converts `{file: …}`, `{command: […]}` or `{env: NAME}` to a text that names the same location. Refuses a text with `$` that is not
+    a valid location.
     """
     if isinstance(given, str) and is_reference(given):
         return SecretLocation.of(given).reference
@@ -115,9 +117,9 @@ def _location_only(text: str) -> str:
     return text
 
 
-# A text that may name a secret: `$NAME`, `{file: PATH}` or `{command: [PROGRAM, ARGUMENT]}`.
+# A text, or the location of a secret: `$NAME`, `{file: PATH}` or `{command: [PROGRAM, ARGUMENT]}`.
 SecretText = Annotated[str, BeforeValidator(_reference)]
-# The same, of a setting that is a secret as a whole. Empty: no secret.
+# The location of a secret. A text that is not a location is refused. Empty means no secret.
 SecretReference = Annotated[SecretText, AfterValidator(_location_only)]
 
 
@@ -222,11 +224,11 @@ class SourceConfig(Strict):
         return self
 
     def password_now(self) -> str:
-        """Returns the current password; empty if none is configured. Raises SecretUnavailableError."""
+        """Returns the current password, or "" if none is configured. Raises SecretUnavailableError if it cannot be read."""
         return filled(self.password, f"the password of {self.user}@{self.address}")
 
 
-FIRST_OFFSET = 4  # The offset of the first event in a binlog file, after a magic number of 4 bytes.
+FIRST_OFFSET = 4  # The offset of the first event in a binlog file. A magic number of 4 bytes precedes it.
 
 
 class StartConfig(Strict):

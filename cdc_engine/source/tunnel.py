@@ -1,8 +1,8 @@
-"""Connects to a server through a bastion. Each connection is a process of the system's `ssh`, whose input and output carry the connection's
-bytes.
+"""Connects to a server through a bastion. For each connection, a process of the system's `ssh` carries the bytes on its standard input and
+output.
 
-The system's ssh supports every kind of key, certificate and agent, and needs no package. `ssh -W` opens no local port, so nobody else on
-this host can use the tunnel, and no port can already be in use. The process ends when either side closes.
+The system's ssh supports every kind of key, certificate and agent, and needs no package. `ssh -W` opens no local port. So nobody else on
+this host can use the tunnel, and no port can be in use already. The process ends when either side closes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import IO
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.errors import AccessDeniedError, ConfigurationError, SluiceError, SourceConnectionError
 
-# ssh sends a keep-alive message after this many seconds of silence, and ends after this many messages without an answer.
+# After this many seconds of silence, ssh sends a keep-alive message. After this many messages without an answer, it ends.
 ALIVE_SECONDS, ALIVE_COUNT_MAX = 15, 3
 END_SECONDS_MAX = 5.0
 SSH_FAILED = 255  # ssh's exit code for its own errors.
@@ -46,10 +46,10 @@ class Bastion:
 
 
 class Tunnel:
-    """One connection through a bastion. `socket`: the local end, which behaves like a socket that is connected to the server."""
+    """One connection through a bastion. `socket` is its local end, which behaves like a socket that is connected to the server."""
 
     def __init__(self, bastion: Bastion, host: str, port: int) -> None:
-        """Starts ssh. Raises ConfigurationError if ssh cannot be started. If ssh cannot connect, `failure` returns the reason."""
+        """Starts ssh. Raises ConfigurationError if it cannot be started. If ssh cannot connect, `failure` returns why."""
         self._bastion, self._stderr = bastion, tempfile.TemporaryFile()  # noqa: SIM115  open as long as the process
         self.socket, theirs = socket.socketpair()
         try:
@@ -70,14 +70,14 @@ class Tunnel:
             theirs.close()
 
     def failure(self) -> SluiceError | None:
-        """Returns the error of ssh if it failed. Waits a moment for ssh to end; None means that ssh is not the cause."""
+        """Returns the error of ssh if it failed, or None if ssh is not the cause. Waits a moment for ssh to end."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process.wait(END_SECONDS_MAX) == SSH_FAILED:
                 return failure_of(self._bastion, _text(self._stderr))
         return None
 
     def close(self) -> None:
-        """Ends ssh. A second call has no effect."""
+        """Ends ssh. Calling it again has no effect."""
         self.socket.close()
         if self._process.poll() is None:
             self._process.terminate()
@@ -91,7 +91,7 @@ class Tunnel:
 
 @contextlib.contextmanager
 def explained(tunnel: Tunnel | None) -> Iterator[None]:
-    """If ssh failed, raises its error instead of the connection's error. Closes the tunnel after any error."""
+    """Closes the tunnel after an error in the block. If ssh is the cause, raises its error instead."""
     try:
         yield
     except BaseException as error:
@@ -104,7 +104,7 @@ def explained(tunnel: Tunnel | None) -> Iterator[None]:
 
 
 def command(bastion: Bastion, host: str, port: int) -> list[str]:
-    """Returns the command line of ssh. Only conf/ determines the options: ssh reads no configuration file, and never prompts."""
+    """Returns the command line of ssh. All options come from conf/: ssh reads no configuration file and asks no questions."""
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     options = {
         "BatchMode": "yes",
@@ -125,7 +125,7 @@ def command(bastion: Bastion, host: str, port: int) -> list[str]:
 
 
 def failure_of(bastion: Bastion, output: str) -> SluiceError:
-    """Returns the error for the text that ssh wrote before it ended."""
+    """Returns the error for what ssh wrote before it ended."""
     words = output.lower()
     if any(each in words for each in _HOST_KEY):
         where = bastion.known_hosts_file or "~/.ssh/known_hosts"
@@ -153,5 +153,5 @@ def _text(output: IO[bytes]) -> str:
 
 
 def _quoted(path: Path) -> str:
-    """Returns a path in the syntax of ssh's options: in quotes, and with `%` escaped."""
+    """Returns a path as ssh's options require it: in quotes, with `%` escaped."""
     return '"' + str(path).replace("%", "%%") + '"'

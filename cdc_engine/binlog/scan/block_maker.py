@@ -1,5 +1,6 @@
-"""Makes blocks from the events that the scan kernel found. `scanner` does so at the end of a buffer, `control_events` before a new file or
-a DDL statement.
+"""Makes blocks from the events that the scan kernel has found.
+
+`scanner` makes a block at the end of a buffer. `control_events` makes one before a new file and before a DDL statement.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from sluice.cdc_engine.position import Position
 
 
 class BlockMaker:
-    """Makes blocks. Has the stream's epoch, file and server, and the current buffer. `mariadb`: whether GTIDs are MariaDB's.
+    """Makes blocks. It has the stream's epoch, file and server, and the buffer that is being scanned.
 
-    `last_time_us`: commit time of the last transaction in a block, or the time of the start position; 0 if unknown.
+    `mariadb` tells whether GTIDs are MariaDB's. `last_time_us` is the commit time of the last transaction in a block or, before the first
+    block, of the start position. It is 0 if unknown.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class BlockMaker:
         self.mariadb = False
         self._tables = tables
         self._buffer: Bytes = np.zeros(0, np.uint8)
-        # The rows query event of the query marked as CARRIED, copied from the previous buffer.
+        # A copy of the rows query event that is marked as CARRIED. It was in the previous buffer.
         self._query: Bytes = self._buffer
 
     @property
@@ -54,9 +56,8 @@ class BlockMaker:
         return self.files.file
 
     def use(self, buffer: Bytes) -> None:
-        """Sets the buffer that the kernel scans next. The caller must first make blocks of all events in the current buffer.
-
-        Copies a rows query event from the current buffer if its row events are still to come.
+        """Sets the buffer that the kernel scans next. All events of the current buffer must be in blocks already. A rows query event whose
+        row events have not arrived yet is copied from the current buffer.
         """
         state = self.memory.state
         begin = int(state[at.QUERY_AT])
@@ -69,7 +70,7 @@ class BlockMaker:
         return self._buffer is buffer
 
     def position(self, time_us: int = 0) -> Position:
-        """Returns the position after the current event. Its GTID set includes the transactions in blocks, but no later ones."""
+        """Returns the position after the current event. Its executed set has the transactions that are in blocks, but no later ones."""
         offset = int(self.memory.state[at.FILE_END])
         return Position(
             epoch=self.epoch,
@@ -82,8 +83,8 @@ class BlockMaker:
         )
 
     def cut(self, changes: tuple[TableChange, ...] = (), statement: LoggedStatement | None = None) -> Iterator[Block]:
-        """Yields a block with the events and transaction ends since the last call, and with `changes` and `statement`. Yields nothing if it
-        would be empty.
+        """Yields a block with the events and ends of transactions since the last call, and with `changes` and `statement`. Yields nothing
+        if the block would be empty.
         """
         state = self.memory.state
         event_count, end_count = int(state[at.EVENT_COUNT]), int(state[at.END_COUNT])
@@ -164,9 +165,7 @@ class BlockMaker:
         )
 
     def _bytes_of(self, events: Int64s, queries: Int64s) -> tuple[int, Bytes]:
-        """Returns (offset of the block's bytes in the buffer, bytes of the block). Changes the offsets in `queries` to offsets in these
-        bytes.
-        """
+        """Returns where the block's bytes begin in the buffer, and these bytes. Offsets in `queries` become offsets in these bytes."""
         if not events.size:
             return 0, self._buffer[:0]
         begin, end = int(events[at.OFFSET, 0]), int(events[at.OFFSET, -1] + events[at.LENGTH, -1])
@@ -185,7 +184,7 @@ class BlockMaker:
 
 
 def frames_of(fields: Int64s) -> Frames:
-    """Converts an array with one row per field of FRAME and one column per transaction to an array of FRAME."""
+    """Converts an array with a row per field of FRAME, and a column per transaction, to an array of FRAME."""
     frames = np.empty(fields.shape[1], FRAME)
     for name, values in zip(FRAME_FIELDS, fields, strict=True):
         frames[name] = values

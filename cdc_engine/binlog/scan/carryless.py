@@ -17,13 +17,13 @@ from numba.extending import intrinsic
 from sluice.cdc_engine.contracts import Bytes
 
 UNIT_BYTES = 16
-LANES = 4  # Number of accumulators. With more than one, a multiplication need not wait for the previous one.
+LANES = 4  # The number of accumulators. With several, a multiplication does not wait for the result of the one before.
 FOLD_BYTES_MIN = UNIT_BYTES * LANES
 
 
 def _power(exponent: int) -> int:
-    """Returns x^exponent modulo the polynomial of CRC-32, with reversed bits as in zlib, and shifted left by one as the
-    instruction requires.
+    """Returns x^exponent modulo the polynomial of CRC-32. The bits are reversed, as in zlib, and shifted left by one, as the instruction
+    requires.
     """
     remainder = 0x80000000  # The polynomial 1 with its bits reversed.
     for _ in range(exponent):
@@ -32,7 +32,7 @@ def _power(exponent: int) -> int:
 
 
 def _distance(bits: int) -> tuple[int, int]:
-    """Returns the factors (for the lower half, for the upper half) that move a 128-bit value forward by `bits` bits."""
+    """Returns the two factors that move a 128-bit value forward by `bits` bits: for its lower and for its upper half."""
     return _power(bits + 32), _power(bits - 32)
 
 
@@ -71,7 +71,7 @@ def _generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
 
 
 class _Code:
-    """Emits the LLVM instructions of `folded`. `start`: pointer to the first unit of 16 bytes."""
+    """Emits the LLVM instructions of `folded`. `start` points to the first unit of 16 bytes."""
 
     def __init__(self, builder: Any, start: Any) -> None:
         self._builder, self._start = builder, start
@@ -83,7 +83,9 @@ class _Code:
         return self._builder.load(self._builder.gep(self._start, [index]), align=1)
 
     def moved(self, value: Any, factors: tuple[int, int]) -> Any:
-        """Returns `value` moved forward by the distance of `factors`: the sum of the products of the lower halves and the upper halves."""
+        """Emits the instructions that move `value` forward by the distance of `factors`: they multiply each half by its factor, and add
+        the products.
+        """
         by = ir.Constant(_VECTOR, list(factors))
         lower, upper = (
             self._builder.call(self._multiply, [value, by, ir.Constant(_BYTE, halves)]) for halves in (0x00, 0x11)
@@ -91,8 +93,8 @@ class _Code:
         return self._builder.xor(lower, upper)
 
     def loop(self, lanes: list[Any], at: Any, units: Any, factors: tuple[int, int]) -> tuple[list[Any], Any]:
-        """Emits a loop that folds len(lanes) units per iteration, from unit `at` on, while that many remain. Returns (new lanes, index of
-        the next unit).
+        """Emits a loop that folds len(lanes) units per step, from the unit `at` on, as long as that many are left. Returns the new lanes,
+        and the index of the next unit.
         """
         builder, step = self._builder, ir.Constant(_WORD, len(lanes))
         before = builder.block

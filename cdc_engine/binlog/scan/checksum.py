@@ -47,8 +47,8 @@ def _word(buffer: Bytes, at: int) -> np.uint32:
 
 @nb.njit(inline="always")
 def _fold(word: np.uint32, first: int) -> np.uint32:
-    """Maps the four bytes of a word with four tables and XORs the results. `first`: index of the lowest byte's table; the other three have
-    the next lower indices.
+    """Looks up the four bytes of a word in four tables, and XORs the results. `first` is the index of the table for the lowest byte. The
+    tables for the other bytes have the next lower indices.
     """
     return np.uint32(
         TABLES[first, word & np.uint32(0xFF)]

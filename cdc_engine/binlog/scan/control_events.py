@@ -1,6 +1,7 @@
-"""Handles the events that the scan kernel hands over: new files, new table maps, statements, XA, and events that stop the stream.
+"""Handles the events that the scan kernel does not handle itself: new files, new table maps, statements, XA, and events that stop the
+stream.
 
-Called by `scanner.Scanner`. A handler may yield a block with everything before its event, and a block for a DDL statement.
+A handler may yield a block with everything before its event, and a block for a DDL statement.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ HARMLESS = frozenset(
         *(types.BEGIN_LOAD_QUERY, types.APPEND_BLOCK, types.DELETE_FILE),
     }
 )
-# Flag of MariaDB's GTID event: the row events of an XA transaction follow, without an XA START.
+# A flag of MariaDB's GTID event: it is followed by row events of an XA transaction, without an XA START.
 MARIADB_PREPARED_XA = 0x40
 ROWS = (
     *(types.WRITE_ROWS_V1, types.UPDATE_ROWS_V1, types.DELETE_ROWS_V1),
@@ -45,13 +46,14 @@ REFUSED = {
         "GTID_TAGGED (42) has an unknown form: the server is newer than the versions that Sluice can read; use a newer Sluice"
     ),
 }
-# Bytes between the end of a DDL statement and the transaction offset of rows after it in the same transaction: two units of the order key.
+# Rows after a DDL statement in the same transaction have a transaction offset that is this many bytes after the end of the statement: two
+# units of the order key.
 DEFINITION_BYTES = 32
-GTID_LIST_COUNT_BITS = 28  # The bits of the count in GTID_LIST. The four bits above them are flags.
+GTID_LIST_COUNT_BITS = 28  # The number of bits of the count in GTID_LIST. The four bits above it are flags.
 
 
 class ControlEvents:
-    """Handles events one at a time, with a handler for each event type. Handlers get the whole event, with header and checksum."""
+    """Handles events one by one, with a handler for each type of event. A handler gets the whole event, with header and checksum."""
 
     def __init__(
         self,
@@ -67,11 +69,11 @@ class ControlEvents:
         self._references = references
         self._history = history
         self._captured = captured
-        # Savepoint's name → number of row events in the open transaction before the savepoint.
+        # Name of a savepoint → number of row events in the open transaction before it.
         self._savepoints: dict[str, int] = {}
         self._xa = xa
         self._tells_timestamps = False  # `FileFormat.tells_timestamps` of the current file.
-        self._file_begins = False  # True after the format description of a new file, until PREVIOUS_GTIDS.
+        self._file_begins = False  # True from the format description of a new file to its PREVIOUS_GTIDS.
         self._handlers: dict[int, Callable[[bytes], Iterator[Block]]] = {
             types.ROTATE: self._rotate,
             types.FORMAT_DESCRIPTION: self._format_description,
@@ -86,7 +88,7 @@ class ControlEvents:
         }
 
     def take(self, event: bytes) -> Iterator[Block]:
-        """Handles an event. Raises UnknownEventError for an unknown event that may contain row changes, and BinlogFormatError for an event
+        """Handles one event. Raises UnknownEventError for an unknown event that may have row changes, and BinlogFormatError for an event
         that cannot be parsed.
         """
         event_type = control.event_type_of(event)
@@ -111,7 +113,7 @@ class ControlEvents:
         return event[types.HEADER_BYTES : len(event) - self._checksum_bytes]
 
     def _time_us(self, event: bytes) -> int:
-        """Returns the commit time in microseconds: from the transaction's GTID event, or from the event's header if there is none."""
+        """Returns the commit time in µs since 1970: from the transaction's GTID event, or from the event's header if there is none."""
         return int(self._state[at.TIME_US]) or struct.unpack_from("<I", event)[0] * 1_000_000
 
     # ── files ──
@@ -144,23 +146,23 @@ class ControlEvents:
         self._maker.executed.file_begins(previous, self._maker.file)
         if self._file_begins:
             self._file_begins = False
-            # PREVIOUS_GTIDS is the last event of a new file until a transaction follows.
+            # PREVIOUS_GTIDS is the last event at the beginning of a file. Only transactions follow it.
             yield from self._position_at_begin(event)
 
     def _position_at_begin(self, event: bytes) -> Iterator[Block]:
-        """Yields an empty transaction at a file's beginning, so that the cursor moves into the file even if no transaction follows.
-        Otherwise the source could purge the file of the cursor.
+        """Yields an empty transaction at the beginning of a file, so that the cursor moves into the file even if no transaction follows.
+        Otherwise the source could purge the file in which the cursor is.
 
-        Its time is the time of the last commit. The time in the event's header is unsuitable: on a delayed replica, it is later than the
-        commits of transactions that follow.
+        Its time is the time of the last commit. The time in the event's header is not usable: on a delayed replica, it is later than the
+        commits that follow.
         """
         yield from self._maker.cut()
         self._add_end(event, self._maker.last_time_us)
         yield from self._maker.cut()
 
     def _gtid_list(self, event: bytes) -> Iterator[Block]:
-        """Takes MariaDB's GTID state at a file's beginning as the executed set, if the executed set is unknown. The last entry of a domain
-        is the domain's current state.
+        """Uses MariaDB's GTID list at the beginning of a file as the executed set, if the executed set is unknown. Of several entries for
+        a domain, the last one is its state.
         """
         yield from self._maker.cut()
         if not self._maker.executed.known:
@@ -203,16 +205,17 @@ class ControlEvents:
         elif kind is StatementKind.XA_START:
             self._open()
             self._xa.start()
-        elif kind is not StatementKind.XA_END:  # XA END needs no handling: XA_PREPARE follows and ends the transaction.
+        # XA END needs no handling, because XA PREPARE follows and ends the transaction.
+        elif kind is not StatementKind.XA_END:
             yield from self._decide(kind, statement.text)
             yield from self._end(event)
 
     def _definition(self, statement: control.QueryStatement, event: bytes) -> Iterator[Block]:
-        """Yields a DDL statement as a separate block. Inside a transaction (CREATE TABLE … SELECT), this block has no transaction end,
-        because the transaction's rows follow in a later block.
+        """Yields a DDL statement as a block of its own. Within a transaction (CREATE TABLE … SELECT), this block does not end the
+        transaction, because its rows follow in a later block.
 
-        These rows get a transaction offset that is DEFINITION_BYTES after the end of the statement. Their order key is therefore greater
-        than that of the statement, and less than that of every later transaction.
+        These rows get a transaction offset that is DEFINITION_BYTES after the end of the statement. So their order key is above the
+        statement's, and below that of every later transaction.
         """
         yield from self._maker.cut()
         stands_alone = not self._state[at.OPEN]
@@ -245,8 +248,8 @@ class ControlEvents:
             return (stopped_change(error, position),)
 
     def _row_change(self, statement: control.QueryStatement, event: bytes) -> Iterator[Block]:
-        """Handles a row change that is logged as a statement: stops the tables that it may have written to. In an XA transaction, the
-        statement is recorded and handled at the XA COMMIT.
+        """Handles a row change that is logged as a statement: stops the tables that it may have written. In an XA transaction, records the
+        statement instead. It is handled at the XA COMMIT.
         """
         if self._xa.recording:
             self._xa.record_statement(event)
@@ -264,8 +267,8 @@ class ControlEvents:
         yield from self._row_change(control.parse_load(event, self._checksum_bytes), event)
 
     def _savepoint(self, kind: StatementKind, text: str) -> None:
-        """Tracks savepoints, and raises UnknownEventError for a ROLLBACK TO that undoes logged rows. Usually the server removes undone rows
-        from the transaction before it logs it; it cannot if the transaction has a statement about a temporary table.
+        """Tracks savepoints. Raises UnknownEventError for a ROLLBACK TO that undoes logged rows. Usually a server logs no rows that were
+        undone, but it does in a transaction with a statement about a temporary table.
         """
         name, rows = savepoint_name(text), int(self._state[at.OPEN_ROWS])
         if kind is StatementKind.SAVEPOINT:
@@ -298,7 +301,7 @@ class ControlEvents:
         self._savepoints.clear()
 
     def _note_begin(self, event: bytes) -> None:
-        """Records where the transaction begins. For the text BEGIN, the kernel does this; other forms of the statement come here."""
+        """Records where the transaction begins. The kernel does this for the text BEGIN. Other forms of the statement are handled here."""
         seconds = struct.unpack_from("<I", event)[0]
         thread = struct.unpack_from("<I", event, types.HEADER_BYTES)[0]
         began = (self._state[at.BEGAN], len(event), seconds, thread)
@@ -326,7 +329,7 @@ class ControlEvents:
         self._savepoints.clear()
 
     def _frame(self, event: bytes) -> tuple[int, ...]:
-        """Returns the fields of `contracts.FRAME` for the transaction that `event` ends."""
+        """Returns the values of `contracts.FRAME` for the transaction that `event` ends."""
         begin = self._state[[at.BEGIN_AT, at.BEGIN_LENGTH, at.BEGIN_SECONDS, at.BEGIN_THREAD]].tolist()
         seconds, server = struct.unpack_from("<IxI", event)
         clock = self._state[[at.COMMITTED, at.SEQUENCE]].tolist()
@@ -335,7 +338,7 @@ class ControlEvents:
     # ── XA ──
 
     def _mariadb_xa(self, event: bytes) -> Iterator[Block]:
-        """Handles MariaDB's GTID event with an XA flag. The kernel already read the GTID itself."""
+        """Handles MariaDB's GTID event with an XA flag. The kernel has read the GTID already."""
         if event[types.HEADER_BYTES + 12] & MARIADB_PREPARED_XA:
             self._xa.start()
         yield from ()

@@ -1,8 +1,7 @@
-"""Tracks the executed GTID set along a stream, and the names of the kernel's GTID sources. Used by `scanner`.
+"""Tracks the executed set along a stream, and the names of the GTID sources for which the kernel has numbers.
 
-If a stream starts in the middle of a MySQL binlog file without a GTID set, the executed set is unknown until the next file's
-PREVIOUS_GTIDS. Until then, transactions count as having no GTID, because a resume with an incomplete set would read the whole binlog
-again.
+If a stream starts in the middle of a MySQL binlog file without an executed set, the set is unknown up to the PREVIOUS_GTIDS of the next
+file. Until then, transactions have no GTID. A resume with an incomplete set would read the whole binlog again.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from sluice.cdc_engine.gtid import GtidSet, MariadbPosition, is_mariadb, parse_e
 
 
 class ExecutedTrack:
-    """The executed GTID set of a stream. `known`: whether the set is complete. `text`: the set in text form; empty while it is unknown.
+    """The executed set of a stream. `known` tells whether it is complete. `text` is the set as text, or "" while it is unknown.
 
-    Raises PositionLostError if the start position's set cannot be parsed.
+    Raises PositionLostError if the set of the start position cannot be parsed.
     """
 
     def __init__(self, text: str, *, known: bool) -> None:
@@ -46,8 +45,8 @@ class ExecutedTrack:
         self._executed, self.known, self._text = executed, True, None
 
     def name_sources(self, sources: Int64s, count: int, *, mariadb: bool) -> None:
-        """Adds the names of the kernel's new GTID sources. `sources`: the kernel's array, which has `count` sources (see
-        `state.SOURCE_NEW`).
+        """Adds the names of the GTID sources that the kernel has found since the last call. `sources` is the kernel's array with `count`
+        sources (see `state.SOURCE_NEW`).
         """
         for index in range(len(self.sources), count):
             high, low = sources[:2, index].tolist()
@@ -59,7 +58,7 @@ class ExecutedTrack:
                 self.sources.append(f"{server}:{tag}" if tag else str(server))
 
     def take(self, source: Int64s, number: Int64s) -> None:
-        """Adds a block's transactions to the set. `source`, `number`: GTID source and number of each transaction."""
+        """Adds the transactions of a block to the set, by the GTID source and number of each."""
         if not self.known or not len(source) or source.max() < 0:
             return
         if self._executed is None:
@@ -67,9 +66,8 @@ class ExecutedTrack:
         self.adopt(self._executed.including(self.sources, source.astype(np.int32), number))
 
     def file_begins(self, previous: GtidSet, file: str) -> None:
-        """Compares the set with `previous`, the set of a file's PREVIOUS_GTIDS. If the set is unknown, `previous` becomes the set.
-
-        Raises PositionLostError if `previous` has transactions that this stream did not contain.
+        """Compares the set with `previous`, which the PREVIOUS_GTIDS of a new file contains. If the set is unknown, it becomes `previous`.
+        Raises PositionLostError if `previous` has transactions that the stream did not have.
         """
         if not self.known:
             self.adopt(previous)

@@ -1,8 +1,7 @@
-"""Tracks the stream's current binlog file, and checks that each file is the successor of the one before. Used by `block_maker` and
-`control_events`.
+"""Tracks the binlog file of a stream, and checks that each file follows the one before.
 
-A name does not identify a file: a server that is reset, rebuilt or restored writes different files with the same names.
-The creation time in a file's FORMAT_DESCRIPTION distinguishes them.
+A name does not identify a file: a server that was reset, rebuilt or restored writes other files with the same names. The creation time in
+the file's FORMAT_DESCRIPTION distinguishes them.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ from sluice.cdc_engine.position import Position, file_number
 
 
 class FileTrack:
-    """The current binlog file. `file`: its name; empty until the server sends it. `created`: its creation time in seconds since 1970; 0
-    while unknown.
+    """The current binlog file of a stream: its name `file`, which is empty until the server sends it, and its creation time `created` in
+    seconds since 1970, or 0 while unknown.
     """
 
     def __init__(self, start: Position) -> None:
         self.file, self.created = start.file, start.file_created
-        # The file of the start position; after a format description, the file that it begins.
+        # The file of the start position. After a format description, the file that it begins.
         self._handed_out = start.file
-        self._described = False  # Whether the server has sent a format description on this connection.
+        self._described = False  # Whether this connection has received a format description.
 
     def rotate_to(self, file: str) -> None:
-        """Handles a ROTATE event, which names the next file or the current one. Raises an error of `_refuse` if the file has a lower number
-        than the current file, or another base name.
+        """Handles a ROTATE event, which names the next file or repeats the current one. Raises FilesRenumberedError or PositionLostError
+        if the file has a lower number than the current one, or another base name.
         """
         if self.file and file != self.file:
             if _base(file) != _base(self.file) or file_number(file) < file_number(self.file):
@@ -33,8 +32,8 @@ class FileTrack:
         self.file = file
 
     def described(self, created: int) -> bool:
-        """Handles a FORMAT_DESCRIPTION event. Returns whether it begins a new file. `created`: the file's creation time, or 0. Raises an
-        error of `_refuse` if the current file has another creation time.
+        """Handles a FORMAT_DESCRIPTION event with the creation time `created` (0 if it has none). Returns whether it begins a new file.
+        Raises FilesRenumberedError or PositionLostError if the current file has another creation time.
         """
         if self.created and created and created != self.created:
             raise self._refuse(
@@ -46,8 +45,8 @@ class FileTrack:
         return new
 
     def _refuse(self, what: str) -> FilesRenumberedError | PositionLostError:
-        """Returns the error for an unexpected file: FilesRenumberedError in the middle of a stream, after which the reader reconnects;
-        PositionLostError at its start.
+        """Returns the error for an unexpected file. In the middle of a stream, it is FilesRenumberedError, after which the parser
+        reconnects. At the start, it is PositionLostError.
         """
         if self._described:
             return FilesRenumberedError(f"{what}: the numbers of the server's binlog files began again")

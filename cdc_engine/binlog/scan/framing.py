@@ -1,7 +1,8 @@
-"""Buffers the bytes that `parser` receives from the socket, so that the scan needs no copy of them.
+"""Manages the buffers into which the socket writes, so that the scan needs no copy of the bytes.
 
-The socket writes into a buffer until it is full. The scan reads complete packets in the buffer, and the incomplete last packet moves to
-the next buffer. An event of 16 MiB or more arrives in several packets; it is assembled in a separate buffer."""
+The socket fills a buffer. The scan reads the complete packets there. An incomplete packet at the end moves to the next buffer. An event of
+16 MiB or more arrives in several packets, and is assembled in a buffer of its own.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +19,16 @@ from sluice.cdc_engine.contracts import Block, Bytes
 from sluice.cdc_engine.errors import BinlogFormatError
 
 PACKET_HEADER_BYTES = 4
-ROOM_BYTES_MIN = 64 * 1024  # With less free space than this, the next read uses a new buffer.
+ROOM_BYTES_MIN = 64 * 1024  # If less space than this is free, the next read gets a new buffer.
 EVENT_AT = PACKET_HEADER_BYTES + 1  # In a packet, the event begins after the packet header and the status byte.
 
 
 class LargeEvent:
-    """Assembles an event that spans several packets. `event`: its bytes, valid when `complete` is true."""
+    """Assembles an event that arrives in several packets. Its bytes are in `event`, and valid when `complete` is true."""
 
     def __init__(self, length: int) -> None:
         self.event: Bytes = np.empty(length, np.uint8)
-        self._filled = -1  # It starts at -1 because the status byte precedes the event.
+        self._filled = -1  # Begins at -1, because the status byte precedes the event.
         self._packet_left = 0
         self._packet_is_last = False
 
@@ -36,8 +37,8 @@ class LargeEvent:
         return self._packet_is_last and self._packet_left == 0
 
     def take(self, buffer: Bytes, begin: int, end: int) -> int:
-        """Copies the event's bytes from buffer[begin:end]. Returns the offset after the last byte that it used; an incomplete packet header
-        stays for the next call. Raises BinlogFormatError if the packets do not have the event's length.
+        """Copies the event's bytes from buffer[begin:end]. Returns the offset after the last byte that was used. An incomplete packet
+        header is left for the next call. Raises BinlogFormatError if the packets are longer or shorter than the event.
         """
         at = begin
         while not self.complete:
@@ -68,11 +69,12 @@ class LargeEvent:
 
 
 class PacketFramer:
-    """Manages the read buffers of a stream. The caller reads from the socket into `space()` and then calls `received`, which scans the new
-    bytes. `bytes_received`: number of bytes so far.
+    """Manages the buffers of a stream. The caller reads from the socket into `space()`, and then calls `received`, which scans the new
+    bytes.
 
-    `answer`: payload of the packet that ends the stream: an error or the end of the dump. `beginning`: skips the part of the file before
-    the start position.
+    - `bytes_received`: the number of bytes so far.
+    - `answer`: the packet that ended the stream, without its header: an error, or the end of the dump.
+    - `beginning`: skips the part of the file before the start position.
     """
 
     def __init__(
@@ -91,14 +93,14 @@ class PacketFramer:
         self.answer: bytes | None = None
 
     def space(self) -> memoryview:
-        """Returns free memory of at least one byte for the socket. It never overlaps the bytes of earlier blocks."""
+        """Returns at least one byte of free memory for the socket. It never overlaps bytes of earlier blocks."""
         room = len(self._buffer) - self._end
         if room < min(ROOM_BYTES_MIN, self._buffer_bytes) and not self._holds_large_packet():
             self._move_tail()
         return memoryview(self._buffer)[self._end :]  # type: ignore[arg-type]  # numpy's stubs before Python 3.12
 
     def received(self, count: int) -> Iterator[Block]:
-        """Scans `count` new bytes that the caller wrote into `space()`, and yields blocks. Raises the errors of `Scanner.feed`."""
+        """Scans the `count` bytes that the caller has written into `space()`, and yields blocks. Raises the errors of `Scanner.feed`."""
         self._end += count
         self.bytes_received += count
         if self._beginning is not None:
@@ -129,7 +131,7 @@ class PacketFramer:
         self.answer = self._buffer[begin : begin + packet_length(self._buffer, self._begin)].tobytes()
 
     def _packet_bytes(self) -> int:
-        """Returns the length, with header, of the packet at `_begin`. Returns 0 if it is unknown, or if `LargeEvent` assembles the
+        """Returns the length of the packet at `_begin`, with its header. Returns 0 if it is unknown, or if `LargeEvent` assembles the
         packet.
         """
         if self._end - self._begin < PACKET_HEADER_BYTES or self._large is not None:
@@ -138,18 +140,18 @@ class PacketFramer:
         return PACKET_HEADER_BYTES + length if length < limits.PACKET_BYTES_MAX else 0
 
     def _holds_large_packet(self) -> bool:
-        """Returns whether the packet at `_begin` is so large that it should not be copied, and fits into the current buffer."""
+        """Returns whether the packet at `_begin` fits into the current buffer, and is too large to be worth copying."""
         return ROOM_BYTES_MIN < self._packet_bytes() <= len(self._buffer) - self._begin
 
     def _move_tail(self) -> None:
-        """Copies the incomplete packet to a new buffer that has space for the whole packet."""
+        """Moves the incomplete packet to a new buffer with space for the whole packet."""
         tail = self._buffer[self._begin : self._end]
         fresh: Bytes = np.empty(max(self._buffer_bytes, self._packet_bytes()), np.uint8)
         fresh[: len(tail)] = tail
         self._buffer, self._begin, self._end = fresh, 0, len(tail)
 
     def _begin_large(self) -> bool:
-        """Begins to assemble an event that spans packets. Returns False if the event's header is not complete yet."""
+        """Begins to assemble an event of several packets. Returns False if its header has not arrived completely."""
         header = self._begin + EVENT_AT
         if self._end < header + HEADER_BYTES:
             return False
@@ -172,5 +174,5 @@ class PacketFramer:
 
 
 def packet_length(buffer: Bytes | memoryview, at: int) -> int:
-    """Returns the payload length of the packet whose header is at `at`."""
+    """Returns the length of the packet whose header is at `at`, without the header."""
     return int(buffer[at]) | int(buffer[at + 1]) << 8 | int(buffer[at + 2]) << 16

@@ -1,9 +1,10 @@
-"""Numba kernel that scans received bytes in one pass for `scanner.Scanner`: it splits packets, verifies checksums and finds row events.
+"""Numba kernel that scans the received bytes in one pass: it separates packets, verifies checksums and finds row events.
 
-The kernel handles the frequent events and returns to Python for the others, such as a new table map or a DDL statement. It checks before
-each read that the bytes were received, so invalid bytes lead to a status and never to a read outside the buffer.
-`state` names the arrays. Layouts: https://dev.mysql.com/doc/dev/mysql-server/latest/group__group__cs__replication.html,
-https://mariadb.com/kb/en/replication-protocol/.
+The kernel handles the frequent events itself. For others, such as a new table map or a DDL statement, it returns to Python. Before it
+reads bytes, it checks that they have arrived. So invalid bytes lead to a status and never to a read outside the buffer. `state` names the
+arrays. Layouts:
+https://dev.mysql.com/doc/dev/mysql-server/latest/group__group__cs__replication.html
+https://mariadb.com/kb/en/replication-protocol/
 """
 
 from __future__ import annotations
@@ -112,12 +113,13 @@ from sluice.cdc_engine.contracts import Bytes, Int64s
 
 BEGIN = np.frombuffer(b"BEGIN", np.uint8)
 COMMIT = np.frombuffer(b"COMMIT", np.uint8)
-# A QUERY event's post-header: thread 4 bytes, seconds 4, length of the database's name 1, error 2, length of the status variables 2.
+# The length of a QUERY event's post-header: thread (4 bytes), seconds (4), length of the database's name (1), error (2), length of the
+# status variables (2).
 QUERY_POST_HEADER = 13
-# A row event with one of these table ids has no rows; it ends a statement.
+# A row event with one of these table ids has no rows. It only ends a statement.
 DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)
 PACKET_GOES_ON = 0xFFFFFF
-REWOUND = 1 << 31  # End positions wrap at 32 bits: one that seems ahead by 2 GiB or more is behind.
+REWOUND = 1 << 31  # End positions in events have 32 bits. An end position that seems 2 GiB or more ahead is behind.
 
 
 @kernel
@@ -131,10 +133,8 @@ def scan(  # noqa: PLR0917  numba has no keyword-only arguments
     sources: Int64s,
     queries: Int64s,
 ) -> ScanStatus:
-    """Scans the events from state[AT] to state[LIMIT]. Returns why it stopped. state[AT] is then after the last event that was scanned or
-    that Python must handle.
-
-    `buffer`: the received bytes. The other arrays are those of `ScanMemory`.
+    """Scans the events from state[AT] to state[LIMIT], and returns why it stopped. state[AT] is then after the last event that it scanned
+    or that Python must handle. `buffer` has the received bytes. The other arrays are those of `ScanMemory`.
     """
     if state[AT] < 0 or state[LIMIT] > buffer.shape[0]:
         return ScanStatus.BAD_LENGTH
@@ -154,7 +154,7 @@ def scan(  # noqa: PLR0917  numba has no keyword-only arguments
 
 @kernel
 def _frame(buffer: Bytes, state: Int64s) -> ScanStatus:  # noqa: PLR0911
-    """Finds the next complete event. A packet begins with its length (3 bytes), its number (1) and a status (1; 0 if an event follows)."""
+    """Finds the next complete event. A packet begins with length (3 bytes), number (1) and status (1), which is 0 before an event."""
     at, limit = state[AT], state[LIMIT]
     if state[OVERHEAD] == 0:
         if at + HEADER_BYTES > limit:
@@ -198,7 +198,7 @@ def _is_rows_query(event_type: int) -> bool:
 
 @kernel
 def _check(buffer: Bytes, state: Int64s) -> ScanStatus:
-    """Verifies the checksum and the end position of the current event and moves AT after it. Python verifies format descriptions."""
+    """Verifies the checksum and the end position of the current event, and moves AT after it. Python verifies format descriptions."""
     event, length = state[EVENT], state[EVENT_LENGTH]
     event_type = buffer[event + 4]
     if state[CHECKSUM] > 0 and event_type != FORMAT_DESCRIPTION:
@@ -223,11 +223,11 @@ def _check(buffer: Bytes, state: Int64s) -> ScanStatus:
 
 @nb.njit(inline="always")
 def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
-    """Moves FILE_END to the end of the current event. Returns False if the event cannot be at this position. `end`: end position in the
-    event's header, 32 bits.
+    """Moves FILE_END to the end of the current event. `end` is the end position in its header, with 32 bits. Returns False if the event
+    cannot be at this place.
 
-    Within a transaction, MariaDB 11 writes 0 for `end`; the event's length is then used. If a dump starts in the middle of a file, the
-    server first repeats the file's format description with 0 for `end`; it does not move FILE_END.
+    MariaDB 11 writes 0 as end position within a transaction. Then the event's length counts. If a dump begins in the middle of a file, the
+    server first repeats the file's format description with 0, which does not move FILE_END.
     """
     expected = state[FILE_END] + length
     if end == 0:
@@ -243,8 +243,8 @@ def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
 
 @nb.njit(inline="always")
 def _step_inside(state: Int64s, length: int) -> ScanStatus:
-    """Moves FILE_END for an event inside a compressed event. For the last inner event, FILE_END is the offset of the end of the compressed
-    event. For all others, it is the offset of its beginning.
+    """Moves FILE_END for an event in a compressed event: for the last one, to the end of the compressed event, and for all others to its
+    beginning.
     """
     done = state[INNER_DONE] + length
     if done > state[INNER_SIZE]:
@@ -299,7 +299,7 @@ def _take(  # noqa: PLR0911, PLR0917
 
 @nb.njit(inline="always")
 def _take_harmless(event_type: int, state: Int64s) -> ScanStatus:
-    """Skips event types that need no handling, and returns HAND_OVER for others. After INTVAR, RAND or USER_VAR, a QUERY event follows."""
+    """Skips types of events that need no handling. Returns HAND_OVER for others. (A QUERY event follows INTVAR, RAND and USER_VAR.)"""
     if event_type in (HEARTBEAT, HEARTBEAT_V2):
         state[HEARTBEATS] += 1
         return ScanStatus.GO_ON
@@ -326,7 +326,7 @@ def _take_rows(  # noqa: PLR0917
     version: int,
     body_end: int,
 ) -> ScanStatus:
-    """Adds a row event of a captured table to `events`. Layout: table id (6 bytes), flags (2); since version 2 a length (2), extra data."""
+    """Adds a row event of a captured table to `events`. Layout: table id (6 bytes), flags (2); in version 2 also length (2), extra data."""
     event = state[EVENT]
     body = event + HEADER_BYTES
     if body + 8 > body_end:
@@ -375,7 +375,7 @@ def _take_rows(  # noqa: PLR0917
 
 @nb.njit(inline="always")
 def _take_rows_query(state: Int64s, event_type: int, body_end: int) -> ScanStatus:
-    """Records a rows query event: the SQL text of the statement whose row events follow. MySQL's event has a length byte before it."""
+    """Records a rows query event: the SQL text of the statement whose row events follow. In MySQL's event, a length byte precedes it."""
     if state[EVENT] + HEADER_BYTES + (event_type == ROWS_QUERY) > body_end:
         return ScanStatus.BAD_BODY
     state[IGNORED] += 1
@@ -386,7 +386,7 @@ def _take_rows_query(state: Int64s, event_type: int, body_end: int) -> ScanStatu
 
 @kernel
 def _find(tables: Int64s, table_id: int) -> int:
-    """Returns the slot of a table id, or -1 if `tables` lacks it. Searches in the order of `state.free_or_same`."""
+    """Returns the slot of a table id, or -1 if `tables` does not have it. Searches in the same order as `state.free_or_same`."""
     mask = tables.shape[1] - 1
     slot: int = table_id & mask
     for _ in range(tables.shape[1]):
@@ -400,7 +400,7 @@ def _find(tables: Int64s, table_id: int) -> int:
 
 @kernel
 def _take_table_map(buffer: Bytes, state: Int64s, tables: Int64s, pool: Bytes, body_end: int) -> ScanStatus:
-    """Handles a table map whose bytes equal those of the last one with the same table id. Returns HAND_OVER for other table maps."""
+    """Handles a table map that equals the last one with the same table id. Returns HAND_OVER for any other table map."""
     body = state[EVENT] + HEADER_BYTES
     if body + 8 > body_end:
         return ScanStatus.BAD_BODY
@@ -454,7 +454,7 @@ def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> Sc
 
 @nb.njit(inline="always")
 def event_length(state: Int64s) -> int:
-    """Returns the current event's length in the binlog file. Inside a compressed event, it is the length of the compressed event."""
+    """Returns the length of the current event in the binlog file. For an event in a compressed event, this is the latter's length."""
     length: int = state[EVENT_LENGTH] if state[INNER_END] == 0 else state[INNER_END] - state[INNER_BEGIN]
     return length
 
@@ -481,7 +481,7 @@ def _end_transaction(buffer: Bytes, state: Int64s, ends: Int64s) -> None:
 
 @kernel
 def end_frame(buffer: Bytes, state: Int64s, ends: Int64s, count: int) -> None:
-    """Writes the fields of `contracts.FRAME` for the transaction that the current event ends."""
+    """Writes the values of `contracts.FRAME` for the transaction that the current event ends."""
     event = state[EVENT]
     is_xid = buffer[event + 4] == XID and event + HEADER_BYTES + 8 <= buffer.shape[0]
     ends[END_FRAME, count] = state[BEGIN_AT]

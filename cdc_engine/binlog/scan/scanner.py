@@ -1,7 +1,8 @@
-"""Makes blocks from received bytes: calls the scan kernel in a loop, and handles the events that it hands over. Called by `framing`.
+"""Makes blocks from received bytes: calls the scan kernel in a loop, and handles the events that the kernel does not.
 
-A block ends at the end of the buffer, before a new file, and before and after a DDL statement, which is a separate block. An
-unknown event that may contain row changes raises an error after the blocks before it are yielded."""
+A block ends at the end of the buffer, before a new file, and before and after a DDL statement, which is a block of its own. An unknown
+event that may have row changes raises an error, after the blocks before it were yielded.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from sluice.cdc_engine.errors import BinlogFormatError, ChecksumError
 from sluice.cdc_engine.ports import Content, PreparedTransactions, SchemaHistory
 from sluice.cdc_engine.position import Position
 
-PACKET_OVERHEAD = 5  # Bytes before the event in a packet: packet header 4, status byte 1.
+PACKET_OVERHEAD = 5  # The bytes of a packet before its event: header (4) and status (1).
 SENTENCES = {
     ScanStatus.BAD_LENGTH: "the length of an event differs from the length of its packet",
     ScanStatus.BAD_CHECKSUM: "the CRC32 of an event does not match: the event was changed in transit or on the server's disk",
@@ -43,8 +44,8 @@ SENTENCES = {
 
 @dataclasses.dataclass(frozen=True)
 class StreamForm:
-    """The form of a stream. `packets`: whether events are in packets; False for a binlog file. `rows_queries`: whether blocks contain the
-    SQL texts of statements that change rows, if the server logs them.
+    """The form of a stream. `packets` tells whether events are in packets. In a binlog file, they are not. `rows_queries` tells whether
+    blocks get the SQL texts of statements that change rows, if the server logs them.
     """
 
     packets: bool = True
@@ -55,12 +56,13 @@ PACKETS = StreamForm()
 
 
 class Scanner:
-    """Scans one stream from a start position. `consumed`: the buffer offset up to which bytes are scanned. `last_verdict`: why the scan
-    stopped there.
+    """Scans one stream from a start position. `consumed` is the offset in the buffer up to which bytes are scanned. `last_verdict` tells
+    why the scan stopped there.
 
-    `checksum`: whether events end with a CRC32, until a format description says otherwise. `contiguous`: whether the server sends every
-    event, so that a gap is an error. `executed_known`: whether `start.gtid_set` is complete. `prepared`: stores XA transactions; in memory
-    by default.
+    - `checksum`: whether events end with a CRC32, until a format description tells it.
+    - `contiguous`: whether the server sends every event, so that a gap is an error.
+    - `executed_known`: whether `start.gtid_set` is the whole executed set.
+    - `prepared`: stores XA transactions. In memory by default.
     """
 
     def __init__(
@@ -84,13 +86,13 @@ class Scanner:
         references = TableReferences(history, captured)
 
         def wanted(database: str, table: str) -> bool:
-            """Returns whether the table is captured, or a foreign key changes rows of a captured table with its rows."""
+            """Returns whether the table is captured, or rows of a captured table change with its rows because of a foreign key."""
             return captured(database, table) or bool(history.cascades(database, table))
 
         executed = ExecutedTrack(start.gtid_set, known=executed_known)
         self._maker = BlockMaker(start, self._memory, executed, references.versions)
         self._decompressed = Unpacker(self._maker, self._events)
-        # A second Unpacker, because an XA COMMIT inside a compressed event unpacks while the first one is in use.
+        # A second one, because an XA COMMIT in a compressed event unpacks while the first one is in use.
         recorded = Unpacker(self._maker, self._events)
         unpack_recorded = functools.partial(self._unpack, recorded)
         xa = XaTransactions(self._maker, wanted, prepared or MemoryPrepared(), unpack_recorded)
@@ -103,7 +105,9 @@ class Scanner:
 
     @property
     def position(self) -> Position:
-        """The position after the last scanned event. Its GTID set includes the transactions in blocks; it is empty while unknown."""
+        """The position after the last scanned event. Its executed set has the transactions that are in blocks. It is
+        empty while unknown.
+        """
         return self._maker.position()
 
     def counters(self) -> dict[str, int]:
@@ -117,11 +121,12 @@ class Scanner:
         return {name: int(self._state[index]) for name, index in indices.items()}
 
     def feed(self, buffer: Bytes, begin: int, end: int, *, naked: bool = False) -> Iterator[Block]:
-        """Scans the complete events in buffer[begin:end] and yields their blocks. Afterwards, `last_verdict` is INCOMPLETE, LARGE or
+        """Scans the complete events in buffer[begin:end], and yields their blocks. Afterwards, `last_verdict` is INCOMPLETE, LARGE or
         NOT_AN_EVENT.
 
-        `naked`: whether the bytes are events without packet headers. Blocks reference the buffer, so the caller must not overwrite consumed
-        bytes. Raises BinlogFormatError, ChecksumError, UnknownEventError or PositionLostError, after it yields the blocks before the error.
+        Blocks refer to the buffer, so the caller must not overwrite bytes that are consumed. `naked` tells that events have no packet
+        headers. Raises BinlogFormatError, ChecksumError, UnknownEventError or PositionLostError, after the blocks before the error were
+        yielded.
         """
         self._state[at.AT], self._state[at.LIMIT] = begin, end
         self._state[at.OVERHEAD] = PACKET_OVERHEAD if self._packets and not naked else 0
@@ -133,7 +138,7 @@ class Scanner:
         self.last_verdict = verdict
 
     def go_on_at(self, offset: int) -> None:
-        """Sets the file offset of the next event, for a caller that skipped a part of the file."""
+        """Sets the file offset of the next event. A caller that skipped a part of the file calls it."""
         self._state[at.FILE_END] = self._state[at.BEGAN] = offset
 
     def _use(self, buffer: Bytes) -> None:
@@ -141,7 +146,7 @@ class Scanner:
         self._state[at.ELSEWHERE] = 0
 
     def _events(self, buffer: Bytes) -> Generator[Block, None, ScanStatus]:
-        """Scans the events up to LIMIT and yields their blocks. Handles the events that the kernel hands over. Returns why it stopped."""
+        """Scans the events up to LIMIT, and yields their blocks. Handles the events that the kernel does not. Returns why it stopped."""
         while True:
             verdict = self._scan(buffer)
             if verdict == ScanStatus.HAND_OVER:
@@ -174,8 +179,8 @@ class Scanner:
         yield from self._unpack(self._decompressed, content, offset)
 
     def _unpack(self, unpacker: Unpacker, content: Content, begin: int) -> Iterator[Block]:
-        """Scans the events in `content` as if they were in the file from offset `begin` to the end of the current event. Errors have the
-        current event's position.
+        """Scans the events in `content` as if they were in the file from the offset `begin` to the end of the current event. Errors have
+        the position of the current event.
         """
         offset = int(self._state[at.BEGAN])
         try:

@@ -1,8 +1,9 @@
 """Defines the memory of a scan, which the kernel and `scanner.Scanner` share: arrays whose indices have names.
 
-`state` (int64) has one number per name below. The kernel writes row events to `events`, transaction ends to `ends`, and rows queries to
-`queries` (int64, one row per name, one column per entry). `tables` and `pool` contain the table maps of earlier events. `sources` (int64,
-SOURCE_ROWS rows, with the layout of SOURCE_NEW) contains the GTID sources."""
+`state` (int64) has one number per name below. The kernel writes row events to `events`, ends of transactions to `ends`, and rows queries
+to `queries` (int64, one row per name, one column per entry). `tables` and `pool` have the table maps of earlier events. `sources` (int64,
+SOURCE_ROWS rows) has the GTID sources, in the layout of SOURCE_NEW.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ import numpy as np
 
 from sluice.cdc_engine.contracts import FRAME_FIELDS, Bytes, Int64s
 
-# Indices in `state`. Offsets are offsets in the buffer unless stated otherwise.
+# Indices in `state`. An offset is an offset in the buffer, unless the comment says otherwise.
 AT: Final = 0  # next byte to scan
 LIMIT: Final = 1  # end of the received bytes
 EVENT: Final = 2  # header of the current event
 EVENT_LENGTH: Final = 3  # length of the current event, with checksum
-FILE_END: Final = 4  # file offset (64 bits) after the last event that the file contains
+FILE_END: Final = 4  # offset in the file (64 bits) after the last event that the file has
 CONTIGUOUS: Final = 5  # 1: every event of the file is sent, a gap is an error
 CHECKSUM: Final = 6  # bytes of an event's checksum: 0 or 4
 OVERHEAD: Final = 7  # 5: packets with header and status byte; 0: events without packets
@@ -85,18 +86,19 @@ QUERY_ROWS: Final = 4
 TABLE_ID, REFERENCE, POOL_BEGIN, POOL_LENGTH, MAPPED_IN = range(5)
 TABLE_ROWS: Final = 5
 
-# The most entries of a block. A read buffer of 4 MiB normally has fewer row events and transactions; if it has more, the block ends.
+# The most entries of a block. A read buffer of 4 MiB normally has fewer row events and transactions. If it has more, they become several
+# blocks.
 ENTRIES_MAX: Final = 1 << 17
-SOURCES_MAX: Final = 1 << 12  # The most GTID sources in a stream. With more, the scan raises an error.
+SOURCES_MAX: Final = 1 << 12  # The most GTID sources in a stream. If there are more, the scan raises an error.
 SLOTS_FIRST: Final = 1 << 10
-# The most table ids whose table maps are stored. A limit is necessary, because a server with a small table cache always assigns new ids.
+# The most table ids whose table maps are stored. There must be a limit, because a server with a small table cache always assigns new ids.
 TABLES_MAX: Final = 1 << 16
 POOL_BYTES_FIRST: Final = 1 << 18
 POOL_BYTES_MAX: Final = 1 << 25
 
 
 class ScanStatus(enum.IntEnum):
-    """Why the kernel returned. `Scanner` raises an error for BAD_LENGTH and all later values, except SWITCH. numba uses the members as
+    """Why the kernel returned. `Scanner` raises an error for BAD_LENGTH and all higher values, except SWITCH. numba uses the members as
     integers.
     """
 
@@ -114,9 +116,10 @@ class ScanStatus(enum.IntEnum):
     OUTSIDE_TRANSACTION = 11  #: A table map or a row event is outside any transaction.
     UNFINISHED = 12  #: A transaction begins while another one with rows is open.
     SOURCES_FULL = 13
-    SWITCH = 14  #: The next event is a row event, but `events` has entries of another buffer: Python must first make a block of them.
-    INNER_LENGTH = 15  #: The events in a compressed event have more bytes than the compressed event states.
-    INNER_GOES_ON = 16  #: In a compressed event, an event follows the end of the transaction.
+    #: The next event is a row event, but `events` has entries of another buffer. Python must make a block of them first.
+    SWITCH = 14
+    INNER_LENGTH = 15  #: The events in a compressed event have more bytes than its header states.
+    INNER_GOES_ON = 16  #: In a compressed event, another event follows the end of the transaction.
 
 
 @dataclasses.dataclass
@@ -148,13 +151,13 @@ class ScanMemory:
         return memory
 
     def forget_tables(self) -> None:
-        """Removes all table maps, after a DDL statement, so that Python examines each table map again."""
+        """Removes all table maps after a DDL statement, so that Python checks each table map again."""
         self.tables = _free_slots(SLOTS_FIRST)
         self.table_count = self.pool_used = 0
 
     def remember_table(self, body: Bytes, reference: int) -> None:
-        """Stores a table map for the open transaction. `body`: the event's body, which begins with the table id. `reference`: index of the
-        table in a block's `tables`, or -1 to drop its row events.
+        """Stores a table map for the open transaction. `body` is the event's body, which begins with the table id. `reference` is the
+        index of the table in the `tables` of a block, or -1 to drop its row events.
         """
         if self.table_count >= TABLES_MAX or self.pool_used + len(body) > POOL_BYTES_MAX:
             self._forget_all_but_this_transaction()
@@ -199,14 +202,14 @@ def _free_slots(count: int) -> Int64s:
 
 
 def slot_of(table_id: int, slot_count: int) -> int:
-    """Returns the slot at which the search for a table id begins. The server assigns ascending ids, so they use different slots. `_find` of
-    the kernel must use the same formula.
+    """Returns the slot at which the search for a table id begins. A server assigns ascending ids, so they begin at different slots.
+    `_find` of the kernel must use the same formula.
     """
     return table_id & (slot_count - 1)
 
 
 def free_or_same(tables: Int64s, table_id: int) -> tuple[int, bool]:
-    """Returns (slot of a table id, whether the slot is free). The search ends because `tables` is at most half full."""
+    """Returns the slot of a table id, and whether it is free. The search ends, because at most half of `tables` is used."""
     slot = slot_of(table_id, tables.shape[1])
     while tables[TABLE_ID, slot] >= 0 and tables[TABLE_ID, slot] != table_id:
         slot = slot_of(slot + 1, tables.shape[1])

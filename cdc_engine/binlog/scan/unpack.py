@@ -1,11 +1,11 @@
-"""Decompresses the events in a compressed event piece by piece and scans them like uncompressed events. Used by `scanner`.
+"""Decompresses a compressed event piece by piece, and scans its events like any others.
 
-The decompressed events are in a buffer (arena) of the size of a read buffer. The blocks of many small compressed transactions
-share an arena. A larger transaction is decompressed in pieces, so memory contains one arena (or its largest
-event) and the blocks in use.
+The decompressed events are in a buffer of the size of a read buffer, called the arena. Blocks of many small compressed transactions share
+an arena. A larger transaction is decompressed in pieces. So memory has only one arena (or its largest event) and the blocks in use.
 
-The compressed event is at [begin, end) of its file. All events in it have the file offset `begin`; the position after the last one is
-`end`. Rows are ordered by the position of their transaction and by their number in it, so equal offsets are no problem."""
+The compressed event is at [begin, end) of its file. All events in it get the file offset `begin`, and the position after the last one is
+`end`. Equal offsets are no problem, because rows are ordered by the position of their transaction and by their number in it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sluice.cdc_engine.contracts import Block, Bytes
 from sluice.cdc_engine.errors import BinlogFormatError
 from sluice.cdc_engine.ports import Content
 
-SHORT_ROOM_BYTES = 4096  # With less free space than this, the next piece uses a new arena.
+SHORT_ROOM_BYTES = 4096  # If less space than this is free, the next piece gets a new arena.
 OUTER = (
     *(at.AT, at.LIMIT, at.OVERHEAD, at.CHECKSUM, at.EVENT, at.EVENT_LENGTH, at.BEGAN),
     *(at.INNER_BEGIN, at.INNER_END, at.INNER_SIZE, at.INNER_DONE),
@@ -31,9 +31,7 @@ ScanEvents = Callable[[Bytes], Generator[Block, None, ScanStatus]]
 
 
 class Unpacker:
-    """Scans decompressed events. `scan_events`: scans the bytes from the state's AT to its LIMIT in a buffer, and returns why it
-    stopped.
-    """
+    """Scans decompressed events. `scan_events` scans the bytes of a buffer from the state's AT to its LIMIT, and returns why it stopped."""
 
     def __init__(self, maker: BlockMaker, scan_events: ScanEvents) -> None:
         self._maker = maker
@@ -43,8 +41,8 @@ class Unpacker:
         self._begin = self._end = 0  # The range of the bytes in the arena that are not scanned yet.
 
     def inside(self, content: Content, begin: int) -> Generator[Block, None, ScanStatus]:
-        """Scans the events in `content` and yields their blocks. Their file offset is `begin`; the last one ends at the end of the current
-        event. Returns INCOMPLETE on success, else why the scan stopped.
+        """Scans the events in `content`, and yields their blocks. Their file offset is `begin`, and the last one ends where the current
+        event ends. Returns INCOMPLETE if all were scanned, otherwise why the scan stopped.
         """
         state = self._state
         end, outer = int(state[at.FILE_END]), state[list(OUTER)]
@@ -79,8 +77,8 @@ class Unpacker:
         return ScanStatus.INCOMPLETE
 
     def _room_for(self, count: int) -> Iterator[Block]:
-        """Ensures `count` free bytes in the arena; uses a new arena if necessary. If events of another buffer are not in a block yet, first
-        yields a block of them.
+        """Makes sure that the arena has `count` free bytes, in a new arena if necessary. If events of another buffer are not in a block
+        yet, yields a block of them first.
         """
         self._begin = self._end
         if len(self._arena) - self._end < count:
@@ -90,8 +88,8 @@ class Unpacker:
             self._maker.use(self._arena)
 
     def _room_to_go_on(self, left: int) -> Iterator[Block]:
-        """Ensures free bytes for the rest of an incomplete event: for the whole event if its length is known. `left`: decompressed bytes
-        that are still missing.
+        """Makes sure that the rest of an incomplete event has space: the whole event if its length is known. `left` is the number of
+        decompressed bytes that are still missing.
         """
         tail = self._end - self._begin
         if not left or (len(self._arena) - self._end >= min(left, SHORT_ROOM_BYTES) and not self._outgrows(tail)):
@@ -101,14 +99,14 @@ class Unpacker:
             raise BinlogFormatError(
                 "an event within a compressed event ends after the size that the compressed event states"
             )
-        # If the length in the event is wrong, the large arena costs no memory: the system allocates pages only when bytes are written.
+        # A wrong length costs no memory: the system allocates pages only when bytes are written.
         yield from self._fresh(max(limits.READ_BUFFER_BYTES, wanted))
 
     def _outgrows(self, tail: int) -> bool:
         return self._event_bytes(tail) > len(self._arena) - self._begin
 
     def _event_bytes(self, tail: int) -> int:
-        """Returns the length of the incomplete event, or 0 if its header is incomplete. `tail`: bytes of the event in the arena."""
+        """Returns the length of an incomplete event, or 0 if its header is incomplete. `tail` is the number of its bytes in the arena."""
         if tail < types.HEADER_BYTES:
             return 0
         offset = self._begin + types.LENGTH_AT

@@ -1,9 +1,10 @@
-"""Handles XA transactions: their rows take effect at the position of their XA COMMIT. Used by `control_events`.
+"""Handles XA transactions, whose rows take effect at the position of their XA COMMIT.
 
-The binlog has the rows of an XA transaction at its XA PREPARE. Its XA COMMIT or XA ROLLBACK follows later: after other
-transactions, in another file, even days later. Until then the server locks the rows and the tables, so no other transaction
-can change them. Sluice records the events between XA START and XA PREPARE (`ports.PreparedTransactions`). At the XA COMMIT, it scans
-them like the events of a compressed event. At an XA ROLLBACK, it deletes them."""
+In the binlog, the rows of an XA transaction are at its XA PREPARE. Its XA COMMIT or XA ROLLBACK follows later: after other transactions,
+in another file, even days later. Until then, the server locks the rows and tables, so no other transaction can change them. Sluice records
+the events from XA START to XA PREPARE (`ports.PreparedTransactions`). At the XA COMMIT, it scans them like the events of a compressed
+event. At an XA ROLLBACK, it deletes them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ Unpack = Callable[[Content, int], Iterator[Block]]
 
 
 class XaTransactions:
-    """Records XA transactions and replays them. `unpack`: scans recorded events as if they were in the file from a given offset to the end
+    """Records XA transactions and replays them. `unpack` scans recorded events as if they were in the file, from a given offset to the end
     of the current event.
     """
 
@@ -35,10 +36,10 @@ class XaTransactions:
         self._captured = captured
         self._prepared = prepared
         self._unpack = unpack
-        self._table_ids: set[int] = set()  # Table ids of captured tables in the transaction that is being recorded.
+        self._table_ids: set[int] = set()  # The table ids of captured tables in the transaction that is being recorded.
 
     def start(self) -> None:
-        """Starts a recording. From now on, the kernel hands over table maps and row events."""
+        """Begins to record. From now on, the kernel hands over table maps and row events."""
         self._state[at.IN_XA] = 1
         self._table_ids.clear()
         self._prepared.begin()
@@ -48,7 +49,7 @@ class XaTransactions:
         return bool(self._state[at.IN_XA])
 
     def record_table_map(self, event: bytes) -> None:
-        """Records a table map without its checksum, if its table is captured."""
+        """Records a table map, without checksum, if its table is captured."""
         body = event[types.HEADER_BYTES : len(event) - int(self._state[at.CHECKSUM])]
         table_map = parse_table_map(body)
         if self._captured(table_map.database, table_map.table):
@@ -68,7 +69,7 @@ class XaTransactions:
         self._state[at.OPEN_ROWS] += 1
 
     def prepare(self, event: bytes) -> Iterator[Block]:
-        """Handles an XA_PREPARE event, which ends the recording. With ONE PHASE, the event also commits the transaction."""
+        """Handles an XA_PREPARE event, which ends the recording. With ONE PHASE, it also commits the transaction."""
         name, one_phase = parse_prepare(event[types.HEADER_BYTES : len(event) - int(self._state[at.CHECKSUM])])
         if not self.recording:
             raise BinlogFormatError(f"the stream has the XA PREPARE of {name} without its XA START")
@@ -78,7 +79,9 @@ class XaTransactions:
             self._prepared.prepare(name, self._maker.position().order_key)
 
     def commit(self, text: str) -> Iterator[Block]:
-        """Handles XA COMMIT: replays the recorded transaction. Raises UnknownEventError if it was prepared before the stream began."""
+        """Handles XA COMMIT by replaying the recorded transaction. Raises UnknownEventError if the transaction was prepared before the
+        stream began.
+        """
         name = xa_name(text)
         content = self._prepared.commit(name, self._maker.position().order_key)
         if content is None:
@@ -114,9 +117,8 @@ def _table_id(body: bytes) -> int:
 
 
 def parse_prepare(body: bytes) -> tuple[str, bool]:
-    """Returns (transaction id, whether it commits in one phase). `body`: flag (1 byte), format (4), lengths of the two parts of the id
-    (4 each), the parts. Raises BinlogFormatError.
-
+    """Returns the id of the transaction, and whether it commits in one phase. The body has a flag (1 byte), a format (4), the lengths of
+    the two parts of the id (4 each), and the parts. Raises BinlogFormatError if it is too short.
     https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1XA__prepare__event.html
     """
     try:
