@@ -1,3 +1,3 @@
-"""Carries out an operator's actions on a destination. Called by the console, which asks the operator and prints. Nothing here is
-interactive.
+"""Executes an operator's requests about a destination. The console calls it, after it has asked the operator. Nothing
+here is interactive.
 """

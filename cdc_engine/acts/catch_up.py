@@ -1,6 +1,6 @@
-"""Waits until the lake has everything that the source had committed when the wait began. Used by `sluice catch-up` and its Dagster job.
+"""Waits until the lake has everything that the source had committed when the wait began, for `sluice catch-up` and its Dagster job.
 
-Reads only files of the destination: the engine's status, the ledger and the records of snapshots. `missing` decides whether the wait ends.
+Reads only files of the destination: the engine's status, the ledger and the records of snapshots. `missing` decides when the wait ends.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ if TYPE_CHECKING:  # Dagster's definitions import this module; importing the par
     from sluice.cdc_engine.parser.server_facts import ServerFacts
 
 LOOK_SECONDS = 0.5
-# How long an engine may be in a state in which it reads nothing. Some of the states end by themselves, because each tick starts the engine
-# again.
+# How long an engine may be in a state in which it reads nothing. Some of these states end by themselves, because each tick starts the
+# engine again.
 ENDED_SECONDS_MAX = 60.0
-STATUS_SECONDS_MAX = 15.0  # The age above which a status counts as old. An engine writes its status once per second.
-# How long an engine may have no new status. It may still be starting: it compiles kernels, and writes its status within this time.
+STATUS_SECONDS_MAX = 15.0  # A status that is older than this is ignored. An engine writes its status once per second.
+# How long an engine may write no new status. When it starts, it compiles kernels first, but not longer than this.
 SILENT_SECONDS_MAX = 300.0
-# How long a table must be stopped before the wait ends without it. In this time the engine may open a snapshot of the table by itself.
+# How long a table must be stopped before the wait ends without it. In this time, the engine may open a snapshot of the table by itself.
 STOPPED_SECONDS_MIN = 30.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CatchUpEnd:
-    """The position that the lake must reach: the end of the source's binlog, the position of a time, or a GTID set (without a file).
-
-    `server_uuid`: the id of the server that reported the position; empty if it has none.
+    """The position that the lake must reach: the end of the source's binlog, a position at a time of day, or a GTID set (without a file).
+    `server_uuid` is the server that reported the position, or empty if it has none.
     """
 
     end: SourceEnd
@@ -50,8 +49,8 @@ class CatchUpEnd:
         return f"{self.end.file}:{self.end.offset}" if self.end.file else self.end.executed
 
     def is_reached(self, cursor: Position) -> bool:
-        """Returns whether a cursor has reached this end. Compares GTID sets if both have one, otherwise files and offsets. False for files
-        of two servers.
+        """Returns whether a cursor has reached this position. Compares GTID sets if both have one, otherwise files and offsets. Returns
+        False for files of two servers.
         """
         if self.end.executed and cursor.gtid_set:
             return has_executed(cursor.gtid_set, self.end.executed)
@@ -61,11 +60,13 @@ class CatchUpEnd:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Progress:
-    """The progress of a destination. `state`, `reason`: those in the engine's status; empty if it has written none recently. An engine on
-    another host writes no status here; it counts as RUNNING while it holds the lease. `cursor`: everything up to it is acked.
+    """How far a destination has come.
 
-    `ticked`: whether the engine had a tick since the wait began; ticks re-snapshot stopped tables. `snapshots`: the open snapshots.
-    `stopped`: names of stopped tables.
+    - `state`, `reason`: from the engine's status, or empty if the engine has not written one recently. An engine on another host writes no
+      status here, and is RUNNING as long as it holds the lease.
+    - `cursor`: everything up to it is acked.
+    - `ticked`: whether the engine had a tick since the wait began. Ticks re-snapshot stopped tables.
+    - `snapshots`: the open snapshots. `stopped`: the names of stopped tables.
     """
 
     state: str = ""
@@ -77,7 +78,7 @@ class Progress:
 
 
 def missing(progress: Progress, wanted: CatchUpEnd) -> str:
-    """Returns what the lake still lacks, as a sentence; empty if it has everything up to `wanted`. Pure."""
+    """Returns a sentence that tells what the lake still lacks, or "" if it has everything up to `wanted`. Pure."""
     if not progress.state:
         return "the engine has written no status yet, or has stopped writing it"
     if progress.state != EngineState.RUNNING:  # Until the engine runs, it may still request initial snapshots.
@@ -98,9 +99,7 @@ def missing(progress: Progress, wanted: CatchUpEnd) -> str:
 
 
 def blocked(progress: Progress, destination: str) -> str:
-    """Returns why an open snapshot cannot end without an operator, with the command that continues it; empty if none needs an operator.
-    Pure.
-    """
+    """Returns a sentence if an open snapshot needs an operator to continue, with the command for it. Otherwise returns "". Pure."""
     for each in progress.snapshots:
         if each.state == SnapshotState.FAILED:
             return f"the snapshot of {each.name} failed: {each.reason} (`sluice snapshot resume {destination} {shlex.quote(each.name)}`)"
@@ -110,7 +109,7 @@ def blocked(progress: Progress, destination: str) -> str:
 
 
 def reached_sentence(wanted: CatchUpEnd, stopped: Sequence[str]) -> str:
-    """Returns the sentence that reports the end of a successful wait. `stopped`: names of stopped tables, which get no changes."""
+    """Returns a sentence that reports the successful end of a wait. `stopped` are the names of stopped tables, which get no changes."""
     done = f"everything up to {wanted} is in the lake"
     return (
         (
@@ -123,13 +122,13 @@ def reached_sentence(wanted: CatchUpEnd, stopped: Sequence[str]) -> str:
 
 
 def end_of(facts: ServerFacts) -> CatchUpEnd:
-    """Returns the current end of a source's binlog."""
+    """Dagster's definitions import this module, and importing the parser takes a second."""
     end = SourceEnd(file=facts.file, offset=facts.offset, executed=facts.executed if facts.gtid_enabled else "")
     return CatchUpEnd(end=end, server_uuid=facts.server_uuid)
 
 
 def gtid_end(facts: ServerFacts, gtids: str) -> CatchUpEnd | None:
-    """Returns the end that a GTID set describes; None if the text is not a GTID set of this kind of server. Raises ActRefusedError if the
+    """Returns the position after a GTID set, or None if the text is not a GTID set of this kind of server. Raises ActRefusedError if the
     source has no GTIDs.
     """
     try:
@@ -146,10 +145,10 @@ def gtid_end(facts: ServerFacts, gtids: str) -> CatchUpEnd | None:
 
 
 def read_progress(directory: Path, since: float) -> Progress:
-    """Reads a destination's files. `since`: seconds since 1970; an older status belongs to an earlier engine and is ignored. Raises
-    MetaError.
+    """Reads how far a destination has come, from its files. A status from before `since` (seconds since 1970) is of an earlier engine and
+    is ignored. Raises MetaError if a file cannot be read.
     """
-    # The status is read before the ledger, so that the ledger is never the older one.
+    # The status is read before the ledger, so the ledger is never older than the status.
     status = engine_status(directory)
     holder = lease_holder(directory)
     ledger = read_ledger(directory)
@@ -168,8 +167,11 @@ def read_progress(directory: Path, since: float) -> Progress:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """Callbacks and limit of a wait. `seconds_max`: seconds after which the wait fails; 0 for no limit. `look`: reads the progress. `say`:
-    reports what is missing, each time that changes. `pause`: waits between two reads of the progress.
+    """The callbacks and the limit of a wait.
+
+    - `look`: reads how far the destination has come. `pause`: waits until the next look.
+    - `say`: reports what the lake lacks, whenever that changes.
+    - `seconds_max`: the wait fails after this many seconds. 0 means never.
     """
 
     destination: str
@@ -180,9 +182,9 @@ class Waiting:
 
 
 def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
-    """Waits until nothing is missing. Returns the last progress; its stopped tables lack changes.
+    """Waits until the lake lacks nothing. Returns the last progress. Tables that are stopped there lack changes.
 
-    Raises ActRefusedError if the engine stays in a state in which it reads nothing, if it writes no status, if a snapshot cannot continue,
+    Raises ActRefusedError if the engine stays in a state in which it reads nothing, writes no status, has a snapshot that cannot continue,
     or after `seconds_max`.
     """
     begun, said = time.monotonic(), ""
@@ -216,7 +218,7 @@ def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
 
 
 class _Since:
-    """Measures for how many seconds a condition has been true without a break."""
+    """Measures for how many seconds a condition has been true without interruption."""
 
     def __init__(self) -> None:
         self._at: float | None = None
@@ -227,5 +229,5 @@ class _Since:
 
 
 def has_ended(state: str) -> bool:
-    """Returns whether an engine in this state reads nothing. A state that this version of Sluice does not define counts as one."""
+    """Returns whether an engine in this state reads nothing. True also for a state that this version of Sluice does not know."""
     return state not in EngineState.__members__ or ended(state) or state == EngineState.STOPPED

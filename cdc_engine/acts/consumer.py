@@ -1,4 +1,4 @@
-"""Forgets a consumer with its saved cursor when an operator requests it. Called by the console."""
+"""Makes the engine forget a consumer and its cursor, when an operator requests it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.cdc_engine.meta.ledger import GroupConsumer
 
 
 def consumer_of(directory: Path, client_id: int) -> Consumer | GroupConsumer:
-    """Returns a consumer of a destination or of a group. Raises ActRefusedError if the ledger has none with that number."""
+    """Returns a consumer of a destination or group. Raises ActRefusedError if the ledger has none with this number."""
     ledger = read_ledger(directory)
     consumer = ledger.consumer(client_id) or ledger.group_consumer(client_id)
     if consumer is None:
@@ -24,11 +24,13 @@ def consumer_of(directory: Path, client_id: int) -> Consumer | GroupConsumer:
 
 
 def forgotten_next(directory: Path) -> tuple[int, ...]:
-    """Returns the numbers of the consumers that the engine still has to forget. Raises MetaError."""
+    """Returns the numbers of the consumers that the engine must still forget. Raises MetaError if the requests cannot be read."""
     return forgets_requested(directory)
 
 
 def forget(directory: Path, client_id: int) -> None:
-    """Requests the engine to forget the consumer, now or when it runs. Raises ActRefusedError, MetaError."""
+    """Requests that the engine forgets the consumer, now or when it runs. Raises ActRefusedError if there is no such consumer, and
+    MetaError if the request cannot be stored.
+    """
     consumer_of(directory, client_id)
     request_forget(directory, client_id)

@@ -1,7 +1,7 @@
-"""Sets the position at which a destination continues: the rules of `sluice position set`, and the change itself.
+"""Sets the position at which a destination continues: the rules of `sluice position set`, and their execution.
 
-A new epoch begins if the source's file names or offsets are no longer comparable with those that were read. Otherwise a new change could
-get a lower order key than a merged change, and be skipped. A ledger that replaces a lost one begins with an epoch above all epochs in the
+A new epoch begins if the source's file names or offsets can no longer be compared with those that were read. Otherwise a new change could
+get a lower order key than a merged one, and be skipped. A ledger that replaces a lost one begins with an epoch above all epochs in the
 lake.
 """
 
@@ -25,15 +25,14 @@ from sluice.cdc_engine.store.prepared import forget_prepared
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SetPosition:
-    """The callbacks of `set_position`. `confirm`: called with a sentence; False ends the act with nothing changed.
+    """The callbacks of `set_position`.
 
-    `ask`: returns the source's facts. `find`: returns the requested position in the source's binlog. `reachable`: adds to the facts the
-    files that the source has purged and an archive has.
-
-    `forget_history`: removes the schema history, which is valid only for the old stream; gets the token of the lease.
-
-    `lake_epoch`: returns the highest epoch of the destination's tables in the lake, 0 if there are none. `take_over`: makes the ledger with
-    this id the owner of these tables.
+    - `confirm(question)`: asks the operator. If it returns False, nothing is changed.
+    - `ask`: returns the source's facts. `find`: returns the requested position in the source's binlog. `reachable`: adds to the facts the
+      purged files that an archive has.
+    - `forget_history`: removes the schema history, which is only valid for the old stream. It gets the token of the lease.
+    - `lake_epoch`: returns the highest epoch of the destination's lake tables, or 0 if it has none. `take_over`: makes the ledger with
+      this id the owner of these tables.
     """
 
     directory: Path
@@ -47,9 +46,10 @@ class SetPosition:
 
 
 def set_position(act: SetPosition) -> Position | None:
-    """Checks the position with the source, asks for confirmation, and writes the ledger. Returns the position; None if nothing was changed.
+    """Checks the position with the source, asks for confirmation, and writes the ledger. Returns the position, or None if nothing was
+    changed.
 
-    Raises LeaseLostError while an engine or a run is active, PositionLostError if the source does not have the position.
+    Raises LeaseLostError while an engine or a run is active, and PositionLostError if the source does not have the position.
     """
     with stopped_destination(act.directory) as stopped:
         meta = stopped.meta
@@ -62,20 +62,20 @@ def set_position(act: SetPosition) -> Position | None:
             return None
         steps: list[Callable[[], object]] = []
         if not read_up_to(ledger, choice, position):
-            # The first step: the buffered changes of open snapshots would have a gap, so these snapshots start again.
+            # This step is first. The buffered changes of open snapshots would have a gap, so these snapshots start again.
             steps.append(lambda: forget_buffered(act.directory, position))
-            # Prepared transactions are removed before the cursor moves. If the command crashes in between, the destination stops at the
-            # commit of a prepared transaction, or reads this transaction from the source again. No row becomes wrong.
+            # Prepared transactions are removed before the cursor moves. After a crash in between, the destination stops at the commit of
+            # such a transaction, or reads the transaction from the source again. No row becomes wrong.
             steps.append(lambda: forget_prepared(act.directory))
             steps.append(lambda: act.forget_history(stopped.lease.token))
-        # Stored events are removed before the cursor moves too: they may lack rows that the operator wants to be read again.
+        # Stored events are also removed before the cursor moves, because they may lack rows that the operator wants to be read again.
         steps.append(lambda: forget_events(act.directory))
         if lake_epoch:
-            # The tables are taken over before the ledger changes. After a crash in between, their owner does not exist, and the next
-            # attempt takes them over.
+            # The tables are taken over before the ledger changes. After a crash in between, their owner is a ledger that does not exist,
+            # and the next attempt takes them over.
             steps.append(lambda: act.take_over(ledger.ledger_id))
         for step in steps:
-            stopped.lease.check()  # The operator may have answered after hours, and an engine may run by now.
+            stopped.lease.check()  # The operator may have taken hours to answer. Meanwhile, an engine may have started.
             step()
         meta.update(lambda _: ledger.set_cursor(position))
         forget_folder(act.directory)
@@ -83,8 +83,8 @@ def set_position(act: SetPosition) -> Position | None:
 
 
 def forget_buffered(directory: Path, position: Position) -> None:
-    """Restarts the open snapshots, because the changes between their last buffered change and the new position are not buffered. Raises
-    MetaError.
+    """Starts open snapshots again, because the changes between their last buffered change and the new position are not buffered. Raises
+    MetaError if a record cannot be written.
     """
     records = SnapshotRecords(directory)
     for record in records.all():
@@ -99,7 +99,7 @@ def forget_buffered(directory: Path, position: Position) -> None:
 
 
 def above(ledger: Ledger, lake_epoch: int) -> Ledger:
-    """Returns the ledger in an epoch above the lake's, so that the order keys of its stream are above all order keys in the lake."""
+    """Returns the ledger in an epoch above the lake's, so that its stream has higher order keys than everything in the lake."""
     return ledger if lake_epoch < ledger.epoch else ledger.begin_epoch(lake_epoch + 1)
 
 
@@ -109,7 +109,9 @@ def choose(
     facts: ServerFacts,
     reachable: Callable[[ServerFacts], ServerFacts] = lambda facts: facts,
 ) -> Position:
-    """Returns the requested position in the form that the ledger stores. Raises PositionLostError with the reason and the safe options."""
+    """Returns the requested position as the ledger stores it. Raises PositionLostError, with the reason and the safe options, if the
+    source does not have it.
+    """
     start = decide_start(None, choice, facts)
     archived = reachable(facts) if isinstance(start, Lost) and start.purged else facts
     start = decide_start(None, choice, archived)
@@ -123,15 +125,15 @@ def choose(
             "the source does not list its binlog files; enable log_bin on the source and grant REPLICATION "
             "CLIENT, then try again"
         )
-    # The server finds the position of a GTID set itself; every change after the set is in the oldest file or a later one.
+    # The server itself finds the position after a GTID set. Every change after it is in the oldest file or in a later one.
     return dataclasses.replace(position, file=facts.logs[0].file)
 
 
 def next_epoch(ledger: Ledger, facts: ServerFacts, archived: ServerFacts | None = None) -> int:
-    """Returns the ledger's epoch, or the next one if the cursor's file is not in this server's binlog: after a change of server, a reset or
-    a purge.
+    """Returns the ledger's epoch. Returns the next epoch if the cursor's file is not in the binlog of this server, because of another
+    server, a reset or a purge.
 
-    `archived`: the facts with the files of an archive. A cursor in an archived file keeps its epoch.
+    `archived` are the facts with the files of an archive. A cursor in an archived file keeps its epoch.
     """
     if ledger.cursor is None:
         return ledger.epoch
@@ -146,18 +148,20 @@ def next_epoch(ledger: Ledger, facts: ServerFacts, archived: ServerFacts | None 
 
 
 def read_up_to(ledger: Ledger, choice: StartChoice, position: Position) -> bool:
-    """Returns whether the position is in the part of the stream that was already read without a gap. Buffered changes, prepared
-    transactions and the schema history then stay valid.
+    """Returns whether the position is in the part of the stream that was read without a gap. Then buffered changes, prepared transactions
+    and the schema history stay valid.
     """
     resume = ledger.resume_position
-    # A GTID set is not a position in a file: it may exclude some transactions.
+    # A GTID set is not a position in a file, because it may leave out transactions.
     if resume is None or choice.gtid_set:
         return False
     return position.epoch == resume.epoch and position.order_key <= resume.order_key
 
 
 def question(name: str, ledger: Ledger, position: Position, *, by_gtid: bool = False, takes_over: bool = False) -> str:
-    """Returns the question for the operator, with its consequences. `by_gtid`: a GTID set was named, which is not a position in a file."""
+    """Returns the question for the operator, which describes the consequences. `by_gtid` tells that the operator gave a GTID set, which is
+    not a position in a file. `takes_over` tells that a new ledger takes over the tables in the lake.
+    """
     if takes_over:
         return (
             f"{name} has no ledger, but the lake has tables of {name}. Take these tables over with a new "

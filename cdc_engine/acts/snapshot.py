@@ -1,6 +1,7 @@
-"""Starts, pauses, continues and cancels the snapshots of tables when an operator requests it. Called by the console.
+"""Starts, pauses, continues and cancels snapshots of tables, when an operator requests it.
 
-Each act is saved in the snapshot's record, or is a request that the running engine finds. Runs read the rows."""
+Each request is stored in the record of the snapshot, or as a request that the running engine finds. Runs read the rows.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 
 
 def captured(directory: Path) -> tuple[str, ...]:
-    """Returns the "database.table" names that the engine captures, sorted. Raises MetaError."""
+    """Returns the captured tables as "database.table", sorted. Raises MetaError if the list cannot be read."""
     return tuple(sorted(table.name for table in read_tables(directory)))
 
 
 def chosen(directory: Path, tables: Sequence[str]) -> list[str]:
-    """Returns the named tables, or all captured ones if none is named. Raises ActRefusedError for tables that are not captured,
-    NotSharedError, MetaError.
+    """Returns the named tables, or all captured ones if none is named. Raises ActRefusedError if a table is not captured, and MetaError if
+    the list cannot be read.
     """
     known = captured(directory)
     unknown = sorted(set(tables) - set(known))
@@ -42,17 +43,17 @@ def chosen(directory: Path, tables: Sequence[str]) -> list[str]:
 
 
 def start_where_lost(directory: Path) -> None:
-    """Requests a new start for a destination whose position is lost: the engine starts at the source's current position and re-snapshots
-    all tables.
+    """Requests that a destination whose position is lost starts again: at the source's current position, with a
+    re-snapshot of all tables.
     """
     request_new_start(directory)
 
 
 def start(directory: Path, names: Sequence[str], where: str = "") -> list[SnapshotRecord]:
-    """Requests snapshots of tables. A stopped table resumes; a failed snapshot starts again.
+    """Requests snapshots of tables. A stopped table resumes, and a failed snapshot starts again. Repeating the request has no effect.
 
-    Writes the records first, because the engine buffers changes for tables with an open record; only then requests the resume of stopped
-    tables. A repeated request has no further effect. Raises ActRefusedError if a snapshot with another condition is open, MetaError.
+    The records are written first, because the engine buffers changes of tables with an open record. Only then the resume of stopped tables
+    is requested. Raises ActRefusedError if a snapshot with another condition is open, and MetaError if a record cannot be written.
     """
     ledger, records = read_ledger(directory), SnapshotRecords(directory)
     if ledger.cursor is None:
@@ -89,13 +90,15 @@ def _wanted(
 
 
 def pause(directory: Path, name: str) -> SnapshotRecord:
-    """Pauses a snapshot: no further chunk is read; changes are still buffered. Raises ActRefusedError if no snapshot is open."""
+    """Pauses a snapshot. No further chunk is read, but changes are still buffered. Raises ActRefusedError if no snapshot of the table is
+    open.
+    """
     return SnapshotRecords(directory).update(name, lambda now: _open(now).with_pause(paused=True))
 
 
 def go_on(directory: Path, name: str) -> SnapshotRecord:
-    """Continues a paused snapshot after its complete chunks, or starts a failed one again. Requests the resume of the table if it has
-    stopped. Raises ActRefusedError if no snapshot of the table is open, MetaError.
+    """Continues a paused snapshot after the chunks that it has, or starts a failed one again. If the table has stopped, requests its
+    resume. Raises ActRefusedError if no snapshot of the table is open, and MetaError if a record cannot be written.
     """
     record = SnapshotRecords(directory).update(name, lambda now: _open(now).retried())
     if _stop_of(read_ledger(directory), name) is not None:
@@ -104,8 +107,8 @@ def go_on(directory: Path, name: str) -> SnapshotRecord:
 
 
 def cancel(directory: Path, name: str) -> SnapshotRecord:
-    """Requests the engine to cancel a snapshot and to stop the table at the position that it had before. Raises ActRefusedError,
-    MetaError.
+    """Requests that the engine cancels a snapshot and stops the table at the position that it had before. Raises ActRefusedError if no
+    snapshot of the table is open, and MetaError if the request cannot be stored.
     """
     record = SnapshotRecords(directory).get(name)
     if record is None:

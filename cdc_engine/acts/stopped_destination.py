@@ -1,4 +1,4 @@
-"""Gives other modules of `acts` a destination's ledger for changes, while no engine holds the lease and no run merges."""
+"""Lets other modules of this package change a destination's ledger, while no engine holds the lease and no run merges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.cdc_engine.records.location import as_location
 
 @dataclasses.dataclass(frozen=True)
 class StoppedDestination:
-    """A destination whose lease and run lock this process holds. `lease.check` raises LeaseLostError once it has lost the lease."""
+    """A destination whose lease and run lock this process holds. `lease.check` raises LeaseLostError when the lease is lost."""
 
     meta: MetaManager
     lease: Lease
@@ -26,9 +26,8 @@ class StoppedDestination:
 
 @contextlib.contextmanager
 def stopped_destination(directory: Path) -> Iterator[StoppedDestination]:
-    """Yields the ledger for changes and the lease, while it holds the lease and the run lock.
-
-    Raises LeaseLostError while an engine or a run is active, MetaError if the ledger cannot be read.
+    """Holds the lease and the run lock of a destination in a block, and yields the ledger and the lease. Raises LeaseLostError while an
+    engine or a run is active, and MetaError if the ledger cannot be read.
     """
     name, lease = directory.name, open_lease(directory)
     try:
@@ -50,15 +49,15 @@ def stopped_destination(directory: Path) -> Iterator[StoppedDestination]:
 
 
 def _watch_seconds(directory: Path) -> float:
-    """Returns how many seconds to try to take the lease. With `kind: sql` that is a whole session: a process replaces a dead holder only
-    after it has seen no renewal for that time.
+    """Returns how many seconds to try to take the lease. With `kind: sql`, this is a whole session, because the lease of a dead holder can
+    be taken only after nobody has renewed it for that long.
     """
     location = as_location(directory)
     return location.session_seconds + POLL_SECONDS if location.kind == "sql" else 0.0
 
 
 def _once_killed(directory: Path) -> str:
-    """Returns a sentence that says when the lease of a killed engine becomes free. Empty for leases in files, which the kernel releases at
+    """Returns a sentence that tells when the lease of a killed engine is free, or "" for leases in files, which the kernel releases at
     once.
     """
     location = as_location(directory)
@@ -69,7 +68,7 @@ def _once_killed(directory: Path) -> str:
 
 @contextlib.contextmanager
 def no_run(directory: Path) -> Iterator[None]:
-    """Holds the run lock, so that no run merges meanwhile. Raises LeaseLostError if one is merging."""
+    """Holds the run lock in a block, so that no run merges meanwhile. Raises LeaseLostError if a run is merging."""
     if run_lock_held(directory):
         raise LeaseLostError(
             f"a run still merges a batch of {directory.name}; wait until the run has ended, then try again"

@@ -1,6 +1,7 @@
-"""Approves a stopped table's pending schema change, sets its schema, or resumes it, when an operator requests it. Called by the console.
+"""Approves the schema change for which a table is stopped, sets the table's schema, or resumes it, when an operator requests it.
 
-Each act saves the decision and requests the running engine to resume the table. `states.acts_on` defines which acts a state allows."""
+Each function stores the decision and requests that the running engine resumes the table. `states.acts_on` defines what a state allows.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ from sluice.cdc_engine.table_meta.schema import TableSchema
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PendingSchemaChange:
-    """A table in DDL_HELD. `record`: the pending schema change; None if its file is gone. `approved`: the plan that was approved for it and
-    that the engine has not read yet; empty if there is none.
+    """A table in DDL_HELD. `record` is the schema change that waits for approval, or None if its record is gone. `approved` is the plan
+    that was approved but that the engine has not read yet, or empty.
     """
 
     stop: StoppedTable
@@ -35,7 +36,7 @@ class PendingSchemaChange:
 
 
 def pending_changes(directory: Path) -> list[PendingSchemaChange]:
-    """Returns the pending schema changes of a destination."""
+    """Returns the schema changes of a destination that wait for approval."""
     files = ReviewFiles(directory)
     return [
         _pending(files, stop) for stop in read_ledger(directory).stopped_tables if stop.state == TableState.DDL_HELD
@@ -49,9 +50,9 @@ def _pending(files: ReviewFiles, stop: StoppedTable) -> PendingSchemaChange:
 
 
 def stop_of(directory: Path, table: str, *, position: str = "") -> StoppedTable:
-    """Returns the stop of a "database.table". `position`: that of the stop that the operator has seen, or empty.
+    """Returns the stop of a "database.table". `position` is the position of the stop that the operator has seen, or empty.
 
-    Raises ActRefusedError if the table has not stopped, has stopped at another position, or if a snapshot reads it.
+    Raises ActRefusedError if the table has not stopped, has stopped at another position, or is read by a snapshot.
     """
     for stop in read_ledger(directory).stopped_tables:
         if f"{stop.database}.{stop.table}" == table:
@@ -75,23 +76,26 @@ def stop_of(directory: Path, table: str, *, position: str = "") -> StoppedTable:
 
 
 def resumed_next(directory: Path) -> frozenset[str]:
-    """Returns the "database.table" of each table whose resume is requested and not yet done. Raises MetaError."""
+    """Returns the tables, as "database.table", whose resume is requested but not done yet. Raises MetaError if the requests cannot be
+    read.
+    """
     return frozenset(each.name for each in requests(directory) if each.kind is ResumeKind.RESUME)
 
 
 def resume(directory: Path, table: str, *, position: str = "") -> StoppedTable:
-    """Requests the engine to resume a stopped table. `position`: as in `stop_of`. Raises ActRefusedError."""
+    """Requests that the engine resumes a stopped table. `position` is as in `stop_of`. Raises ActRefusedError as `stop_of` does."""
     stop = stop_of(directory, table, position=position)
     request(directory, stop.database, stop.table)
     return stop
 
 
 def approve(directory: Path, table: str, plan: str, *, position: str = "", replaces: bool = True) -> PendingRecord:
-    """Saves the plan for the pending schema change, and requests the resume. `position`: the position of the statement that the operator
-    has seen, or empty. `replaces`: whether the plan may replace another approved plan that the engine has not read yet.
+    """Stores the plan that an operator approves for a pending schema change, and requests that the table resumes. `position` is the
+    position of the statement that the operator has seen, or empty. `replaces` tells whether the plan may replace another approved one that
+    the engine has not read yet.
 
-    Raises ActRefusedError if no change is pending, if the pending statement is not at `position`, if the plan is not valid for it, or if
-    another plan is approved and `replaces` is False.
+    Raises ActRefusedError if no change is pending, if the pending statement is at another position, if the plan is not possible for it, or
+    if another plan is approved and `replaces` is False.
     """
     files = ReviewFiles(directory)
     if (record := _ahead(directory, files, table)) is None:
@@ -125,10 +129,10 @@ def approve(directory: Path, table: str, plan: str, *, position: str = "", repla
 
 
 def _ahead(directory: Path, files: ReviewFiles, table: str) -> PendingRecord | None:
-    """Returns the pending change of a table that stops again soon, or None.
+    """Returns the pending schema change of a table that is not stopped now but will stop at it again, or None.
 
-    If another table was resumed, the cursor moved back, and this table continues until the stream reaches its statement again. An approval
-    that is saved before then keeps the table from stopping.
+    If another table was resumed, the cursor has moved back, and this table continues until the stream reaches its statement again. If an
+    approval is stored before, the table does not stop there.
     """
     ledger = read_ledger(directory)
     if ledger.cursor is None or any(stop.name == table for stop in ledger.stopped_tables):
@@ -137,8 +141,8 @@ def _ahead(directory: Path, files: ReviewFiles, table: str) -> PendingRecord | N
 
 
 def resolve(directory: Path, table: str, statement: str) -> StoppedTable:
-    """Saves the CREATE TABLE as the table's schema from its stop on, and requests the resume. Raises ActRefusedError, and then saves
-    nothing.
+    """Stores the CREATE TABLE as the table's schema from its stop on, and requests that the table resumes. Raises ActRefusedError, and
+    stores nothing, if the statement cannot be used.
     """
     stop = _stop_for(OperatorAct.RESOLVE, directory, table)
     Resolutions(directory).keep(schema_of(statement, stop.database, stop.table), stop.reason)
@@ -157,7 +161,9 @@ def _stop_for(act: OperatorAct, directory: Path, table: str) -> StoppedTable:
 
 
 def schema_of(statement: str, database: str, table: str) -> TableSchema:
-    """Returns the schema that a CREATE TABLE, as SHOW CREATE TABLE prints it, gives this table. Raises ActRefusedError."""
+    """Returns the schema that a CREATE TABLE, as SHOW CREATE TABLE prints it, gives this table. Raises ActRefusedError if the statement
+    cannot be used.
+    """
     read = read_statement(statement, MARIADB if "/*M!" in statement else MYSQL)
     if isinstance(read, Unread):
         raise ActRefusedError(

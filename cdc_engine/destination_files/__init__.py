@@ -1,7 +1,5 @@
-"""Reads and writes a destination's files for processes other than its engine: reads ledger and lease, takes the run lock, and writes the
-runs' record of the lake tables. Starts nothing.
-
-Used by `orchestration` in runs (is my batch the next to be merged?) and by the console.
+"""Reads and writes the files of a destination in processes other than its engine: reads the ledger and the lease, takes the run lock, and
+records the lake tables after a run. Runs and the console use it.
 """
 
 from sluice.cdc_engine.contracts import Holder, OutstandingBatch, StoppedTable

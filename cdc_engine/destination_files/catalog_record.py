@@ -1,5 +1,5 @@
-"""Reads and writes `catalog.json` of a destination: the record of which tables are registered in the catalog of conf/. Runs write it, ticks
-read it.
+"""Reads and writes `catalog.json` of a destination, which records the tables that are registered in the catalog of conf/. Runs write it,
+and ticks read it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from sluice.cdc_engine.records.location import Location, record_store
 RECORD = "catalog.json"
 SHOWN_MAX = 5
 AGAIN = "correct the cause; the next run then registers the tables again, and `sluice lake register` does so at once"
-Identifier = tuple[str, str, str]  # catalog, schema, name
+Identifier = tuple[str, str, str]  # (catalog, schema, name)
 
 
 class CatalogEntry(NamedTuple):
-    """The meaning of a name in the catalog: the Delta table at `path` of the source table `of` ("database.table"), or a view of this Delta
-    table.
+    """What a name in the catalog stands for: the Delta table at `path` of the source table `of` ("database.table"), or a view of this
+    Delta table.
 
-    Only for a view: `over` is the name of the table that it reads. `shape` and `comments` are digests of the columns and the comments for
-    which it was created; `shape` is empty if the columns have changed since. Columns and comments themselves would not fit: a record has at
-    most a megabyte in ZooKeeper, for all tables of a destination.
+    Only a view has the other fields. `over` is the name of the table that it reads. `shape` and `comments` are digests of the columns and
+    comments for which it was created. `shape` is empty if the columns have changed since. The columns and comments themselves would not
+    fit, because a record has at most a megabyte in ZooKeeper, for all tables of a destination.
     """
 
     of: str
@@ -35,8 +35,9 @@ class CatalogEntry(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Registered:
-    """The content of `catalog.json`. `tables`: name in the catalog → table or view. `failed`: name → reason. `error`: why nothing could be
-    registered, for example because Spark has no such catalog; otherwise empty. `tried_at`: seconds since 1970.
+    """The content of `catalog.json`. `tables` has what each name in the catalog stands for. `failed` has, by name, why a table is not
+    registered. `error` tells why nothing could be registered, for example because Spark has no such catalog, or is empty. `tried_at` is in
+    seconds since 1970.
     """
 
     tables: Mapping[Identifier, CatalogEntry] = dataclasses.field(default_factory=dict)
@@ -74,19 +75,21 @@ class Registered:
 
 
 def catalog_troubles(directory: Location) -> tuple[str, ...]:
-    """Returns sentences about what could not be registered, for the engine's status. Raises MetaError."""
+    """Returns sentences for the engine's status about tables that could not be registered. Raises MetaError if the
+    record cannot be read.
+    """
     troubles = read_registered(directory).troubles
     rest = len(troubles) - SHOWN_MAX
     return (*troubles[:SHOWN_MAX], *([f"{rest} more tables are not registered in the catalog"] if rest > 0 else []))
 
 
 def read_registered(directory: Location) -> Registered:
-    """Returns the record; an empty one if no run has written it. Raises MetaError."""
+    """Returns the record, which is empty if no run has written it. Raises MetaError if it cannot be read."""
     return Registered.of(record_store(directory).get(RECORD))
 
 
 def write_registered(directory: Location, registered: Registered) -> None:
-    """Replaces the record. Raises MetaError."""
+    """Replaces the record. Raises MetaError if it cannot be written."""
     record_store(directory).put(RECORD, registered.to_text())
 
 

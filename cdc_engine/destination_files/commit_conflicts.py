@@ -1,4 +1,6 @@
-"""Counts how often merges of a destination met commits of other writers, in `commit-conflicts.json`. Runs write it, the engine shows it."""
+"""Counts how often merges of a destination conflicted with commits of other writers, in `commit-conflicts.json`. Runs write it, and the
+engine shows it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ RECORD = "commit-conflicts.json"
 
 
 def read_commit_conflicts(directory: Location) -> int:
-    """Returns the number since the destination was created; 0 if there is no record. Raises MetaError."""
+    """Returns the number of conflicts since the destination was created, or 0 if there is no record. Raises MetaError if the record cannot
+    be read.
+    """
     text = record_store(directory).get(RECORD)
     try:
         return int(json.loads(text)["count"]) if text else 0
@@ -22,17 +26,19 @@ def read_commit_conflicts(directory: Location) -> int:
 
 
 def add_commit_conflicts(directory: Location, count: int) -> None:
-    """Adds conflicts of a run, which holds the run lock. Raises MetaError."""
+    """Adds the conflicts of a run, which holds the run lock. Raises MetaError if the record cannot be read or written."""
     record_store(directory).put(RECORD, json.dumps({"count": read_commit_conflicts(directory) + count}) + "\n")
 
 
 class ConflictCount:
-    """The count as an engine shows it. It is read at the start and after each settled batch, because only runs change it."""
+    """The number of conflicts that an engine shows. It is read when the engine starts and after each settled batch, because only runs
+    change it.
+    """
 
     def __init__(self, directory: Location) -> None:
         self._directory, self.count = directory, 0
 
     def look(self) -> None:
-        """Reads the record. If it cannot be read, the previous count remains, because a count must not delay a batch."""
+        """Reads the number. If that fails, the earlier number stays, because it must not delay a batch."""
         with contextlib.suppress(MetaError):
             self.count = read_commit_conflicts(self._directory)

@@ -1,7 +1,7 @@
-"""Gives runs the list of tables and the source in use, which are files in the engine's folder. For runs on hosts without that folder, an
-object store has copies.
+"""Gives runs the files in the engine's folder that they need: the list of tables, and the source in use. Runs on hosts without this folder
+get copies from an object store.
 
-The engine uploads a file whenever it writes it; a run downloads what it reads. Runs on the engine's host use the copy in the store too.
+The engine uploads a file whenever it writes it, and a run downloads what it reads. Runs on the engine's host use the copies too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DOWNLOADED = "downloaded"  # The folder for downloaded files, in the destination
 
 
 def share(destination_dir: Path, name: str, content: bytes) -> None:
-    """Uploads a file for runs on other hosts, if there are any. Raises NotSharedError."""
+    """Uploads a file for runs on other hosts, if there may be any. Raises NotSharedError if that fails."""
     location = as_location(destination_dir)
     if location.is_apart:
         with _translated(name):
@@ -30,7 +30,9 @@ def share(destination_dir: Path, name: str, content: bytes) -> None:
 
 
 def local_copy(destination_dir: Path, name: str) -> Path:
-    """Returns a local copy of the file with its current content; the file may not exist. Raises NotSharedError."""
+    """Returns a path at which a run finds the current content of the file. If the file does not exist, there is nothing at the path.
+    Raises NotSharedError if the download fails.
+    """
     location = as_location(destination_dir)
     if not location.is_apart:
         return destination_dir / name

@@ -1,9 +1,10 @@
-"""Reads the id of the installation: of the data directory, or of the shared ledger, with all its destinations. The first process that needs
-it creates it.
+"""Reads the id of the installation, which is a data directory or a shared ledger with all its destinations. The first process that needs
+the id creates it.
 
-Engines identify themselves by it as replicas of the source: hosts that share a ledger have one id, two installations have two. Runs store
-it in each Delta table that several destinations write, because two runs that take the table's lock in different installations do not see
-each other."""
+Engines identify themselves by it as replicas of the source. Hosts that share a ledger have the same id, and two installations have
+different ones. Runs store it in each Delta table that several destinations write: if two runs took the table's lock in different
+installations, neither would see the other.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ POLL_SECONDS = 0.1
 
 
 def installation_id(location: Location) -> str:
-    """Returns the id, creating it if there is none. `location`: the location of any destination. Raises MetaError."""
+    """Returns the id, and creates it if there is none. `location` is that of any destination. Raises MetaError if it cannot be read or
+    written.
+    """
     if known := known_installation_id(location):
         return known
     records, lock, deadline = (
@@ -47,7 +50,7 @@ def installation_id(location: Location) -> str:
 
 
 def known_installation_id(location: Location) -> str:
-    """Returns the id; empty if no engine and no run has created it yet. Writes nothing. Raises MetaError."""
+    """Returns the id, or "" if no engine and no run has created it yet. Raises MetaError if it cannot be read."""
     return _records(location).get(FILE) or ""
 
 

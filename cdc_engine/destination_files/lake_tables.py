@@ -1,13 +1,13 @@
-"""Records the id and version of each Delta table of a destination after the last run, in `lake-tables/NN.json`.
+"""Records the id and the version that each Delta table of a destination had after the last run, in `lake-tables/NN.json`.
 
-A run writes a table's record after its commit, while it holds the run lock; the next run compares. After a run was killed, a record may be
-older than its table, never newer. `sluice lake accept` changes records while no run merges.
+A run writes a table's entry after its commit, while it holds the run lock. The next run compares it with the table. If a run is killed, an
+entry may be older than its table, but never newer. `sluice lake accept` changes entries while no run merges.
 
-The tables are divided among RECORDS records by a digest of their names. So a merge of one table rewrites few entries, and no record comes
-near the megabyte that ZooKeeper stores under a name. One record per table would need a write per table of a batch. A record is read when
-one of its tables is needed, so that a run of few tables reads few records.
+The tables are divided among RECORDS records, by a digest of their names. So a merge of one table rewrites few entries, and no record comes
+near the megabyte that ZooKeeper allows. A record per table would need a write for each table of a batch. A record is read only when one of
+its tables is needed.
 
-Earlier versions stored all tables in `lake-tables.json`. While this record exists, it is read instead of the others: the first writer
+Earlier versions stored all tables in `lake-tables.json`. As long as this record exists, it is read instead of the others. The first writer
 divides it, and removes it last.
 """
 
@@ -26,18 +26,19 @@ from sluice.cdc_engine.records.location import Location, record_store
 FOLDER = "lake-tables"
 RECORDS = 64
 ALL_RECORDS = tuple(f"{FOLDER}/{number:02d}.json" for number in range(RECORDS))
-UNDIVIDED = "lake-tables.json"  # Earlier versions stored all tables in this record.
+UNDIVIDED = "lake-tables.json"  # The record in which earlier versions stored all tables.
 
 
-Kept = dict[str, dict[str, tuple[str, int]]]  # Table's name → MAIN, "log" or "history" → (id, version).
+# Name of a table → kind of Delta table (MAIN, "log" or "history") → (id, version).
+Kept = dict[str, dict[str, tuple[str, int]]]
 MAIN = ""
 
 
 class LakeTables:
-    """Reads and stores (id, version) of each current-state table, change log and history. Thread-safe within the process that holds the run
-    lock. A table may have a change log or a history without a current-state table.
+    """The recorded id and version of each current-state table, change log and history. Thread-safe in the process that holds the run lock.
+    A table may have a change log or a history without a current-state table.
 
-    Every method raises MetaError if a record that it needs cannot be read.
+    Methods raise MetaError if a record that they need cannot be read or written.
     """
 
     def __init__(self, destination_dir: Location) -> None:
@@ -45,7 +46,7 @@ class LakeTables:
         self._lock = threading.RLock()
         self._versions: dict[str, int] = {}
         self._tables: Kept = {}
-        self._names: dict[str, set[str]] = {}  # Record → names of its tables, for each record that was read.
+        self._names: dict[str, set[str]] = {}  # Record → names of its tables. Only for records that were read.
         undivided = self._records.read(UNDIVIDED)
         self._undivided = undivided is not None
         if undivided is not None:
@@ -53,7 +54,7 @@ class LakeTables:
             self._remember(_parsed(undivided.text, self._records.where(UNDIVIDED)))
 
     def get(self, name: str) -> tuple[str, int] | None:
-        """Returns id and version of a current-state table; None if no run has recorded it."""
+        """Returns the id and version of a current-state table, or None if no run has recorded it."""
         return self.kept(name).get(MAIN)
 
     @property
@@ -67,8 +68,8 @@ class LakeTables:
         return sorted(self._all())
 
     def kept(self, name: str) -> Mapping[str, tuple[str, int]]:
-        """Returns the id and version of the table's current-state table, change log and history, by kind. Reads the table's record if it
-        was not read before.
+        """Returns the id and version of the current-state table, change log and history of a table, by kind. Reads the record if it was
+        not read before.
         """
         with self._lock:
             record = _record_of(name)
@@ -77,21 +78,23 @@ class LakeTables:
             return self._tables.get(name, {})
 
     def side_tables(self, name: str) -> dict[str, tuple[str, int]]:
-        """Returns kind ("log", "history") → id and version of the table's change log and history."""
+        """Returns the id and version of a table's change log and history, by kind ("log", "history")."""
         return {kind: kept for kind, kept in self.kept(name).items() if kind != MAIN}
 
     def keep(self, tables: Mapping[str, tuple[str, int]]) -> None:
-        """Stores id and version by name. Durable when it returns; a crash may leave some records unchanged."""
+        """Records the id and version of current-state tables, by name. They are durable when this returns. After a crash, some records may
+        be unchanged.
+        """
         with self._lock:
             self._store({name: {**self.kept(name), MAIN: kept} for name, kept in tables.items()})
 
     def keep_side_table(self, name: str, kind: str, kept: tuple[str, int]) -> None:
-        """Stores id and version of a table's change log or history."""
+        """Records the id and version of a table's change log or history."""
         with self._lock:
             self._store({name: {**self.kept(name), kind: kept}})
 
     def forget(self, name: str, *, whole: bool = True) -> None:
-        """Forgets a table; with `whole`, also its change log and history."""
+        """Removes a table from the records. Its change log and history are removed too if `whole` is True."""
         with self._lock:
             kept = self.kept(name)
             self._store({name: {} if whole else {kind: each for kind, each in kept.items() if kind != MAIN}})
@@ -119,7 +122,7 @@ class LakeTables:
         self._names.setdefault(record, set())
 
     def _store(self, changed: Kept) -> None:
-        """Writes the records of the tables whose stored values differ."""
+        """Writes the records of the tables that have changed."""
         new = {name: kept for name, kept in changed.items() if kept != self.kept(name)}
         if not new:
             return
@@ -143,8 +146,8 @@ class LakeTables:
         self._versions[record] = self._records.write(record, text, version=self._versions.get(record, NOT_THERE))
 
     def _divide(self) -> None:
-        """Divides the single record that an earlier version stored. After a crash in between, that record still exists, and readers use it
-        alone.
+        """Divides the record that an earlier version stored. Until it is removed, at the end, readers read only this record, also after a
+        crash.
         """
         if not self._undivided:
             return
@@ -167,7 +170,7 @@ def _record_of(name: str) -> str:
 
 
 def _refuse_records_of_others(record: str, tables: Collection[str], where: str) -> None:
-    """Raises MetaError for a record that was copied to another name: it would be read, but never updated."""
+    """Raises MetaError for a record that was copied to another name. It would be read but never updated."""
     if others := sorted(name for name in tables if _record_of(name) != record):
         raise MetaError(
             f"{where} has {', '.join(others[:3])}, which belong to other records, so this record is a copy of "

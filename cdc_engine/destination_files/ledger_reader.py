@@ -1,6 +1,6 @@
-"""Reads a destination's ledger, wherever it is stored: the next batch to be merged, and who holds the lease. Reads only, without a lock.
+"""Reads the ledger of a destination, wherever it is stored: which batch may be merged next, and who holds the lease. Takes no lock.
 
-The ledger is replaced as a whole at each change, so a reader sees one state or the next, never a mixture.
+The ledger is replaced as a whole at each change, so a reader sees one state or the next one.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ __all__ = ["head_of_line", "lease_holder", "ledger_text", "read_ledger"]
 
 
 def head_of_line(location: Location) -> OutstandingBatch | None:
-    """Returns the oldest batch in flight, the only one that may be merged now; None if there is none. Raises MetaError like `read_ledger`.
+    """Returns the oldest batch in flight, the only one that may be merged now, or None if there is none. Right before a run writes, it
+    compares (epoch, end, delivery) of its batch with the result: a batch that was rolled back has another delivery.
 
-    Raises RunLockLostError in a process that has lost its run lock. A run compares (epoch, end, delivery) of its batch with the result
-    right before it writes: a batch that was rolled back has another delivery.
+    Raises RunLockLostError in a process that has lost its run lock, and MetaError if the ledger cannot be read.
     """
     refuse_if_lost(location)
     return read_ledger(location).head
 
 
 def lease_holder(location: Location) -> Holder | None:
-    """Returns the process that holds the lease, or that held it last (see `Holder.held`); None if there never was one."""
+    """Returns the process that holds the lease or held it last (see `Holder.held`), or None if there never was one."""
     return read_holder(location)

@@ -1,9 +1,9 @@
-"""Several hosts may share the ledger of a destination. This module detects whether the last engine of the destination used this host's
-folder. `instance` calls it at a start.
+"""Finds out whether the last engine of a destination used this host's folder, if several hosts share the ledger. `instance` asks when an
+engine starts.
 
-Each folder has an id (`folder.json`). The ledger's store has the id of the folder that was used last. Some files are only in a folder, and
-not on other hosts: stored events, and without `staging` in a store also staged batches, open snapshots and prepared transactions. An engine
-with another folder must not continue as if it had these files.
+Each folder has an id (`folder.json`). The ledger's store has the id of the folder that was used last. Some files are only in a folder:
+stored events and, unless `staging` is in an object store, staged batches, open snapshots and prepared transactions. An engine with another
+folder must not continue as if it had these files.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ FILE, LAST = "folder.json", "read-with-folder.json"
 
 
 class OwnFolder:
-    """Compares this host's folder with the one that was used last, at one start of an engine, which holds the lease."""
+    """Compares this host's folder with the one that was used last. An engine that holds the lease creates it once, when it starts."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises MetaError."""
+        """Raises MetaError if the ids cannot be read."""
         self._directory, self._location = directory, as_location(directory)
         self._noted = not self._location.is_shared
         self._own = "" if self._noted else _id_of(directory)
         last = {} if self._noted else _read(directory)
         self._last_host = str(last.get("host", ""))
-        #: Whether no other folder was used after this one.
+        #: Whether no other folder was used since this one.
         self.is_last: bool = not last or last.get("id") == self._own
 
     def refuse_another(self) -> None:
-        """Raises ConfigurationError if the stream was last read with another folder, and what that folder contains is needed."""
+        """Raises ConfigurationError if another folder was used last, and files that are only there are needed."""
         if self._location.is_apart or self.is_last:
             return
         name = self._directory.name
@@ -48,14 +48,14 @@ class OwnFolder:
         )
 
     def note(self) -> None:
-        """Records that the stream is read with this folder from now on. Writes at most once. Raises MetaError."""
+        """Records that this folder is used from now on. Writes only at the first call. Raises MetaError if that fails."""
         if not self._noted:
             record_store(self._directory).put(LAST, json.dumps({"id": self._own, "host": platform.node()}))
             self._noted = True
 
 
 def forget_folder(directory: Path) -> None:
-    """Lets the next engine continue with any folder. Raises MetaError."""
+    """Lets the next engine continue with any folder. Raises MetaError if the record cannot be removed."""
     record_store(directory).remove(LAST)
 
 

@@ -1,10 +1,10 @@
-"""Takes and checks the run lock: one writing run per destination. Runs take it; the sensor and the console check it.
+"""The run lock, with which only one run of a destination writes at a time. Runs take it, and the sensor and the console check it.
 
 Delta on a local disk does not protect a table against two writers. So a run waits here while a process of an abandoned run still exists.
 
-A run that drains holds the drain lock while it is attached. It holds the run lock only while it merges, so that publications and backfills
-run between two batches. A process that waits for the run lock holds a third lock (`run.waiting`); a draining run then releases the run lock
-for it. If the ledger is shared, the three locks are stored with it and apply to all hosts.
+A draining run holds the drain lock as long as it is attached. It holds the run lock only while it merges, so that publications and
+backfills can run between two batches. A process that waits for the run lock holds a third lock (`run.waiting`), so that a draining run
+releases the run lock for it. If the ledger is shared, the three locks are stored with it, and are valid on all hosts.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from sluice.cdc_engine.ha.leases import DRAIN_LOCK, RUN_LOCK, RUN_WAITING, Lock,
 from sluice.cdc_engine.records.location import Location, as_location
 
 POLL_SECONDS = 0.1
-# How long attempts to take a lock are repeated. A process that only checks a lock in a file takes it for a moment, so one failed attempt
-# does not mean that a run has the lock.
+# For how long to try to take a lock. Whoever only checks a lock in a file takes it for a moment, so one failed attempt does not prove that
+# a run holds it.
 CHECK_SECONDS_MAX = 1.0
-POLL_SHARED_SECONDS = 0.5  # The interval of attempts to take a lock that other hosts share.
-_taken: dict[str, Lock] = {}  # The run locks of this process, by the destination's folder.
+POLL_SHARED_SECONDS = 0.5  # The interval of attempts to take a lock that hosts share.
+_taken: dict[str, Lock] = {}  # The run locks that this process holds, by the destination's folder.
 
 
 class RunLockTimeoutError(CanalServiceError):
-    """Another run of the destination is still writing."""
+    """Raised if another run of the destination is still writing."""
 
     code = "RUN_LOCK_TIMEOUT"
 
 
 class RunLockLostError(CanalServiceError):
-    """This run has lost the run lock, or cannot exclude that another process has it."""
+    """Raised if this run has lost the run lock, or another process may have it."""
 
     code = "RUN_LOCK_LOST"
 
 
 @contextlib.contextmanager
 def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Callable[[], str]]:
-    """Takes the destination's run lock until the block ends. Waits for it up to `timeout_seconds`, then raises RunLockTimeoutError.
+    """Holds the destination's run lock in a block. Waits for it up to `timeout_seconds`, then raises RunLockTimeoutError. The lock ends
+    with the process, so a killed run blocks nobody.
 
-    Yields the fence: a function that queries the lock's store and returns why this run may not write any more, or an empty text. Raises
-    RunLockLostError if the lock is lost at the end of a block that succeeded. The lock ends with the process, so a killed run blocks
-    nobody.
+    Yields the fence: a function that asks the lock's store and returns why this run may not write any more, or "". Raises RunLockLostError
+    at the end of a successful block if the lock was lost.
     """
     lock = open_lock(location, RUN_LOCK)
     where = as_location(location)
@@ -59,7 +59,7 @@ def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Calla
                     f"another run of {where.destination} still holds the run lock after {timeout_seconds:g} "
                     "s: wait until that run ends, or end that run; Sluice hands this batch out again"
                 )
-            # The folder or the store may not support locks, or not answer. Then a draining run does not know that this process waits.
+            # The folder or store may not support locks, or not answer. Then a draining run does not know that this process waits.
             with contextlib.suppress(OSError, MetaError):
                 waiting.try_acquire()
             threading.Event().wait(POLL_SHARED_SECONDS if where.is_shared else POLL_SECONDS)
@@ -77,9 +77,8 @@ def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Calla
 
 
 def refuse_if_lost(location: Location) -> None:
-    """Raises RunLockLostError if this process took the run lock and has lost it: another run may be writing.
-
-    Queries the lock's store. Raises MetaError if it does not answer.
+    """Raises RunLockLostError if this process took the run lock and has lost it, so that another run may be writing. Asks the lock's
+    store. Raises MetaError if it does not answer.
     """
     where = as_location(location)
     lock = _taken.get(str(where.directory))
@@ -88,7 +87,9 @@ def refuse_if_lost(location: Location) -> None:
 
 
 def run_lock_fence(location: Location) -> Callable[[], str]:
-    """Returns the fence of the run lock that this process holds, as `run_lock` yields it. Without a lock, the fence refuses every write."""
+    """Returns the fence of the run lock that this process holds, which `run_lock` describes. If it holds none, the fence refuses every
+    write.
+    """
     where = as_location(location)
     lock = _taken.get(str(where.directory))
     return functools.partial(_why_not_writer, where, lock) if lock else lambda: _lost(where)
@@ -116,7 +117,7 @@ def run_lock_held(location: Location) -> bool:
 
 
 def run_lock_wanted(location: Location) -> bool:
-    """Returns whether a process waits for the run lock now; False if the store of the locks does not answer."""
+    """Returns whether a process is waiting for the run lock. False if the locks' store does not answer."""
     with contextlib.suppress(MetaError):
         return lock_held(location, RUN_WAITING)
     return False
@@ -124,12 +125,12 @@ def run_lock_wanted(location: Location) -> bool:
 
 @contextlib.contextmanager
 def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -> Iterator[Callable[[], str]]:
-    """Tries to take the drain lock for the time of the block. Yields a function that returns an empty text once this run has the lock.
-    Otherwise it returns why this run may not drain: another run has the lock, or its store does not answer.
+    """Tries to hold the drain lock in a block. Yields a function that returns "" if this run has the lock. Otherwise it returns why this
+    run may not drain: another run has the lock, or the lock's store does not answer.
 
-    If another run has the lock, the function waits for the timeout. With a shared ledger, it also waits for the length of a session,
-    because the lock of a killed run is free after that time. A process knows only the renewals that it saw itself, so each run waits for
-    the whole session.
+    If another run has the lock, the function waits for `timeout_seconds`. With a shared ledger, it waits for the length of a session more,
+    because the lock of a killed run is free then. A process knows only the renewals that it has seen itself, so each run waits for a whole
+    session.
     """
     where = as_location(location)
     lock = open_lock(where, DRAIN_LOCK)
@@ -148,7 +149,8 @@ def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -
 
     try:
         with contextlib.suppress(MetaError):
-            lock.try_acquire()  # If another run holds the lock, this process now watches whether that run renews it.
+            # If another run holds the lock, this process begins to watch whether that run renews it.
+            lock.try_acquire()
         yield why_not
     finally:
         lock.release()

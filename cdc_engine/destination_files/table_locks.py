@@ -1,7 +1,7 @@
-"""Locks Delta tables that several destinations write, one lock per table. Taken by runs that hold their destination's run lock.
+"""Locks of Delta tables that several destinations write, one per table. A run takes them in addition to the run lock of its destination.
 
-The locks are in a folder next to the destinations' folders, or in a shared store. Each lock has a record of who writes the table now, and
-of what a dead holder may have left running.
+The locks are in a folder next to the destinations' folders, or in a shared store. Each has a record of who writes the table now, and of
+what a dead holder may have left running.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from sluice.cdc_engine.records.location import Location, record_store
 
 
 class StoredTableLock:
-    """The lock of one table. Use it from one thread. All methods raise MetaError if the store does not answer."""
+    """The lock of one table. Use it from one thread. Methods raise MetaError if the store does not answer."""
 
     def __init__(self, location: Location, table: str) -> None:
-        """`table`: its path in the lake."""
+        """`table` is the path of the table in the lake."""
         where = tables_location(location)
         digest = hashlib.sha256(posixpath.normpath(table.strip("/")).encode()).hexdigest()[:32]
         self._lock: Lock = open_table_lock(location, digest)
@@ -30,42 +30,45 @@ class StoredTableLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock and no other process can take it yet."""
+        """Whether this object holds the lock and no other process can have taken it."""
         return self._lock.held
 
     def confirm(self) -> bool:
-        """Queries the lock's store: returns whether this object still holds the lock."""
+        """Asks the lock's store whether this object still holds the lock, and returns the answer."""
         return self._lock.confirm()
 
     def try_take(self) -> bool:
-        """Takes the lock if it is free. Never waits."""
+        """Takes the lock if it is free, without waiting. Returns whether this object holds it."""
         taken = self._lock.try_acquire()
         if taken:
             self._waiting.release()
         return taken
 
     def register_waiting(self) -> bool:
-        """Registers as waiting until the lock is taken or given up. Returns False if another process of this host waits already.
+        """Registers this process as waiting, until it takes the lock or gives up. Returns False if another process of this host is waiting
+        already.
 
-        A process that wants the table again lets the waiting process go first. Otherwise a draining run would always be faster.
+        A process that wants the table again lets the waiting one go first. Otherwise a draining run would always be faster.
         """
-        # A folder may not support locks. Then no holder knows of this waiting process.
+        # The folder may not support locks. Then no holder knows that this process waits.
         with contextlib.suppress(OSError):
             return self._waiting.try_acquire()
         return True
 
     def writer(self) -> str:
-        """Returns the record that the last holder wrote and did not remove; empty if there is none."""
+        """Returns the record that the last holder has written and not removed, or "" if there is none."""
         return self._records.get(self._name) or ""
 
     def write(self, text: str) -> None:
-        """Writes a record for the next holder in case this one dies. Call it while holding the lock. Empty: remove the record."""
+        """Writes a record for the next holder, for the case that this one dies. Call it while holding the lock. An empty text removes the
+        record.
+        """
         if text:
             self._records.put(self._name, text)
         else:
             self._records.remove(self._name)
 
     def release(self) -> None:
-        """Releases the lock; no effect if it is not held."""
+        """Releases the lock, if it is held."""
         self._waiting.release()
         self._lock.release()

@@ -1,1 +1,1 @@
-"""Provides the locks that allow one engine and one run per destination, across processes and hosts."""
+"""Has the locks that make sure that a destination has only one engine and one merging run, over all processes and hosts."""

@@ -1,9 +1,9 @@
-"""Locks by a record in a shared store, for installations without ZooKeeper: the holder writes new versions of the record by
-compare-and-set.
+"""A lock in a record of a shared store, for installations without ZooKeeper. The holder writes a new version of the record again and
+again, by compare-and-set.
 
-A process that wants the lock watches the record. If its version does not change for a whole session, by the watcher's own clock, the holder
-is dead and the watcher replaces the record. No two clocks are compared. If two processes replace it, one of them is refused. The holder
-itself stops well before.
+A process that wants the lock watches the record. If its version does not change for a whole session by the watcher's own clock, the holder
+is dead, and the watcher replaces the record. Clocks of two machines are never compared. If two processes replace the record, one of them
+is refused. The holder itself stops well before the end of its session.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sluice.cdc_engine.records.contract import NOT_THERE, RecordStore, StoredRec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LockClaim:
-    """The content of a lock's record. `claim_id`: identifies the attempt that took the lock. `held`: False after it was released."""
+    """The content of a lock's record. `claim_id` identifies the attempt that took the lock. `held` is False after it was released."""
 
     claim_id: str
     pid: int
@@ -39,7 +39,7 @@ class LockClaim:
 
 
 class LockWatcher:
-    """Remembers the version of a lock's record that this process saw last, and when it saw it first. Thread-safe."""
+    """Watches the record of a lock: remembers the version that this process saw last, and when it saw it first. Thread-safe."""
 
     def __init__(self, store: RecordStore, name: str, seconds: float) -> None:
         self._store, self._name, self._seconds = store, name, seconds
@@ -47,8 +47,8 @@ class LockWatcher:
         self._seen: tuple[int, float] = (NOT_THERE, 0.0)
 
     def look(self) -> tuple[StoredRecord | None, LockClaim | None, bool]:
-        """Reads the record. Returns it, its content, and whether somebody holds the lock as far as this process can know. Raises
-        MetaError.
+        """Reads the record. Returns it, its content, and whether somebody holds the lock as far as this process can know. Raises MetaError
+        if the store does not answer.
         """
         requested_at = now()
         kept = self._store.read(self._name)
@@ -61,12 +61,12 @@ class LockWatcher:
 
 
 class BeatLock:
-    """A lock with one holder over all hosts. `token`: a number higher than every earlier holder's; 0 while not held. `seconds`: length of a
-    session.
+    """A lock with one holder over all hosts. `token` is higher than that of every earlier holder, or 0 while the lock is not held.
+    `seconds` is the length of a session.
     """
 
     def __init__(self, store: RecordStore, name: str, seconds: float, watcher: LockWatcher | None = None) -> None:
-        """`watcher`: one that already watches this lock, so that a dead holder is recognized at once."""
+        """`watcher` may be one that already watches this lock. It recognizes a dead holder sooner than a new one."""
         self._store, self._name = store, name
         self._watcher = watcher or LockWatcher(store, name, seconds)
         self._session = LeaseSession(seconds)
@@ -75,7 +75,7 @@ class BeatLock:
         self._version = NOT_THERE
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        self._beating = threading.Lock()  # The thread and the caller of `confirm` write one at a time.
+        self._beating = threading.Lock()  # Lets the thread and the caller of `confirm` write only one after the other.
 
     @property
     def token(self) -> int:
@@ -83,16 +83,18 @@ class BeatLock:
 
     @property
     def held(self) -> bool:
-        """Whether the lock is held, and its last confirmation is recent enough that no other process can take it yet."""
+        """Whether the lock is held, and was confirmed so recently that no other process can have taken it."""
         return self._claim is not None and self._session.trusted
 
     def try_acquire(self) -> bool:
-        """Takes the lock if nobody holds it. Never waits: a dead holder's lock is taken at a later try. Raises MetaError."""
+        """Takes the lock if nobody holds it, without waiting. The lock of a dead holder is taken by a later call. Raises MetaError if the
+        store does not answer.
+        """
         if self.held:
             return True
         self._forget()
         kept, there, is_held = self._watcher.look()
-        # A held lock with our own claim id: the store's answer to an earlier attempt of this object was lost.
+        # If the claim id is our own, an earlier attempt of this object took the lock and the store's answer was lost.
         if is_held and there is not None and there.claim_id != self._claim_id:
             return False
         claim = LockClaim(
@@ -117,15 +119,14 @@ class BeatLock:
         return True
 
     def confirm(self) -> bool:
-        """Writes a new version and returns whether the lock is still held. Raises MetaError if the store does not answer.
-
-        Returns False if another holder wrote a version in the meantime, whatever this machine's clock says.
+        """Writes a new version, and returns whether the lock is still held. It is not if another holder has written a version, whatever
+        this machine's clock says. Raises MetaError if the store does not answer.
         """
         claim = self._claim
         return claim is not None and self._beat_once(claim) and self.held
 
     def release(self) -> None:
-        """Releases the lock; no effect if it is not held. If the store does not answer, the lock is free after a session."""
+        """Releases the lock, if it is held. If the store does not answer, the lock is free after a session."""
         claim, version = self._claim, self._version
         self._forget()
         if claim is not None:
@@ -146,9 +147,9 @@ class BeatLock:
                     return
 
     def _beat_once(self, claim: LockClaim) -> bool:
-        """Writes a new version. Returns whether the lock still belongs to this claim. Raises MetaError if the store does not answer."""
+        """Writes a new version. Returns whether this claim still holds the lock. Raises MetaError if the store does not answer."""
         with self._beating:
-            if self._claim is not claim:  # The lock was released in the meantime; a new version would take it again.
+            if self._claim is not claim:  # The lock was released meanwhile. A new version would take it again.
                 return False
             requested_at = now()
             try:
@@ -161,7 +162,7 @@ class BeatLock:
             return True
 
     def _is_ours(self, claim: LockClaim) -> bool:
-        """Returns whether this process wrote the stored version, without getting the store's answer."""
+        """Returns whether this process wrote the stored version, in a write whose answer was lost."""
         with contextlib.suppress(MetaError):
             kept, there, _ = self._watcher.look()
             if (

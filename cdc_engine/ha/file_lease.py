@@ -1,8 +1,7 @@
-"""Holds the lease of a destination on one machine: the process that has it may read the destination's binlog and write its ledger.
+"""The lease of a destination among the processes of one machine. Its holder may read the destination's binlog and write its ledger.
 
-`instance` tries to acquire it in a loop and starts the other packages once it has it. `meta` calls `check` before each write.
-`destination_files` shows the holder. Only the lock on lease.lock decides who holds the lease. lease.json records the holder, and counts the
-holders.
+Only the lock on lease.lock decides who holds the lease. lease.json records who it is, and counts the holders. `instance` tries again and
+again to acquire the lease, and starts the engine when it has it. The ledger calls `check` before each write.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ LOCK_NAME, RECORD_NAME = "lease.lock", "lease.json"
 
 
 def read_holder(destination_dir: Path) -> Holder | None:
-    """Returns the current or last holder of the destination's lease; None if there never was one, or if the record is unreadable."""
+    """Returns the current or last holder of a destination's lease, or None if there never was one or the record cannot be read."""
     record = _read_record(destination_dir / RECORD_NAME)
     return dataclasses.replace(record, held=is_locked(destination_dir / LOCK_NAME)) if record else None
 
 
 class FileLease:
-    """Implements `ports.Lease` for the processes of one machine. Use it from one thread, except `check` and `holder`."""
+    """A lease for the processes of one machine (implements `ports.Lease`). Use it from one thread, except `check` and `holder`."""
 
     def __init__(self, destination_dir: Path) -> None:
         self._directory = destination_dir
@@ -37,17 +36,16 @@ class FileLease:
         self.token = 0
 
     def try_acquire(self) -> bool:
-        """Takes the lease if nobody holds it, also from a dead holder. Never waits. Returns whether this process holds it.
-
-        `token` is then higher than every earlier holder's.
+        """Takes the lease if nobody holds it or its holder has died, without waiting. Returns whether this process holds it. `token` is
+        then higher than that of every earlier holder.
         """
         if self.token and self._lock.held:
             return True
         if not self._lock.try_acquire():
             return False
         previous = _read_record(self._directory / RECORD_NAME)
-        # An unreadable record (edited by hand, truncated by a full disk) must not lead to a token that was used before. The clock in
-        # seconds is higher than any count of holders.
+        # If the record cannot be read, because somebody edited it or the disk was full, the token must still be new. The time in seconds
+        # is higher than any number of holders.
         floor = previous.token if previous else int(time.time()) if (self._directory / RECORD_NAME).exists() else 0
         holder = Holder(pid=os.getpid(), host=socket.gethostname(), since=time.time(), token=floor + 1)
         try:
@@ -59,11 +57,11 @@ class FileLease:
         return True
 
     def holder(self) -> Holder | None:
-        """Returns the holder; see `read_holder`."""
+        """Returns the current or last holder, or None if there never was one."""
         return read_holder(self._directory)
 
     def check(self) -> None:
-        """Raises LeaseLostError if this process does not hold the lease, or if its lock file was removed."""
+        """Raises LeaseLostError if this process does not hold the lease, also if its lock file was removed."""
         if not self.token or not self._lock.held:
             holder = self.holder()
             other = (
@@ -77,7 +75,7 @@ class FileLease:
             )
 
     def release(self) -> None:
-        """Releases the lease; no effect if it is not held."""
+        """Releases the lease, if it is held."""
         self.token = 0
         self._lock.release()
 

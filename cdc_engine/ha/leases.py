@@ -1,6 +1,6 @@
-"""Opens the lease and the run lock of a destination, and the locks of Delta tables that several destinations write, where conf/ puts them.
-
-Called by `instance`, `acts` and `destination_files`."""
+"""Opens the lease and the locks of a destination, and the locks of Delta tables that several destinations write, in the store that conf/
+names.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.ha.zookeeper_lock import Nodes
 
 LEASE, RUN_LOCK, RUN_WAITING, DRAIN_LOCK, READING = "lease", "run-lock", "run-waiting", "drain-lock", "reading"
-# The locks of runs, with their files in the destination's folder. READING: held by the one run that reads rows of tables. RUN_WAITING: held
-# by one of the processes that wait for the run lock. DRAIN_LOCK: held by the run that drains while it is attached.
+# The locks of runs, by their files in the destination's folder. READING: held by the only run that reads rows of tables. RUN_WAITING: held
+# by one of the processes that wait for the run lock. DRAIN_LOCK: held by the run that drains, while it is attached.
 FILES = {
     RUN_LOCK: RUN_LOCK_FILE,
     RUN_WAITING: "run.waiting",
@@ -35,7 +35,7 @@ FILES = {
     READING: "snapshots/reading.lock",
 }
 POLL_SECONDS = 0.5
-TABLES = "_sluice_tables"  # A folder next to the destinations' folders. No destination may have this name.
+TABLES = "_sluice_tables"  # A folder next to the folders of destinations, so no destination may have this name.
 
 
 class Lock(Protocol):
@@ -43,28 +43,32 @@ class Lock(Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock and no other process can take it yet."""
+        """Whether this object holds the lock and no other process can have taken it."""
 
     def try_acquire(self) -> bool:
-        """Takes the lock if it is free. Returns True also if this object holds it already. Never waits. Raises MetaError."""
+        """Takes the lock if it is free, without waiting. Returns whether this object holds it, also if it did before. Raises MetaError if
+        the store does not answer.
+        """
 
     def confirm(self) -> bool:
-        """Queries the lock's store: returns whether this object still holds it. Raises MetaError if the store does not answer."""
+        """Asks the store whether this object still holds the lock, and returns the answer. Raises MetaError if the
+        store does not answer.
+        """
 
     def release(self) -> None:
-        """Releases the lock; no effect if it is not held."""
+        """Releases the lock, if it is held."""
 
 
 class SharedLock(Lock, Protocol):
-    """A lock over all hosts."""
+    """A lock with one holder over all hosts."""
 
     @property
     def token(self) -> int:
-        """While the lock is held, a number higher than every earlier holder's; otherwise 0."""
+        """A number above that of every earlier holder while the lock is held, otherwise 0."""
 
 
 class SharedLease:
-    """Implements `ports.Lease` for several hosts."""
+    """A lease for several hosts (implements `ports.Lease`)."""
 
     def __init__(self, location: LedgerLocation, lock: SharedLock) -> None:
         self._location, self._lock = location, lock
@@ -88,9 +92,10 @@ class SharedLease:
 
 
 def acquired_within(lock: Lock | Lease, seconds: float) -> bool:
-    """Tries to take a lock for some seconds. Returns False if another process holds it for all that time. Raises MetaError.
+    """Tries to take a lock for up to `seconds`. Returns False if another process holds it all the time. Raises MetaError if the store does
+    not answer.
 
-    The lock of a process that was killed on another host becomes free after a session, as seen by the process that watches it.
+    If the holder was killed on another host, the lock is free after a session, as the process that watches the lock measures it.
     """
     deadline = time.monotonic() + seconds
     while not lock.try_acquire():
@@ -101,19 +106,21 @@ def acquired_within(lock: Lock | Lease, seconds: float) -> bool:
 
 
 def open_lease(location: Location) -> Lease:
-    """Opens a destination's lease. Raises ConfigurationError, MetaError."""
+    """Opens the lease of a destination. Raises ConfigurationError if a library is missing, and MetaError if the store does not answer."""
     location = as_location(location)
     return SharedLease(location, _shared_lock(location, LEASE)) if location.is_shared else FileLease(location.directory)
 
 
 def open_lock(location: Location, name: str) -> Lock:
-    """Opens a lock of a destination's runs; `name` is in FILES. Raises ConfigurationError, MetaError."""
+    """Opens a lock of a destination's runs, by its name in FILES. Raises ConfigurationError if a library is missing, and MetaError if the
+    store does not answer.
+    """
     return _lock(as_location(location), name, FILES[name])
 
 
 def lock_held(location: Location, name: str) -> bool:
-    """Returns whether a process on some host holds a lock of FILES, as far as this process can know. Raises MetaError if the store does not
-    answer.
+    """Returns whether a process on some host holds a lock in FILES, as far as this process can know. Raises MetaError if the store does
+    not answer.
     """
     where = as_location(location)
     if not where.is_shared:
@@ -123,27 +130,29 @@ def lock_held(location: Location, name: str) -> bool:
 
 
 def tables_location(location: Location) -> LedgerLocation:
-    """Returns the location of the locks for Delta tables that several destinations write. It is the same for all destinations of
-    one conf/.
-    """
+    """Returns where the locks of Delta tables are that several destinations write. It is the same for all destinations of one conf/."""
     where = as_location(location)
     directory = where.directory.parent / TABLES
     return dataclasses.replace(where, destination=TABLES, directory=directory, address="", source=("", 0))
 
 
 def open_table_lock(location: Location, name: str) -> Lock:
-    """Opens a lock at `tables_location`. `name`: letters and digits. Raises ConfigurationError, MetaError."""
+    """Opens a lock at `tables_location`. `name` has letters and digits. Raises ConfigurationError if a library is missing, and MetaError
+    if the store does not answer.
+    """
     return _lock(tables_location(location), f"table-{name}", f"{name}.lock")
 
 
 def read_holder(location: Location) -> Holder | None:
-    """Returns the current or last holder of the destination's lease. Raises MetaError if the store does not answer."""
+    """Returns the current or last holder of a destination's lease, or None if there never was one. Raises MetaError if the store does not
+    answer.
+    """
     location = as_location(location)
     return _holder(location, LEASE) if location.is_shared else file_lease.read_holder(location.directory)
 
 
 def _lock(location: LedgerLocation, name: str, file: str) -> Lock:
-    """Opens a lock: `file` in the destination's folder, or `name` in a store that several hosts share."""
+    """Opens a lock: `file` in the destination's folder or, if several hosts share the ledger, `name` in the ledger's store."""
     return _shared_lock(location, name) if location.is_shared else FileLock(location.directory / file)
 
 
@@ -166,12 +175,10 @@ def _holder(location: LedgerLocation, name: str) -> Holder | None:
     return claim.holder(held=held) if claim else None
 
 
-# One watcher per lock for the whole process. A new watcher would have to watch a dead holder for a whole session again.
+# One watcher per lock for the whole process, because a new one would have to watch a dead holder for a whole session again.
 @functools.cache
 def _watcher(location: LedgerLocation, name: str) -> LockWatcher:
-    """Returns the watcher of a lock, one per process. Only a watcher that saw the lock's earlier versions can tell a living holder from a
-    dead one.
-    """
+    """Returns the watcher of a lock. Only a watcher that has seen earlier versions of the lock can tell a living holder from a dead one."""
     return LockWatcher(record_store(location), name, location.session_seconds)
 
 

@@ -1,8 +1,8 @@
-"""Locks by an ephemeral node in ZooKeeper, like Canal's running node, and a counter that rises with each holder.
+"""A lock in ZooKeeper: an ephemeral node, like Canal's running node, and a counter that rises with each holder.
 
-Node and counter are written in one transaction, so a token is never used twice. The lock has its own client, whose session ends with the
-lock. A lost connection that kazoo reports (SUSPENDED, LOST) ends the claim at once. A holder that was stopped for longer than its session
-knows from the clock that it may not continue, before the server reports it.
+Node and counter are written in one transaction, so no token is used twice. The lock has its own client, whose session ends with the lock.
+If kazoo reports a lost connection (SUSPENDED, LOST), the claim ends at once. A holder that was suspended for longer than its session knows
+from the clock that it may not continue, before a server reports it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from sluice.cdc_engine.records.zookeeper_client import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """Paths in ZooKeeper. `servers`: its servers. `held`: the ephemeral node with its `payload`. `counter`: a node whose version is the
-    token. `present`: an ephemeral node per candidate.
+    """The nodes of a lock in ZooKeeper. `held` is the path of the ephemeral node with the text `payload`. `counter` is a node whose
+    version is the token. `present` are ephemeral nodes by which a host shows that it is a candidate.
     """
 
     servers: ZooKeeperServers
@@ -47,7 +47,7 @@ class Nodes:
 
 
 class ZooKeeperLock:
-    """A lock with one holder over all hosts. `token`: while it is held, a number higher than every earlier holder's; otherwise 0."""
+    """A lock with one holder over all hosts. `token` is higher than that of every earlier holder, or 0 while the lock is not held."""
 
     def __init__(self, nodes: Nodes, seconds: float) -> None:
         self._nodes = nodes
@@ -59,11 +59,11 @@ class ZooKeeperLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock and no other process can take it yet."""
+        """Whether this object holds the lock and no other process can have taken it."""
         return bool(self.token) and self._session.trusted
 
     def try_acquire(self) -> bool:
-        """Takes the lock if nobody holds it. Never waits for the lock. Raises MetaError if no server answers."""
+        """Takes the lock if nobody holds it, without waiting. Raises MetaError if no server answers."""
         if self.held:
             return True
         self._forget()
@@ -85,7 +85,7 @@ class ZooKeeperLock:
         return True
 
     def release(self) -> None:
-        """Releases the lock and ends the session; no effect if it is not held."""
+        """Releases the lock, if it is held, and ends the session."""
         client, self._client = self._client, None
         was_held = bool(self.token)
         self._forget()
@@ -98,7 +98,7 @@ class ZooKeeperLock:
         end(client)
 
     def confirm(self) -> bool:
-        """Queries ZooKeeper: returns whether the lock is still held. Raises MetaError if no server answers."""
+        """Asks ZooKeeper whether the lock is still held, and returns the answer. Raises MetaError if no server answers."""
         client = self._client
         if client is None or not self.token:
             return False
@@ -108,12 +108,12 @@ class ZooKeeperLock:
             ):
                 return self._confirm_once(client) and self.held
         except MetaError:
-            if not self.held:  # After the end of the session nobody answers, and the lock is lost.
+            if not self.held:  # After the end of the session, nobody answers any more, and the lock is lost.
                 return False
             raise
 
     def holder(self) -> Holder | None:
-        """Returns the current or last holder. Raises MetaError."""
+        """Returns the current or last holder, or None if there never was one. Raises MetaError if no server answers."""
         return read_lock(self._nodes, self._session.seconds)
 
     def _connected(self) -> Any:
@@ -144,7 +144,8 @@ class ZooKeeperLock:
         step.create(self._nodes.held, self._nodes.payload.encode(), ephemeral=True)
         step.set_data(self._nodes.counter, self._record(stat.version + 1), version=stat.version)
         created, counted = answer(step.commit_async())
-        if isinstance(created, NodeExistsError) and self._is_ours(client):  # The answer to an earlier attempt was lost.
+        # The lock's node is our own, because the answer to an earlier attempt was lost.
+        if isinstance(created, NodeExistsError) and self._is_ours(client):
             answer(client.delete_async(self._nodes.held))
             return self._create(client)
         if isinstance(created, NodeExistsError) or isinstance(counted, BadVersionError):
@@ -159,11 +160,11 @@ class ZooKeeperLock:
             data, stat = answer(client.get_async(self._nodes.held))
         except NoNodeError:
             return False
-        session = client.client_id  # The id is None between the end of a session and the next one.
+        session = client.client_id  # None between the end of a session and the next one.
         return session is not None and bool(stat.ephemeralOwner == session[0]) and data == self._nodes.payload.encode()
 
     def _confirm(self, client: Any, ending: threading.Event) -> None:
-        """Confirms the claim repeatedly while the node is ours. If another program changed the node's content, the lock is lost: Canal's
+        """Confirms the claim as long as the node is ours. If another program changed the node's content, the lock is lost. Canal's
         administrators move a destination in this way.
         """
         while not ending.wait(self._session.seconds * CONFIRM_PART):
@@ -175,7 +176,7 @@ class ZooKeeperLock:
     def _confirm_once(self, client: Any) -> bool:
         """Returns whether the node is still ours."""
         requested_at = now()
-        # A server that has no contact with the other servers may have old data.
+        # A server without contact to the other servers may have old data.
         answer(client.sync_async(self._nodes.held))
         if not self._is_ours(client):
             self._session.end()
@@ -202,7 +203,7 @@ class ZooKeeperLock:
 
 
 def read_lock(nodes: Nodes, seconds: float) -> Holder | None:
-    """Returns the current or last holder of a lock; None if there never was one. Raises MetaError."""
+    """Returns the current or last holder of a lock, or None if there never was one. Raises MetaError if no server answers."""
     with as_not_shared_error(f"the lock {nodes.held} in ZooKeeper {nodes.servers} cannot be read"):
         client = shared_client(nodes.servers, seconds)
         try:

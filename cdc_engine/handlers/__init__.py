@@ -1,4 +1,4 @@
-"""Calls handlers, which other packages provide, before and after each batch of a destination. Handlers import their protocol from here
+"""Calls handlers of other packages before and after each batch of a destination. Handlers import their protocol from here
 (docs/handlers.md).
 """
 

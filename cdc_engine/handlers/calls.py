@@ -1,7 +1,8 @@
-"""Calls a destination's handlers before and after its batches, and ensures that a crash loses no call. Called by `instance.hand_out`.
+"""Calls a destination's handlers before and after its batches. A crash loses no call.
 
-For an ack or a rollback, Sluice first writes the intent (`handlers.json`), then the ledger, and then calls the handlers.
-After a crash, the next process compares the intent with the ledger and so knows whether the handlers must still be called."""
+For an ack or a rollback, Sluice first records the intended call (`handlers.json`), then writes the ledger, and then calls the handlers.
+After a crash, the next process compares the record with the ledger, and knows whether the handlers must still be called.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ Kind = Literal["after", "retry"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call that the handlers get after the batch is acked (`kind` "after") or rolled back (`kind` "retry") in the ledger."""
+    """A call that the handlers get when the ledger has the ack (`kind` "after") or the rollback (`kind` "retry") of the batch."""
 
     kind: Kind
     batch: OutstandingBatch
@@ -35,7 +36,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerLine:
-    """The part of a ledger from which `due` determines whether a call is due. `outstanding`: the batches in flight."""
+    """What `due` needs from a ledger. `outstanding` are the batches in flight."""
 
     ledger_id: str
     cursor: Position | None
@@ -49,7 +50,7 @@ class Due(enum.Enum):
 
 
 def due(call: Call, line: LedgerLine) -> Due:
-    """Returns whether the handlers must be called now, later or never, according to the ledger."""
+    """Returns whether, by the ledger, the handlers must be called now, later or never."""
     if call.batch.ledger_id != line.ledger_id:
         return Due.NEVER
     if any(each.delivery == call.batch.delivery for each in line.outstanding):
@@ -59,9 +60,10 @@ def due(call: Call, line: LedgerLine) -> Due:
 
 
 class Calls:
-    """Calls one destination's handlers. `handlers`: (name, handler) pairs in the order of the calls. Does nothing without handlers.
+    """Calls the handlers of one destination, in the order of `handlers` (name, handler). Does nothing if there are none.
 
-    `fence`: raises an error if another process has taken over the destination. Raises MetaError if `handlers.json` cannot be parsed.
+    `fence` raises an error if another process has taken over the destination. The constructor raises MetaError if `handlers.json` cannot
+    be parsed.
     """
 
     def __init__(
@@ -75,9 +77,9 @@ class Calls:
         self._destination, self._directory, self._handlers = destination, directory, handlers
         self._fence, self._records, self._lock = fence, record_store(directory), threading.Lock()
         self._call = _read(self._records) if handlers else None
-        self._called: set[int] = set()  # Indices of the handlers that have got the current call.
+        self._called: set[int] = set()  # Indices of the handlers for which the current call has returned.
         if not handlers:
-            self._records.remove(FILE)  # The call was for handlers that conf/ no longer has.
+            self._records.remove(FILE)  # The recorded call was for handlers that conf/ no longer has.
 
     @property
     def any(self) -> bool:
@@ -85,15 +87,14 @@ class Calls:
         return bool(self._handlers)
 
     def before(self, batch: OutstandingBatch) -> None:
-        """Calls `before` of each handler for a staged batch. Raises HandlerError if a handler fails."""
+        """Calls `before` of each handler for a staged batch. Raises HandlerError if one fails."""
         for name, handler in self._handlers:
             with self._named(name, "before", batch):
                 handler.before(self._handled(batch))
 
     def will_be(self, kind: Kind, batch: OutstandingBatch, line: LedgerLine, reason: str = "") -> None:
-        """Records the intended call; the caller then writes the ledger. If this raises MetaError, the caller must not write the ledger.
-
-        Records nothing if the batch is not in flight, because the ledger will refuse its ack or rollback.
+        """Records a call that follows when the caller has written the ledger. If this raises MetaError, the caller must not write the
+        ledger. Records nothing if the batch is not in flight, because the ledger will refuse its ack or rollback.
         """
         if not self._handlers or all(each.delivery != batch.delivery for each in line.outstanding):
             return
@@ -109,8 +110,8 @@ class Calls:
         return call is not None and due(call, line) is not Due.NOT_YET
 
     def tell(self, line: LedgerLine) -> None:
-        """Calls the handlers if their call is due. Does not call a handler again that has returned. Raises HandlerError if a handler
-        fails.
+        """Makes the recorded call if it is due. Handlers for which it has returned already are not called again. Raises HandlerError if
+        one fails.
         """
         with self._lock:
             call, called = self._call, self._called
@@ -150,7 +151,7 @@ class Calls:
 
 
 class _Named:
-    """A context manager that converts any error in its block to a HandlerError whose message begins with `words`."""
+    """A context manager that raises any error in its block as a HandlerError. The message begins with `words`."""
 
     def __init__(self, words: str) -> None:
         self._words = words

@@ -1,5 +1,5 @@
-"""Defines the protocol of a handler and the values that it gets. Packages outside Sluice depend on this file, so names in it must not be
-removed or changed.
+"""Defines the protocol of a handler, and the values that it gets. Packages outside Sluice depend on this file, so its names must neither
+change nor be removed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from sluice.cdc_engine.position import Position
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HandledBatch:
-    """One delivery of a batch. (ledger_id, delivery) is unique: a handler can use it to recognize a repeated call.
+    """One delivery of a batch. (ledger_id, delivery) is unique, so a handler can recognize a repeated call by it.
 
-    `start`, `end`: the batch contains the changes after `start` up to `end` in the source's binlog. `rows`: number of row images.
-    `size_bytes`: bytes of the staged files. `tables`: names as "database.table". `folder`: contains the staged Parquet files and
-    manifest.json, which a handler must only read; Sluice removes it after the ack.
+    - `start`, `end`: the batch has the changes after `start` up to `end` in the source's binlog.
+    - `rows`: number of row images. `size_bytes`: bytes of the staged files. `tables`: names as "database.table".
+    - `folder`: the staged Parquet files and manifest.json. A handler must only read them. Sluice removes them after the ack.
     """
 
     destination: str
@@ -32,20 +32,22 @@ class HandledBatch:
 
 
 class BatchHandler(Protocol):
-    """A base class for handlers. The engine makes the calls of a destination one at a time, in its staging thread. A method that a handler
-    does not override does nothing.
+    """A base class for handlers. Methods that a handler does not override do nothing. The engine calls the methods of a destination's
+    handlers one after the other, in its staging thread.
 
-    If a method raises an error, the destination gets the state HANDLER_FAILED, with the handler's name. The engine repeats the call at
-    each tick of the sensor, and hands out no batch before the call returns. A call can be made twice if the process is killed.
+    If a method raises an error, the destination gets the state HANDLER_FAILED with the handler's name. The engine repeats the call at each
+    tick of the sensor, and hands out no batch until the call returns. If the process is killed, a call may be made twice.
     """
 
     def before(self, batch: HandledBatch) -> None:
-        """Called after the batch is staged and before a run gets it. If this raises an error, the batch is staged again with another
-        delivery number.
+        """Called after the batch is staged, before a run gets it. If it raises an error, the batch is staged again with another delivery
+        number.
         """
 
     def after(self, batch: HandledBatch) -> None:
-        """Called after the batch is merged and acked, and before the next one is handed out."""
+        """Called after the batch is merged and acked, before the next one is handed out."""
 
     def retry(self, batch: HandledBatch, reason: str) -> None:
-        """Called after the batch is rolled back, and before the same changes are handed out again. `reason`: why it was not merged."""
+        """Called after the batch is rolled back, before the same changes are handed out again. `reason` tells why the batch was not
+        merged.
+        """

@@ -1,6 +1,6 @@
-"""Loads handlers of installed packages, which are entry points of the group `sluice.handlers`. Used by the engine's start and by `check`.
+"""Loads the handlers of installed packages, which are entry points of the group `sluice.handlers`.
 
-An entry point is a class or a function. Its arguments are the destination's name and the options from conf/; it returns a `BatchHandler`.
+An entry point is a class or function. It gets the destination's name and the options in conf/, and returns a `BatchHandler`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ METHODS = ("before", "after", "retry")
 
 
 class Named(Protocol):
-    """The settings of a handler in conf/: the name of its entry point and its options."""
+    """The settings of a handler in conf/: the name of its entry point, and its options."""
 
     @property
     def name(self) -> str: ...
@@ -27,12 +27,14 @@ class Named(Protocol):
 
 
 def handlers_of(destination: str, wanted: Iterable[Named]) -> tuple[tuple[str, BatchHandler], ...]:
-    """Returns (name, handler) pairs in the order of conf/. Raises ConfigurationError with the name of a handler that cannot be created."""
+    """Returns the handlers of a destination as (name, handler), in the order of conf/. Raises ConfigurationError, which names the handler,
+    if one cannot be created.
+    """
     return tuple((each.name, _made(each.name, destination, each.options)) for each in wanted)
 
 
 def problem_of(name: str) -> str:
-    """Returns the error message, with the existing names, if no installed handler has the name `name`; empty if one has it."""
+    """Returns a sentence with the existing names if no installed handler is named `name`, otherwise ""."""
     return HANDLERS.problem_of(name)
 
 
@@ -43,7 +45,7 @@ def _made(name: str, destination: str, options: Mapping[str, Any]) -> BatchHandl
     given = {key: _given(name, key, value) for key, value in options.items()}
     try:
         handler: BatchHandler = entry.load()(destination, given)
-    except Exception as error:  # The handler's package is not part of Sluice and may raise any error.
+    except Exception as error:  # The package is not part of Sluice, so it may raise anything.
         raise ConfigurationError(
             f"handlers: {name} ({described(entry)}) cannot be made: {type(error).__name__}: {error}"
         ) from error
@@ -55,5 +57,5 @@ def _made(name: str, destination: str, options: Mapping[str, Any]) -> BatchHandl
 
 
 def _given(name: str, key: str, value: object) -> object:
-    """Returns the value of an option as the handler gets it: a reference to a secret, such as `$NAME`, becomes the secret."""
+    """Returns the value of an option as the handler gets it: a reference to a secret, such as `$NAME`, is replaced by the secret."""
     return filled(value, f"handlers: {name}: options {key}") if isinstance(value, str) else value

@@ -1,1 +1,1 @@
-"""Reports the state of engines beyond `sluice status`: metrics for Prometheus, alarms for people. Started by the engine's process."""
+"""Reports the state of engines besides `sluice status`: metrics for Prometheus, and alarms for people. The engine's process starts it."""

@@ -1,7 +1,8 @@
-"""Decides which alarms to report: problems that began or ended between two states of an engine. Pure; `handlers` sends them.
+"""Decides which alarms to report: problems that began or ended between two states of an engine. Pure.
 
-A problem has a key that stays the same while the problem lasts, even if its sentence contains seconds that change. It is reported once
-when it begins and once when it ends. A problem that ends and begins again within `QUIET_SECONDS` is not reported twice."""
+A problem has a key that stays the same while it lasts, even if the numbers in its sentence change. It is reported once when it begins, and
+once when it ends. If it begins again within `QUIET_SECONDS` after its end, that is not reported.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +15,17 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.status import EngineStatus
 from sluice.cdc_engine.states import ENDED
 
-QUIET_SECONDS = 60.0  # A problem that ends and begins again within this time counts as one problem.
-FIGURE = re.compile(r"\d[\d.,:]*(?: (?:s|min|h)\b)?")  # Matches a number, and an age with its unit, which also rises.
+QUIET_SECONDS = 60.0  # If a problem begins again within this time after its end, it counts as the same problem.
+# A number, or an age with its unit. They change while a problem lasts.
+FIGURE = re.compile(r"\d[\d.,:]*(?: (?:s|min|h)\b)?")
 ENGINE = "engine"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alarm:
-    """A problem to report. `state`: as in docs/reference/states.md, or TROUBLE. `over`: it was reported before and has ended."""
+    """A problem to report. `state` is as in docs/reference/states.md, or TROUBLE. `over` tells that the problem was reported before and
+    has ended.
+    """
 
     destination: str
     key: str
@@ -31,7 +35,7 @@ class Alarm:
 
 
 def matters(destination: str, status: EngineStatus) -> Iterator[Alarm]:
-    """Yields all current problems as alarms."""
+    """Yields all problems that an engine has now, as alarms."""
     if status.state in ENDED:
         yield Alarm(destination=destination, key=ENGINE, state=status.state, text=status.reason)
     for stopped in status.stopped_tables:
@@ -46,12 +50,14 @@ def matters(destination: str, status: EngineStatus) -> Iterator[Alarm]:
 
 
 def failed(destination: str, error: SluiceError) -> Alarm:
-    """Returns the alarm for an engine that cannot be started."""
+    """Returns the alarm for an engine that could not be started."""
     return Alarm(destination=destination, key=ENGINE, state=error.code, text=str(error))
 
 
 class AlarmWatcher:
-    """Finds new and ended problems of one destination. Use it from one thread at a time. `tell`: must not wait."""
+    """Finds the problems of one destination that are new or have ended, and passes them to `tell`, which must not wait. Use it from one
+    thread at a time.
+    """
 
     def __init__(self, tell: Callable[[Alarm], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._tell, self._clock = tell, clock
@@ -59,13 +65,13 @@ class AlarmWatcher:
         self._gone_at: dict[str, float] = {}
 
     def see_failed(self, alarm: Alarm) -> None:
-        """Records the alarm of an engine that did not start. Alarms about tables and consumers stay, because no engine has checked them
-        since.
+        """Records the alarm of an engine that could not be started. Alarms about tables and consumers stay, because no engine has checked
+        them since.
         """
         self.see([alarm, *(sent for key, sent in self._reported.items() if key != alarm.key)])
 
     def see(self, now: list[Alarm]) -> None:
-        """Records the current problems. An earlier problem that is missing among them ends after `QUIET_SECONDS`."""
+        """Records the current problems. An earlier problem that is not among them ends after `QUIET_SECONDS`."""
         there = {alarm.key: alarm for alarm in now}
         for key, alarm in there.items():
             self._gone_at.pop(key, None)

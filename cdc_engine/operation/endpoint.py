@@ -1,6 +1,6 @@
-"""Serves metrics to Prometheus over HTTP: one endpoint per process, for all its engines. Started by `launcher` if conf/ names a port.
+"""Serves metrics to Prometheus over HTTP: one endpoint per process, for all its engines. `launcher` starts it if conf/ names a port.
 
-The endpoint answers with the last status of each engine, and waits for no engine. If another process has the port, Sluice tries again.
+The endpoint returns the last status of each engine, and waits for none. If another process has the port, Sluice tries again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ Statuses = Callable[[], Mapping[str, EngineStatus | None]]
 
 
 class EngineCollector(Collector):
-    """Collects the metrics. `statuses`: returns the status of every destination of this process; None if its engine does not run."""
+    """Collects the metrics. `statuses` returns the status of every destination of this process, or None for one whose
+    engine does not run.
+    """
 
     def __init__(self, statuses: Statuses) -> None:
         self._statuses = statuses
@@ -41,10 +43,10 @@ class EngineCollector(Collector):
 
 
 class Endpoint:
-    """Listens until `close` is called. `port` 0: any free port, which is then in `port`."""
+    """The endpoint, which listens until `close` is called. With port 0, it chooses a free port, which is then in `port`."""
 
     def __init__(self, host: str, port: int, statuses: Statuses) -> None:
-        """Raises OSError if it cannot listen."""
+        """Raises OSError if the endpoint cannot listen on the port."""
         registry = CollectorRegistry()
         registry.register(EngineCollector(statuses))
         self._server, self._thread = start_http_server(port, addr=host, registry=registry)
@@ -68,7 +70,7 @@ _kept = _OpenEndpoint()
 
 
 def keep_served(host: str, port: int, statuses: Statuses) -> None:
-    """Starts the endpoint, once per process; does nothing if `port` is 0."""
+    """Starts the endpoint of this process, if it is not started yet. Does nothing if `port` is 0."""
     with _kept.lock:
         if _kept.begun or not port:
             return

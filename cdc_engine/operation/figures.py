@@ -1,6 +1,6 @@
-"""Converts the state of engines to Prometheus metrics: Canal's names if the meaning is the same, Debezium's, and Sluice's own. Pure.
+"""Converts the state of engines to Prometheus metrics: with Canal's name if the meaning is the same, Debezium's, and Sluice's own. Pure.
 
-docs/reference/metrics.md has the table. If Sluice does not measure a value of Canal in the same sense, it has no metric of that name.
+docs/reference/metrics.md lists them. If Sluice does not measure a value of Canal in the same sense, it has no metric of that name.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sluice.cdc_engine.instance.status import EngineStatus
 from sluice.cdc_engine.server.protocol.traffic import LATENCY_MS, TrafficCounters
 from sluice.cdc_engine.states import EngineState
 
-DOWN = "NOT_STARTED"  # The process has the destination but no engine for it.
+DOWN = "NOT_STARTED"  # The state of a destination that this process has no engine for.
 DEBEZIUM = {"plugin": "mysql", "context": "streaming"}
 
 
 @dataclasses.dataclass(frozen=True)
 class StatusSample:
-    """The state of one destination in this process. `status` None: no engine runs."""
+    """The state of a destination in this process. `status` is None if its engine does not run."""
 
     destination: str
     status: EngineStatus | None
@@ -32,7 +32,7 @@ class StatusSample:
 
 
 Value = Callable[[EngineStatus, StatusSample], float]
-# (name, description, whether it is a counter, its value)
+# (name, description, whether it is a counter, function that returns its value)
 FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
     (
         "canal_instance_traffic_delay",
@@ -260,7 +260,7 @@ def _consumers(running: list[tuple[StatusSample, EngineStatus]]) -> Iterator[Met
 
 
 def _clients(moments: list[StatusSample]) -> Iterator[Metric]:
-    """Yields the metrics of the protocol server, with Canal's names."""
+    """Yields the metrics of the server for Canal clients, with Canal's names."""
     packets = CounterMetricFamily(
         "canal_instance_client_packets", "Packets received from clients.", labels=["destination", "packetType"]
     )
@@ -287,6 +287,6 @@ def _clients(moments: list[StatusSample]) -> Iterator[Metric]:
 
 
 def _buckets(counters: TrafficCounters) -> list[tuple[str, float]]:
-    """Returns cumulative buckets, as Prometheus defines them."""
+    """Returns the latency of requests as cumulative buckets, as Prometheus defines them."""
     bounds = [*map(str, LATENCY_MS), "+Inf"]
     return [(bound, float(sum(counters.latencies[: at + 1]))) for at, bound in enumerate(bounds)]

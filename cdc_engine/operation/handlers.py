@@ -1,7 +1,7 @@
-"""Sends alarms to the log, to a webhook, or by email. Each handler has its own thread, so that it delays neither other handlers nor an
-engine. Started by `operator`.
+"""Sends alarms to the log, to a webhook, or by email. Each of them has its own thread, so it delays neither the others nor an engine.
 
-An alarm that is not accepted is tried again, then dropped with a line in the log. `sluice status` shows the same while the problem lasts.
+An alarm that is not accepted is sent again some times, and then dropped with a line in the log. `sluice status` shows the problem as long
+as it lasts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TRIES, PAUSE_SECONDS = 5, 1.0
 ANSWER_SECONDS = 10.0
 
 log = structlog.get_logger()
-# A handler raises an error if the alarm was not accepted. The alarm is then tried again.
+# Sends an alarm. Raises an error if it was not accepted, so that it is sent again.
 Handler = Callable[[Alarm], None]
 
 
@@ -44,7 +44,7 @@ def to_log(alarm: Alarm) -> None:
 
 
 def to_webhook(url: str, headers: dict[str, str]) -> Handler:
-    """Returns a handler that sends a POST with JSON: destination, state, about, text, over, at (seconds since 1970)."""
+    """Returns a handler that sends a POST with JSON: destination, state, about, text, over, and at (seconds since 1970)."""
 
     def tell(alarm: Alarm) -> None:
         record = {
@@ -65,12 +65,12 @@ def to_webhook(url: str, headers: dict[str, str]) -> Handler:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Turns a redirect into an error. If it were followed, the alarm would become a GET without its body, and another server would get the
+    """Makes a redirect an error. If it were followed, the alarm would become a GET without a body, and another server would get the
     secrets in the headers.
     """
 
     def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
-        """Returns None, so that the answer is raised as an HTTPError."""
+        """Returns None, so that urllib raises the answer as an HTTPError."""
 
 
 def _opener() -> urllib.request.OpenerDirector:
@@ -78,7 +78,7 @@ def _opener() -> urllib.request.OpenerDirector:
 
 
 def handler_of(config: AlarmConfig) -> Handler:
-    """Returns the handler that conf/ describes. Raises ConfigurationError if an environment variable is not set."""
+    """Returns the handler that conf/ describes. Raises ConfigurationError if a secret cannot be read."""
     if config.kind == "log":
         return to_log
     if config.kind == "email":
@@ -89,24 +89,24 @@ def handler_of(config: AlarmConfig) -> Handler:
 
 
 class Teller:
-    """Sends alarms to all handlers. `pause`: waits between two attempts for one alarm."""
+    """Sends alarms to all handlers. `pause` waits between two attempts for an alarm."""
 
     def __init__(self, handlers: Sequence[Handler], pause: Callable[[float], object] = time.sleep) -> None:
         self._each = [_HandlerQueue(handler, pause) for handler in handlers]
 
     def tell(self, alarm: Alarm) -> None:
-        """Queues the alarm for the handlers' threads and returns at once."""
+        """Queues the alarm for the handlers' threads, and returns at once."""
         for handler in self._each:
             handler.tell(alarm)
 
     def close(self) -> None:
-        """Ends the threads after the queued alarms."""
+        """Ends the threads after they have sent the queued alarms."""
         for handler in self._each:
             handler.close()
 
 
 class _HandlerQueue:
-    """Runs one handler with a queue and a thread of its own."""
+    """Runs one handler in a thread with a queue."""
 
     def __init__(self, handler: Handler, pause: Callable[[float], object]) -> None:
         self._handler, self._pause = handler, pause
@@ -126,7 +126,7 @@ class _HandlerQueue:
             )
 
     def close(self) -> None:
-        """Ends the thread after the queued alarms."""
+        """Ends the thread after it has sent the queued alarms."""
         self._waiting.put(None)
         self._thread.join()
 
@@ -138,7 +138,7 @@ class _HandlerQueue:
         for attempt in range(1, TRIES + 1):
             try:
                 self._handler(alarm)
-            except Exception as error:  # An error of a handler must not end the thread.
+            except Exception as error:  # An error of the handler must not end the thread.
                 log.warning("alarm_not_taken", about=alarm.key, attempt=attempt, reason=_why(error))
                 if attempt < TRIES:
                     self._pause(PAUSE_SECONDS * 2 ** (attempt - 1))
@@ -153,7 +153,7 @@ class _HandlerQueue:
 
 
 def _why(error: Exception) -> str:
-    """Returns the reason without the address and without a server's own text, which may contain a secret."""
+    """Returns why an alarm was not accepted, without the address and the server's own text, which may contain secrets."""
     if isinstance(error, urllib.error.HTTPError):
         redirect = ", a redirect: write the final address in `alarms`" if 300 <= error.code < 400 else ""
         return f"answered {error.code}{redirect}"

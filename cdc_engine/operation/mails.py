@@ -1,4 +1,4 @@
-"""Sends alarms by email, with the standard library's SMTP client. Used by `handlers`."""
+"""Sends alarms by email, with the SMTP client of the standard library."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from sluice.cdc_engine.operation.alarms import Alarm
 
 ANSWER_SECONDS = 10.0
 SUBJECT_MAX = 120
-# Our name in the greeting. To find the host's own name, a name server must be asked, which may take longer than
-# everything else.
+# How this client introduces itself to the server. The host's own name would need a name server, which may take longer than everything
+# else.
 OUR_NAME = "sluice"
 
 log = structlog.get_logger()
 
 
 def mail(alarm: Alarm, sender: str, to: tuple[str, ...]) -> EmailMessage:
-    """Returns the mail for an alarm. The subjects of all alarms of a destination begin the same, so that they can be sorted."""
+    """Returns the mail for an alarm. The subjects of a destination's alarms begin with the same words, so that they can be sorted."""
     found = EmailMessage()
     subject = f"Sluice {alarm.destination}: {alarm.state}{' is over' if alarm.over else ''}, {alarm.key}"
     found["Subject"] = " ".join(subject.split())[:SUBJECT_MAX]
@@ -36,8 +36,8 @@ def mail(alarm: Alarm, sender: str, to: tuple[str, ...]) -> EmailMessage:
 
 
 def to_mail_server(config: AlarmConfig, password: str) -> Callable[[Alarm], None]:
-    """Returns a handler that sends mails. It opens one connection per alarm, because alarms are rare and an open connection would time out.
-    Raises ConfigurationError.
+    """Returns a handler that sends mails. It opens a connection for each alarm, because alarms are rare and an open connection would time
+    out. Raises ConfigurationError if the file with the certificate authorities cannot be read.
     """
     context = _trusted(config)
 
@@ -47,7 +47,7 @@ def to_mail_server(config: AlarmConfig, password: str) -> Callable[[Alarm], None
                 server.login(config.user, password)
             refused = server.send_message(mail(alarm, config.sender, config.to))
         for address, (code, _) in refused.items():
-            # A refused address raises no error, because a new attempt would send the mail to the other addresses again.
+            # A refused address is no error, because another attempt would send the mail to the other addresses again.
             log.error(
                 "alarm_not_taken", destination=alarm.destination, about=alarm.key, to=address, reason=f"answered {code}"
             )

@@ -1,4 +1,4 @@
-"""Watches all engines of a process for alarms. Created by `launcher` with the first engine."""
+"""Watches all engines of a process, and reports problems as alarms. `launcher` creates it with the first engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.cdc_engine.operation.handlers import Teller, handler_of
 
 
 class Operator:
-    """Reports alarms without waiting for them. Raises ConfigurationError if a handler cannot be created."""
+    """Reports problems of engines without waiting. Raises ConfigurationError if a handler cannot be created."""
 
     def __init__(self, alarms: Sequence[AlarmConfig]) -> None:
         self._teller = Teller([handler_of(each) for each in alarms]) if alarms else None
@@ -21,13 +21,13 @@ class Operator:
         self._lock = threading.Lock()
 
     def see(self, destination: str, status: EngineStatus) -> None:
-        """Examines the current status of a running engine."""
+        """Reports what has changed in the status of a running engine."""
         if self._teller is not None:
             with self._lock:
                 self._watcher(destination).see([*matters(destination, status)])
 
     def tell_failed(self, destination: str, error: SluiceError) -> None:
-        """Reports an engine that could not be started, once until it runs or fails differently. Earlier alarms stay meanwhile."""
+        """Reports an engine that could not be started, once until it runs or fails with another state. Earlier alarms stay meanwhile."""
         if self._teller is not None:
             with self._lock:
                 self._watcher(destination).see_failed(failed(destination, error))

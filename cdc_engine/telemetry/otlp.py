@@ -1,6 +1,6 @@
 """Sends spans to an OpenTelemetry collector, by OTLP over HTTP. The SDK is imported only if its environment variables name a collector.
 
-The SDK's processor has a limited queue and a thread: if the collector does not answer, it drops spans and logs a line.
+The SDK has a queue of limited length, and a thread that sends. If the collector does not answer, the SDK drops spans and logs a line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def is_wanted(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def trace_sender() -> TraceSender | None:
-    """Returns the sender of this process; None if no collector is configured."""
+    """Returns the sender of this process, or None if no collector is configured."""
     if not is_wanted():
         return None
     with _lock:

@@ -1,7 +1,6 @@
-"""Records a run's spans in a file next to the staged files. The engine sends them when it settles the batch.
+"""Records the spans of a run in a file next to the staged files. The engine sends them when it settles the batch.
 
-A run sends no spans itself, because a collector that does not answer would delay the run's end, and so the ack. Used by
-`orchestration.run`.
+A run does not send them itself, because a collector that does not answer would delay the end of the run, and with it the ack.
 """
 
 from __future__ import annotations
@@ -21,14 +20,16 @@ PATTERN = "spans-{delivery}-*.json"
 
 
 class RunSpans:
-    """The spans of one run for one delivery. `folder`: the staged batch's folder on the engine's host; None: nothing is recorded."""
+    """The spans of one run for one delivery. `folder` is the staged batch's folder if the run is on the engine's host. If it is None,
+    nothing is recorded.
+    """
 
     def __init__(self, folder: Path | None, delivery: int, run: str) -> None:
         self._folder, self._delivery, self._run = folder, delivery, run
         self._begun, self._merged, self._path = time.time_ns(), list[Span](), (BATCH, f"{RUN} {run}")
 
     def merged(self, table: str, milliseconds: int, rows: int, way: str) -> None:
-        """Records the merge of a table that ended now. `way`: how the table was merged."""
+        """Records the merge of a table, which has just ended. `way` tells how it was merged."""
         if self._folder is not None:
             now = time.time_ns()
             attributes: dict[str, Value] = {"sluice.table": table, "sluice.rows": rows, "sluice.way": way}
@@ -44,7 +45,7 @@ class RunSpans:
             )
 
     def ended(self, error: str = "") -> None:
-        """Writes the file when the run has finished its work on this delivery. Raises nothing, because a missing trace must not fail a
+        """Writes the file, when the run has finished its work on the delivery. Raises nothing, because a missing trace must not fail a
         batch.
         """
         if self._folder is None:
@@ -67,7 +68,7 @@ class RunSpans:
 
 
 def spans_of_runs(folder: Path, delivery: int) -> list[Span]:
-    """Returns the spans that runs recorded for this delivery. Skips files that cannot be read, and logs a line for each."""
+    """Returns the spans that runs have recorded for a delivery. Files that cannot be read are skipped, with a line in the log for each."""
     found: list[Span] = []
     for file in sorted(folder.glob(PATTERN.format(delivery=delivery))):
         try:

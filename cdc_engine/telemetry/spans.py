@@ -1,12 +1,12 @@
-"""Defines the trace of a batch and its spans as plain values. The trace's id is computed from the ledger's id and the delivery number, so
-that processes need not pass it to each other.
+"""Defines the trace of a batch, and its spans. The trace's id is computed from the ledger's id and the delivery number, so processes need
+not pass it to each other.
 
-    batch                  from the get of the batch until its ack or rollback; one trace per delivery
-    ├── stage              until its files can be merged
-    ├── append             staging of changes that arrived before its run took it
-    ├── run                in the run's process; one per try of this delivery
-    │   └── merge TABLE
-    └── ack · rollback     the write of the ledger
+  batch                  from the get of the batch until its ack or rollback; one trace per delivery
+  ├── stage              until its files can be merged
+  ├── append             staging of changes that arrived before its run took it
+  ├── run                in the run's process; one per try of this delivery
+  │   └── merge TABLE
+  └── ack · rollback     the write of the ledger
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Value = str | int | float | tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trace:
-    """The trace of one delivery of a ledger's batch."""
+    """The trace of one delivery of a batch."""
 
     ledger_id: str
     delivery: int
@@ -39,7 +39,7 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Span:
-    """One span. `path`: the keys of its parents, then its own key. Times are in nanoseconds since 1970. `error`: why the step failed, or
+    """A span. `path` has the keys of its parents, then its own key. Times are in ns since 1970. `error` tells why the step failed, or is
     empty.
     """
 
@@ -55,7 +55,7 @@ class Span:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Span:
-        """Parses the JSON of `to_json`. Raises KeyError, TypeError or ValueError for a record of another structure."""
+        """Parses the JSON of `to_json`. Raises KeyError, TypeError or ValueError if the record has another structure."""
         return cls(
             path=tuple(str(each) for each in record["path"]),
             name=str(record["name"]),
@@ -71,6 +71,6 @@ def _value(value: Any) -> Value:
 
 
 def _hashed(size: int, *words: object) -> int:
-    """Returns a hash as an id. The hash is never 0, because 0 is not a valid id."""
+    """Returns a hash of the words for use as an id. It is never 0, because 0 is not a valid id."""
     text = "\0".join(str(word) for word in words).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=size).digest()) or 1

@@ -1,4 +1,4 @@
-"""Traces the batches of an engine. Called by `hand_out`. Does nothing without a collector; never waits and never raises an exception."""
+"""Traces the batches of an engine. Does nothing without a collector. Never waits, and never raises an exception."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from sluice.cdc_engine.telemetry.run_spans import spans_of_runs
 from sluice.cdc_engine.telemetry.spans import APPEND, BATCH, STAGE, Span, Trace, Value
 
 log = structlog.get_logger()
-MANIFEST = "manifest.json"  # The file's modification time is the end of staging.
+MANIFEST = "manifest.json"  # The modification time of this file is the end of staging.
 
 
 class TraceSender(Protocol):
     def send(self, trace: Trace, spans: Sequence[Span]) -> None:
-        """Queues the spans and returns at once, even if the collector is unreachable."""
+        """Queues the spans and returns at once, even if the collector cannot be reached."""
 
     def flush(self) -> None:
-        """Waits a limited time until queued spans are sent."""
+        """Waits until the queued spans are sent, but only for a limited time."""
 
 
 class Traces:
-    """The traces of one destination. `sender`: None if there is no collector."""
+    """The traces of one destination. `sender` is None if there is no collector."""
 
     def __init__(self, destination: str, directory: Path, sender: TraceSender | None = None) -> None:
         self._destination, self._directory, self._sender = destination, directory, sender
@@ -35,7 +35,7 @@ class Traces:
         self._lock = threading.Lock()
 
     def staged(self, batch: OutstandingBatch, taken_ns: int) -> None:
-        """Records the span of staging. `taken_ns`: when the batch was taken from the store."""
+        """Records the span of staging, which began at `taken_ns`, when the batch was taken from the store."""
         if self._sender is not None:
             with self._lock:
                 self._taken = {batch.delivery: taken_ns}  # A destination has only one batch in flight.
@@ -43,12 +43,12 @@ class Traces:
             self._send(batch, [stage])
 
     def appended(self, batch: OutstandingBatch, begun_ns: int) -> None:
-        """Records the span in which changes were appended to the batch. `begun_ns`: its start."""
+        """Records the span in which changes were appended to the batch. It began at `begun_ns`."""
         self._send(batch, [Span(path=(BATCH, APPEND), name=APPEND, start_ns=begun_ns, end_ns=time.time_ns())])
 
     def settled(self, batch: OutstandingBatch, word: str, begun_ns: int, error: str = "") -> None:
-        """Records the span of an ack or rollback, and the span of the whole batch. `begun_ns`: the time before the ledger was written.
-        `error`: why the batch is handed out again. Call it before the batch's files are removed.
+        """Records the span of an ack or a rollback (`word`), and that of the whole batch. `begun_ns` is when the write of the ledger
+        began. `error` tells why the batch is handed out again. Call it before the batch's files are removed.
         """
         if self._sender is None:
             return
@@ -65,7 +65,7 @@ class Traces:
             self._sender.flush()
 
     def _begun(self, batch: OutstandingBatch, otherwise: int) -> int:
-        """Returns when the batch was taken from the store or, if another process took it, when it was staged."""
+        """Returns when the batch was taken from the store. If another process took it, returns when it was staged."""
         with self._lock:
             taken = self._taken.pop(batch.delivery, 0)
         try:

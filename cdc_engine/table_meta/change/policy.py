@@ -134,8 +134,8 @@ def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> ChangeD
 
 
 def _approved(item: Item, word: str) -> str:
-    """Returns the plan of a held change after an approval. If its kind does not have the approved plan, the plan is `apply`, or the first
-    plan of its kind.
+    """Returns the plan of a change with the setting `hold` after an approval. If its kind does not have the approved plan, the plan is
+    `apply`, or the first plan of its kind.
     """
     return word if word in item.plans else "apply" if "apply" in item.plans else next(iter(item.plans))
 
