@@ -53,7 +53,9 @@ class KafkaConfig(PartitionedConfig):
             if name == "transactional.id":
                 raise ValueError(f"options {name}: set `transactional_id` instead")
             if name in NAMED:
-                raise ValueError(f"options {name}: name the servers in `servers`")
+                raise ValueError(
+                    f"options: {name} is not allowed, because Sluice sets it; name the servers in `servers`"
+                )
             if value.lower() not in NEEDED.get(name, (value.lower(),)):
                 raise ValueError(f"options {name}: {value} would lose messages; remove the option")
         return self

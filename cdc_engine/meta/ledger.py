@@ -141,7 +141,7 @@ class Ledger:
                 "destination with `sluice position set` first"
             )
         if end.order_key <= start.order_key:
-            raise NotContinuousError(f"the batch up to {end} does not lie after {start}: {READ_AGAIN}")
+            raise NotContinuousError(f"the batch up to {end} does not end after its start {start}: {READ_AGAIN}")
         batch = OutstandingBatch(
             ledger_id=self.ledger_id,
             batch_id=self.next_batch_id,

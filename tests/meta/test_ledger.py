@@ -38,7 +38,7 @@ def test_a_batch_needs_a_start() -> None:
 
 @pytest.mark.parametrize("end", [at(10), at(9), at(500, epoch=0)])
 def test_a_batch_that_does_not_lie_behind_the_last_is_refused(ledger: Ledger, end: object) -> None:
-    with pytest.raises(MetaError, match="does not lie after"):
+    with pytest.raises(MetaError, match="does not end after its start"):
         ledger.hand_out(at(10)).hand_out(end)  # type: ignore[arg-type]
 
 
