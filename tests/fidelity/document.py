@@ -79,8 +79,8 @@ moment, on all four servers (`tests/snapshot/test_snapshot_chunks.py`).
 ## JSON logged as differences
 
 With `binlog_row_value_options=PARTIAL_JSON` an update contains what JSON_SET, JSON_REPLACE and JSON_REMOVE changed in a document (PARTIAL_UPDATE_ROWS).
-The differences are applied to the document of the before image, which NOBLOB also has. A table whose image (MINIMAL) leaves the document out
-stops in IMAGE_NOT_FULL: `tests/fidelity/rows/test_partial_json.py`.
+Sluice applies the differences to the document of the before image. With `binlog_row_image=NOBLOB` the before image has the document too. With MINIMAL it
+may lack the document, and then the table stops in IMAGE_NOT_FULL: `tests/fidelity/rows/test_partial_json.py`.
 
 ## Values that rows get from a statement
 
