@@ -28,7 +28,7 @@ STARTING_SECONDS_MAX = 180.0
 
 
 class RunVerdict(enum.Enum):
-    """What a run means for its batch. If the batch has several runs, the first of these members decides that one of its runs has."""
+    """What a run means for its batch. If a batch has several runs with different verdicts, the one that is listed first here counts."""
 
     ACK = "ack"
     END = "end"  #: The run must be ended before its batch can continue.
