@@ -116,7 +116,7 @@ class PublishedHistory:
         return self._history.versions(position)
 
     def publish(self, position: Position) -> None:
-        """Makes the list that of all tables at a position."""
+        """Writes the list of all tables at a position."""
         self._write(position, self._history.table_names(), self._history.all_cascades(), None)
 
     def _publish_changed(self, position: Position) -> None:
