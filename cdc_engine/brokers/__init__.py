@@ -1,5 +1,7 @@
 """Sends what consumers get to message brokers, with Canal's topics, partitions and messages: at least once, or exactly once if the broker
-commits positions too. Plug-ins for other brokers import their protocol from here (docs/guides/write-a-broker-plug-in.md).
+commits positions too.
+
+Plug-ins for other brokers import their protocol from here (docs/guides/write-a-broker-plug-in.md).
 """
 
 from sluice.cdc_engine.brokers.publisher import (

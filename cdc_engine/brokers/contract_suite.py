@@ -16,15 +16,16 @@ from sluice.cdc_engine.brokers.publisher import CommittingPublisher, Message, Pu
 from sluice.cdc_engine.errors import PublishError
 
 LARGE_BYTES = 3 << 20
-RETURN_SECONDS_MAX = 90.0  # How long a broker may take to accept messages after its start.
-LOOKS = 8  # After so many calls of `given_up`, a test returns True.
+RETURN_SECONDS_MAX = 90.0  # How long a broker may take after its start until it accepts messages.
+LOOKS = 8  # After this many calls, the `given_up` of a test returns True.
 
 
 class Place(Protocol):
-    """A broker for one test. It refuses a message of LARGE_BYTES, and a topic that was not created.
+    """A broker for one test. It must refuse a message of LARGE_BYTES, and a topic that was not created.
 
-    `partitions`: how many a topic of `topic` has; 1 for a broker without partitions. `where`: how an error names the broker, such as
-    "Kafka at 127.0.0.1:9092". `secret`: the password or token, which no error may contain; empty without a login.
+    - `partitions`: how many partitions the topics of `topic` have. 1 for a broker without partitions.
+    - `where`: how errors name the broker, for example "Kafka at 127.0.0.1:9092".
+    - `secret`: the password or token, which no error may contain. Empty without a login.
     """
 
     partitions: int
@@ -35,16 +36,16 @@ class Place(Protocol):
         """Creates a new topic and returns its name."""
 
     def publisher(self) -> Publisher:
-        """Returns a new publisher for the broker. It must give up a message after a few seconds."""
+        """Returns a new publisher for the broker, which must give up a message after a few seconds."""
 
     def read(self, topic: str, partition: int, count: int) -> list[bytes]:
-        """Returns all messages of a partition once there are `count` of them."""
+        """Waits until a partition has `count` messages, and returns all of its messages."""
 
     def stall(self) -> None:
-        """Makes the broker hang: its connections stay, and it answers nothing (SIGSTOP)."""
+        """Makes the broker hang (SIGSTOP): its connections stay open, and it answers nothing."""
 
     def kill(self) -> None:
-        """Ends the broker as a crash would (SIGKILL)."""
+        """Ends the broker as in a crash (SIGKILL)."""
 
     def start(self) -> None:
         """Starts the killed broker again, with its topics."""
@@ -55,7 +56,7 @@ def never() -> bool:
 
 
 class PublisherContract:
-    """Has one test for each promise of `Publisher`. The class that inherits it defines the fixture `place`."""
+    """One test for each promise of `Publisher`. A class that inherits it defines the fixture `place`."""
 
     def test_broker_keeps_each_partition_in_order_and_every_byte(self, place: Place) -> None:
         topic, publisher = place.topic(), place.publisher()
@@ -110,7 +111,7 @@ class PublisherContract:
 
 
 class CommittingContract(PublisherContract):
-    """Adds the tests for the promises of `CommittingPublisher`."""
+    """The tests for the promises of `CommittingPublisher`, in addition to those of `Publisher`."""
 
     def test_broker_keeps_the_position_of_the_last_batch_that_it_has(self, place: Place) -> None:
         topic, first = place.topic(), _committing(place)
@@ -150,7 +151,7 @@ def _committing(place: Place) -> CommittingPublisher:
 
 
 def _said(call: Callable[[], None], publisher: Publisher) -> str:
-    """Returns the text of the PublishError that a call raises, and closes the publisher. Raises AssertionError if it raises none."""
+    """Returns the message of the PublishError that a call raises, and closes the publisher. Raises AssertionError if it raises none."""
     try:
         call()
     except PublishError as error:
@@ -166,13 +167,13 @@ def refusal(
     given_up: Callable[[], bool] = never,
     publisher: Publisher | None = None,
 ) -> str:
-    """Returns the error with which a publisher refuses messages, and closes it. Raises AssertionError if it accepts them."""
+    """Returns the error with which a publisher refuses messages, and closes the publisher. Raises AssertionError if it accepts them."""
     used = publisher or place.publisher()
     return _said(lambda: used.send(messages, given_up), used)
 
 
 def _send_until_accepted(place: Place, messages: Sequence[Message]) -> None:
-    """Sends messages as the sender does: after an error it sends all of them again, with a new connection."""
+    """Sends messages as the sender does: after an error, all of them again over a new connection."""
     end, pause = time.monotonic() + RETURN_SECONDS_MAX, threading.Event().wait
     while True:
         publisher = place.publisher()

@@ -1,8 +1,7 @@
-"""Sends to Kafka as a `Publisher`, with confluent-kafka: an idempotent producer that waits for all replicas. The only file that knows
-Kafka.
+"""Sends to Kafka (a `Publisher`) with confluent-kafka: an idempotent producer that waits for all replicas. The only file that knows Kafka.
 
-librdkafka itself sends again, in order and without duplicates, for `delivery.timeout.ms`; after that a message has failed. A producer
-with a failed batch is discarded with everything that it still holds, so that none of it arrives after the batch is sent again.
+librdkafka itself sends a message again, in order and without duplicates, for `delivery.timeout.ms`. After that, the message has failed. A
+producer with a failed batch is discarded with everything that it still has, so that none of it arrives after the batch is sent again.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import ConfigurationError, PublishError
 
 LOOK_SECONDS = 0.1
-# A call of a transaction blocks for at most CALL_SECONDS; it is repeated for CALL_SECONDS_MAX.
+# A call for a transaction blocks for at most CALL_SECONDS. It is repeated for CALL_SECONDS_MAX.
 CALL_SECONDS, CALL_SECONDS_MAX = 0.5, 30.0
 ABORT_SECONDS_MAX = 5.0
 DEFAULTS = {
     "linger.ms": "1",
     "delivery.timeout.ms": "30000",
-    "topic.metadata.propagation.max.ms": "5000",  # A missing topic may still appear within this time.
+    "topic.metadata.propagation.max.ms": "5000",  # A topic that is missing may still appear in this time.
     "log.connection.close": "false",
 }
-# The option for the longest time of a transaction, and its value. Kafka's default is a minute, which is too short for a large batch.
+# The option with the longest duration of a transaction, and its value. Kafka's default, a minute, is too short for a large batch.
 TIMEOUT, TIMEOUT_MS = "transaction.timeout.ms", "300000"
 FIXED = {"acks": "all", "enable.idempotence": "true"}
 NO_PARTITION = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001  their names
@@ -61,20 +60,20 @@ NOT_ALLOWED = (
 def settings_of(
     servers: str, options: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Returns the settings for librdkafka. `$NAME` in an option is replaced by that variable. Raises ConfigurationError if it is not
-    set.
+    """Returns the settings for librdkafka. References to secrets in options, such as `$NAME`, are replaced by the secrets. Raises
+    ConfigurationError if a secret cannot be read.
     """
     given = {name: filled(value, f"brokers.options.{name}", environment) for name, value in options.items()}
     return {**DEFAULTS, **given, **FIXED, "bootstrap.servers": servers}
 
 
 def headers_of(message: Message) -> list[tuple[str, str | bytes | None]]:
-    """Returns a record's headers: the position of its event, and the GTID if the transaction has one."""
+    """Returns the headers of a record: the position of its event, and its transaction's GTID, if it has one."""
     named = ((GTID_HEADER, message.origin.gtid), (POSITION_HEADER, message.origin.position))
     return [(name, value.encode()) for name, value in named if value]
 
 
-# Errors of a broker that has just started and still loads its consumer groups.
+# Errors of a broker that has just started and is still loading its consumer groups.
 NOT_YET = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -85,7 +84,7 @@ FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRO
 
 
 class KafkaPublisher:
-    """A connection to Kafka. Implements `Publisher`. Raises ConfigurationError for an unknown option."""
+    """A connection to Kafka (implements `Publisher`). Raises ConfigurationError for an unknown option."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._servers, self._said = settings["bootstrap.servers"], ""
@@ -131,7 +130,7 @@ class KafkaPublisher:
                     on_delivery=on_delivery,
                     headers=headers_of(message),
                 )
-            except BufferError:  # The queue of the producer is full.
+            except BufferError:  # The producer's queue is full.
                 self.producer.poll(LOOK_SECONDS)
             except KafkaException as error:
                 raise self._why(message, error.args[0]) from None
@@ -160,8 +159,8 @@ class KafkaPublisher:
         )
 
     def is_fenced(self, error: Any) -> bool:
-        """Returns whether Kafka has fenced this producer: another one with the same `transactional.id` has started, or the transaction
-        took longer than its timeout. Kafka reports both with the same errors.
+        """Returns whether Kafka has fenced this producer, because another one with the same `transactional.id` has started, or because the
+        transaction took longer than its timeout. Kafka reports the same errors for both.
         """
         return error.code() in FENCED
 
@@ -177,7 +176,7 @@ class KafkaPublisher:
         self._said = error.str()
 
     def close(self) -> None:
-        """Closes the connection and drops the messages that were not sent."""
+        """Closes the connection, and drops the messages that were not sent."""
         end = time.monotonic() + 1.0
         with contextlib.suppress(KafkaException):  # After a fatal error, these calls raise it again.
             self.producer.purge()
@@ -186,12 +185,13 @@ class KafkaPublisher:
 
 
 class TransactionalPublisher:
-    """A connection to Kafka with a `transactional.id`. Implements `CommittingPublisher`. Each batch is one transaction, so readers see all
-    of it or nothing.
+    """A connection to Kafka with a `transactional.id` (implements `CommittingPublisher`). Each batch is one transaction, so readers see
+    all of it or nothing.
 
     The transaction also commits an offset of the consumer group `group_of(name)`, for the partition of the batch's last message. The
-    offset is the number of transactions so far, and its metadata is the position of the batch's end. When a new producer starts, Kafka
-    aborts the open transaction of an older one with the same name, and fences the older one. So the position that is read then is final.
+    offset is the number of transactions so far, and its metadata is the position of the batch's end. When a producer starts, Kafka aborts
+    the open transaction of an older producer with the same name, and fences that producer. So the position that the new producer reads
+    then is final.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -220,7 +220,7 @@ class TransactionalPublisher:
         self._publisher.close()
 
     def _begun(self, given_up: Callable[[], bool]) -> CommittedOffset:
-        """Starts the producer at the first call, and returns the offset that was committed last."""
+        """Starts the producer at the first call. Returns the offset that was committed last."""
         if self._last is None:
             self._until_done(self._producer.init_transactions, given_up)
             self._last = self._offsets.last(given_up)
@@ -248,7 +248,9 @@ class TransactionalPublisher:
         self._until_done(self._producer.commit_transaction, given_up)
 
     def _until_done(self, call: Callable[[float], None], given_up: Callable[[], bool]) -> None:
-        """Repeats a call until it succeeds: librdkafka continues an operation that timed out at the next call. Raises PublishError."""
+        """Repeats a call until it succeeds. After a time-out, librdkafka continues the operation at the next call. Raises PublishError if
+        the call fails otherwise.
+        """
         end = time.monotonic() + CALL_SECONDS_MAX
         while True:
             try:
@@ -295,24 +297,28 @@ class TransactionalPublisher:
 
 
 def group_of(name: str) -> str:
-    """Returns the name of the consumer group that stores the positions of a transactional_id."""
+    """Returns the name of the consumer group that stores the positions for a transactional_id."""
     return f"sluice-{name}"
 
 
 @dataclasses.dataclass(frozen=True)
 class CommittedOffset:
-    """The position of the last committed batch; empty before the first one. `number`: how many transactions committed a position."""
+    """The position of the batch that was committed last, empty before the first one. `number` is how many transactions have committed a
+    position.
+    """
 
     number: int = 0
     position: str = ""
 
 
 class CommittedOffsets:
-    """Reads the positions that the transactions of a `transactional.id` committed. `group`: the group's metadata, for the next commit."""
+    """Reads the positions that transactions of a `transactional.id` have committed. `group` is the metadata of the consumer group, which
+    the next commit needs.
+    """
 
     def __init__(self, settings: Mapping[str, str], name: str) -> None:
         self._where, self._group_id = f"Kafka at {settings['bootstrap.servers']}", group_of(name)
-        # The log level hides the warnings of a consumer about options of a producer.
+        # This log level hides the warnings of a consumer about options of a producer.
         self._settings = {**settings, "group.id": self._group_id, "log_level": "3"}
         del self._settings["transactional.id"]
         consumer = Consumer(self._settings)
@@ -320,7 +326,7 @@ class CommittedOffsets:
         consumer.close()
 
     def last(self, given_up: Callable[[], bool]) -> CommittedOffset:
-        """Returns the newest committed offset among all partitions. Raises PublishError."""
+        """Returns the newest committed offset of all partitions. Raises PublishError if Kafka does not return the offsets."""
         admin, end = AdminClient({**self._settings}), time.monotonic() + CALL_SECONDS_MAX
         while True:
             try:

@@ -1,5 +1,5 @@
-"""Defines the kinds of brokers of Sluice itself: Kafka, RabbitMQ and RocketMQ, each as settings with a publisher. pyproject.toml registers
-them in the entry-point group `sluice.brokers`. The client libraries are imported only when the engine connects.
+"""Defines Sluice's own kinds of brokers: Kafka, RabbitMQ and RocketMQ, each as a settings class that opens a publisher. pyproject.toml
+registers them in the entry-point group `sluice.brokers`. The client libraries are imported only when the engine connects.
 """
 
 from __future__ import annotations

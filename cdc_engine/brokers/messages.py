@@ -1,4 +1,4 @@
-"""Makes a broker's messages from what a consumer gets, in the order of the stream within each topic and partition. Used by `sender`."""
+"""Makes a broker's messages from what a consumer gets. Within each topic and partition, they are in the order of the stream."""
 
 from __future__ import annotations
 
@@ -34,8 +34,12 @@ TableT = TypeVar("TableT")
 
 
 class MessageMaker:
-    """Makes the messages for one broker. `form`: the format of rows; for a format with schemas, the `Subjects` that register them.
-    `describe`: describes a statement. `policies`, `kept`, `keys`: as for `EntryMaker`. `now_ms`: the field ts.
+    """Makes the messages for one broker.
+
+    - `form`: the format of rows or, for a format with schemas, the `Subjects` that register the schemas.
+    - `describe`: describes a statement.
+    - `policies`, `kept`, `keys`: as for `EntryMaker`.
+    - `now_ms`: returns the value of the field `ts`.
     """
 
     def __init__(
@@ -56,7 +60,7 @@ class MessageMaker:
         self._by_schema: dict[int, tuple[TableEntries, SchemaTable]] = {}
 
     def messages(self, parts: Sequence[EntryPart], batch_id: int) -> list[Message]:
-        """Returns the messages of a batch. Raises SluiceError."""
+        """Returns the messages of a batch. Raises SluiceError if a value or a schema prevents that."""
         now_ms = self._now_ms()
         if isinstance(self._form, Subjects):
             return [message for part in parts for message in self._by_schema_of(part, self._form, now_ms)]
@@ -98,7 +102,9 @@ class MessageMaker:
     # ── rows with a schema ──
 
     def _by_schema_of(self, part: EntryPart, subjects: Subjects, now_ms: int) -> list[Message]:
-        """Returns the messages of rows. Statements have no messages: consumers see a schema change by the schema of the next rows."""
+        """Returns the messages of rows in a format with schemas. Statements have no messages: consumers see a schema change in the schema
+        of the next rows.
+        """
         if part.statement is not None:
             return []
         found: list[Placed] = []
@@ -119,7 +125,7 @@ class MessageMaker:
     # ── packets ──
 
     def _packets(self, parts: Sequence[EntryPart]) -> list[Message]:
-        """Returns one message per topic and partition. A message's origin is that of its last entry."""
+        """Returns one message per topic and partition. It has the origin of its last entry."""
         gathered: dict[tuple[str, int], list[Message]] = {}
         for part in parts:
             for message in self._entries_of(part):
@@ -155,14 +161,14 @@ class MessageMaker:
     # ── both ──
 
     def _tables(self, part: EntryPart) -> Iterator[tuple[TableEntries, Route, Int64s, ShownRows]]:
-        """Yields the row events of each table in groups, with the offsets of the shown events in the part."""
+        """Yields the row events of each table in groups, with the indices in the part of the events that consumers get."""
         indices = np.flatnonzero(part.kinds == ROWS)
         tables = part.block.event_table[part.indices[indices]]
         for number in np.unique(tables).tolist():
             own = indices[tables == number]
             table = self._entries.table(part.block.tables[number])
             names = [column.name for column in table.columns]
-            # `table.key` is the key of conf/, which messages have too: so all messages of a key are in one partition.
+            # `table.key` is the key in conf/, which the messages have too. So all messages of a key are in one partition.
             keys = {name.lower() for name in table.key}
             is_key = [name.lower() in keys for name in names]
             route = self._routing.rows(table.version.database, table.version.table, names, is_key)
@@ -173,7 +179,7 @@ class MessageMaker:
 def _of_version(
     known: dict[int, tuple[TableEntries, TableT]], table: TableEntries, make: Callable[[TableEntries], TableT]
 ) -> TableT:
-    """Returns the object that encodes rows of a table version. It is made at the first use and then kept."""
+    """Returns the encoder for rows of a table version. It is made at the first use and then cached."""
     found = known.get(id(table))
     if found is None or found[0] is not table:
         if len(known) >= VERSIONS_MAX:
@@ -183,7 +189,7 @@ def _of_version(
 
 
 def _in_order(found: list[Placed]) -> list[Message]:
-    """Sorts by the events' offsets. The order within one event stays."""
+    """Sorts messages by the index of their event. Messages of one event stay in their order."""
     return [message for _, message in sorted(found, key=itemgetter(0))]
 
 

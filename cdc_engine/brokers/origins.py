@@ -1,4 +1,4 @@
-"""Finds the origins of messages in the binlog: the GTIDs and positions for their headers. Used by `messages`."""
+"""Finds where messages come from in the binlog: the GTID and position for their headers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def origin_of(block: Block, transaction: int, offset: int) -> MessageOrigin:
 
 
 class EventOrigins:
-    """The origins of one block's row events."""
+    """The origins of the row events of a block."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
@@ -35,7 +35,7 @@ class EventOrigins:
 
 
 def last_origin(parts: Sequence[EntryPart]) -> MessageOrigin:
-    """Returns the origin of the last entry of these parts."""
+    """Returns the origin of the last entry in these parts."""
     if not parts:
         return NO_ORIGIN
     part = parts[-1]

@@ -9,13 +9,13 @@ from typing import Protocol, runtime_checkable
 
 from sluice.cdc_engine.errors import PublishError
 
-# The headers with a message's origin, for brokers that have headers.
+# The headers with a message's origin, for brokers whose messages have headers.
 GTID_HEADER, POSITION_HEADER = "sluice-gtid", "sluice-position"
 
 
 @dataclasses.dataclass(frozen=True)
 class MessageOrigin:
-    """The origin of a message: the GTID of its transaction, empty if it has none, and the binlog file and offset of its event."""
+    """Where a message comes from: the GTID of its transaction, or empty if it has none, and the binlog file and offset of its event."""
 
     gtid: str = ""
     position: str = ""
@@ -26,9 +26,11 @@ NO_ORIGIN = MessageOrigin()
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """A message for a broker. `partition`: the number of the topic's partition, from 0 on; a broker without partitions ignores it.
-    `origin`: the position and GTID for the message's headers, if the broker has headers; a message of several events has the origin of the
-    last one. `key`: the row's key, for brokers whose messages have keys; empty if there is none.
+    """A message for a broker.
+
+    - `partition`: the number of the topic's partition, from 0 on. A broker without partitions ignores it.
+    - `origin`: for the message's headers, if the broker has headers. A message of several events has the origin of the last one.
+    - `key`: the row's key, for brokers whose messages have keys, or empty.
     """
 
     topic: str
@@ -39,13 +41,13 @@ class Message:
 
 
 class Publisher(Protocol):
-    """A connection to a broker. Used by one thread."""
+    """A connection to a broker. One thread uses it."""
 
     def send(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
-        """Returns when the broker has confirmed every message; messages of one partition are in their order.
+        """Sends the messages, and returns when the broker has confirmed all of them. Messages of a partition stay in order.
 
-        Raises PublishError with what must be done if it has not; any part of the messages may then have arrived. `given_up` is called
-        while it waits, and ends it with a PublishError.
+        Raises PublishError, which tells what to do, if the broker has not. Any part of the messages may have arrived then. `given_up` is
+        called during the wait. If it returns True, the wait ends with a PublishError.
         """
 
     def close(self) -> None:
@@ -54,26 +56,27 @@ class Publisher(Protocol):
 
 @runtime_checkable
 class CommittingPublisher(Publisher, Protocol):
-    """A publisher whose broker commits the messages of a batch and the position of its end in one transaction. With it, the broker gets
-    each message once, also if Sluice crashes before the ack. With any other publisher it gets each message at least once.
+    """A publisher whose broker commits the messages of a batch, and the position of its end, in one transaction. With it, the broker gets
+    each message exactly once, also if Sluice crashes before the ack. With any other publisher, it gets each message at least once.
     """
 
     def committed(self, given_up: Callable[[], bool]) -> str:
-        """Returns the position that was committed last; empty if there is none. Raises PublishError. After this call, an earlier
-        publisher of the same name cannot commit any more.
+        """Returns the position that was committed last, or "" if there is none. Afterwards, an earlier publisher with the same name cannot
+        commit any more. Raises PublishError if the broker does not answer.
         """
 
     def commit(self, messages: Sequence[Message], position: str, given_up: Callable[[], bool]) -> None:
-        """Sends messages as `send` does, and commits them together with `position`. After a PublishError it is unknown whether they were
-        committed: `committed` of a new publisher returns `position` if they were.
+        """Sends messages as `send` does, and commits them together with `position`. After a PublishError, it is unknown whether they were
+        committed. If they were, `committed` of a new publisher returns `position`.
         """
 
 
 class MemoryBroker:
-    """A broker in memory, for tests: keeps messages by topic and partition. `topics`: topic → its number of partitions; None: any topic is
-    created when it is used.
+    """A broker in memory, for tests. It has messages by topic and partition. `topics` has each topic's number of partitions. If it is
+    None, any topic is created when it is used.
 
-    `refuses`: called with each message; if it returns a text, the message is refused for that reason. `stalls`: it confirms nothing.
+    `refuses` is called with each message. If it returns a text, the message is refused for this reason. If `stalls` is set, the broker
+    confirms nothing.
     """
 
     def __init__(self, topics: dict[str, int] | None = None, message_bytes_max: int = 1 << 20) -> None:
@@ -92,7 +95,7 @@ class MemoryBroker:
 
 
 class MemoryPublisher:
-    """A connection to a `MemoryBroker`. Implements `Publisher`."""
+    """A connection to a `MemoryBroker` (implements `Publisher`)."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
@@ -116,7 +119,7 @@ class MemoryPublisher:
             broker.kept.setdefault((message.topic, message.partition), []).append(message.body)
 
     def close(self) -> None:
-        """Does nothing, because memory needs no closing."""
+        """Does nothing, because there is no connection."""
 
 
 def ended_amid() -> PublishError:

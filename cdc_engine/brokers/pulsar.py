@@ -1,7 +1,8 @@
-"""Sends to Apache Pulsar with Pulsar's own client: the settings of the plug-in and its `Publisher`. The only file that knows Pulsar.
+"""Sends to Apache Pulsar with Pulsar's own client: the settings of this kind of broker, and its `Publisher`. The only file that knows
+Pulsar.
 
-Each partition of a partitioned topic has a producer of its own, which keeps the order of its messages. After a lost connection the client
-itself sends again for SEND_SECONDS_MAX; after that the message has failed. If a batch fails, the client is closed and drops its unsent
+Each partition of a partitioned topic has its own producer, which keeps its messages in order. After a lost connection, the client itself
+sends messages again for SEND_SECONDS_MAX. After that, a message has failed. If a batch fails, the client is closed and drops its unsent
 messages, so that none of them arrives after the batch is sent again.
 """
 
@@ -36,17 +37,17 @@ from sluice.extras import Extra, require
 PORT, TLS_PORT = 6650, 6651
 LOOK_SECONDS = 0.1
 CALL_SECONDS = 5  # How long the client tries to find or open a topic.
-# How long the client tries to send a message, over reconnects. Then its batch is sent again, so nothing is lost.
+# How long the client tries to send a message, also over new connections. Then its batch is sent again, so nothing is lost.
 SEND_SECONDS_MAX = 30
 UNCONFIRMED_MAX = 1000
 NOT_ALLOWED = ("AuthenticationError", "AuthorizationError", "NotAllowedError")
 
-# The client logs each attempt to connect; Sluice's own messages contain the reason.
+# The client logs each attempt to connect. Sluice's own messages have the reason.
 logging.getLogger("pulsar").setLevel(logging.CRITICAL)
 
 
 class PulsarConfig(PartitionedConfig):
-    """Apache Pulsar. A partition is that of a partitioned topic."""
+    """Apache Pulsar. A partition is one of a partitioned topic."""
 
     removed: ClassVar[Mapping[str, str]] = {
         "timeout_seconds": f"a message is tried for {SEND_SECONDS_MAX} seconds, then its batch is sent again"
@@ -65,13 +66,15 @@ class PulsarConfig(PartitionedConfig):
     )
 
     def publisher(self) -> Publisher:
-        """Connects at the first message. Raises ConfigurationError if the token or a file of `tls` cannot be read."""
+        """Returns a publisher, which connects at the first message. Raises ConfigurationError if the token or a file of `tls` cannot be
+        read.
+        """
         require(Extra.PULSAR, ConfigurationError)
         _ = self.token_now(), tls_context(self.tls) if self.tls else None
         return PulsarPublisher(self)
 
     def token_now(self) -> str:
-        """Returns the current token; empty without a login. Raises ConfigurationError."""
+        """Returns the current token, or "" without a login. Raises ConfigurationError if it cannot be read."""
         return filled(self.token, "brokers.token")
 
     @property
@@ -82,7 +85,7 @@ class PulsarConfig(PartitionedConfig):
 
 
 class PulsarPublisher:
-    """A connection to Pulsar. Implements `Publisher`."""
+    """A connection to Pulsar (implements `Publisher`)."""
 
     def __init__(self, config: PulsarConfig) -> None:
         self._config, self._where = config, f"Pulsar at {config.servers}"
@@ -111,7 +114,7 @@ class PulsarPublisher:
         client, self._client = self._client, None
         self._producers, self._partitions = {}, {}
         if client is not None:
-            client.shutdown()  # `shutdown` drops unsent messages; `close` would wait until the broker confirms them.
+            client.shutdown()  # `shutdown` drops unsent messages. `close` would wait until the broker confirms them.
 
     def _producer(self, message: Message) -> Any:
         where = (message.topic, message.partition)
@@ -127,7 +130,7 @@ class PulsarPublisher:
         return self._producers[where]
 
     def _topic(self, message: Message) -> str:
-        """Returns the full name of a message's topic and partition. Raises PublishError if the topic has no such partition."""
+        """Returns the full name of a message's topic, with the partition. Raises PublishError if the topic does not have the partition."""
         name = f"persistent://{self._config.namespace}/{message.topic}"
         if message.topic not in self._partitions:
             found = self._connected().get_topic_partitions(name)
@@ -159,7 +162,7 @@ class PulsarPublisher:
 
     @contextlib.contextmanager
     def _named(self, message: Message) -> Iterator[None]:
-        """Converts errors of the client to PublishError. `message`: the one that was being sent."""
+        """Raises errors of the client in the block as PublishError. `message` is the one that is being sent."""
         import pulsar  # noqa: PLC0415
 
         try:
@@ -184,7 +187,7 @@ class PulsarPublisher:
 
 
 class _Confirmations:
-    """Counts the messages of a batch that the broker has not confirmed. The client's thread calls `confirm`."""
+    """Counts the messages of a batch that the broker has not confirmed. The client's thread reports confirmations."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -192,7 +195,7 @@ class _Confirmations:
         self.failed: list[tuple[Message, str]] = []
 
     def expect(self, message: Message) -> Callable[[Any, Any], None]:
-        """Counts a message, and returns the callback for the broker's answer."""
+        """Counts a message. Returns the callback for the broker's answer."""
         with self._changed:
             self.left += 1
         return functools.partial(self._confirm, message)
@@ -205,20 +208,22 @@ class _Confirmations:
             self._changed.notify()
 
     def wait(self, left_max: int, given_up: Callable[[], bool]) -> None:
-        """Waits until at most `left_max` messages are unconfirmed, a message has failed, or the batch is given up."""
+        """Waits until at most `left_max` messages are unconfirmed, or a message has failed, or the batch is given up."""
         while self.left > left_max and not self.failed and not given_up():
             with self._changed:
                 self._changed.wait(LOOK_SECONDS)
 
 
 def _properties(message: Message) -> dict[str, str]:
-    """Returns the GTID and the position of a message's event, as in Kafka's headers."""
+    """Returns the GTID and the position of a message's event as properties, with the names of Kafka's headers."""
     named = {GTID_HEADER: message.origin.gtid, POSITION_HEADER: message.origin.position}
     return {name: value for name, value in named.items() if value}
 
 
 def _key(message: Message) -> str | None:
-    """Returns a message's key in base64, because Pulsar's keys are text. This client cannot set the flag that Java's client decodes by."""
+    """Returns a message's key in base64, because Pulsar's keys are texts. This client cannot set the flag by which Java's client decodes
+    keys.
+    """
     return base64.b64encode(message.key).decode() if message.key else None
 
 

@@ -1,9 +1,10 @@
-"""Sends to RabbitMQ as a `Publisher`, with pika: confirmed, persistent, and to no key without a queue. The only file that knows RabbitMQ.
+"""Sends to RabbitMQ (a `Publisher`) with pika: messages are persistent and confirmed, and a routing key without a queue is an error. The
+only file that knows RabbitMQ.
 
-The messages of a batch are published in order on one channel, without waiting between them. The batch counts as sent once the broker has
-confirmed every message. A connection with a failed batch is aborted with everything that it still holds, so that none of it arrives after
-the batch is sent again. The broker closes a connection that is idle for longer than its heartbeat; nothing is under way then, and it is
-opened again without a message.
+The messages of a batch are published in order on one channel, without waiting between them. The batch is sent when the broker has
+confirmed every message. A connection with a failed batch is aborted with everything that it still has, so that none of it arrives after
+the batch is sent again. The broker closes a connection that is idle for longer than its heartbeat. It is then opened again, without an
+error.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ LOOK_SECONDS = 0.1
 OPEN_SECONDS, CONFIRM_SECONDS, HEARTBEAT_SECONDS = 10.0, 30.0, 60
 UNCONFIRMED_MAX, UNCONFIRMED_BYTES_MAX = 2000, 8 << 20
 PORT, TLS_PORT = 5672, 5671
-# The properties that Canal sends, MessageProperties.PERSISTENT_TEXT_PLAIN.
+# The properties with which Canal sends messages (MessageProperties.PERSISTENT_TEXT_PLAIN).
 PROPERTIES = pika.BasicProperties(content_type="text/plain", delivery_mode=2, priority=0)
 TOO_LARGE = re.compile(r"message size (\d+) is larger than configured max size (\d+)")
 NO_EXCHANGE = "no exchange"
 
-# pika logs each attempt to connect as a long error; Sluice's own messages contain the reason.
+# pika logs each attempt to connect as a long error. Sluice's own messages have the reason.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
 @dataclasses.dataclass(frozen=True)
 class RabbitTarget:
-    """The broker's address and settings from conf/, with the secret."""
+    """A broker's settings in conf/, with its password and TLS context."""
 
     config: RabbitConfig
     password: Callable[[], str] = dataclasses.field(repr=False)
@@ -54,7 +55,7 @@ class RabbitTarget:
         return f"RabbitMQ at {self.config.servers}"
 
     def parameters(self) -> list[pika.ConnectionParameters]:
-        """Returns the parameters of each server. Raises SecretUnavailableError."""
+        """Returns the connection parameters of each server. Raises SecretUnavailableError if the password cannot be read."""
         credentials = pika.PlainCredentials(self.config.user, self.password())
         port = PORT if self.context is None else TLS_PORT
         return [
@@ -73,7 +74,7 @@ class RabbitTarget:
 
 
 def target_of(config: RabbitConfig) -> RabbitTarget:
-    """Reads the target from conf/. Raises ConfigurationError if the secret or a certificate cannot be read."""
+    """Returns the target that conf/ describes. Raises ConfigurationError if the password or a certificate cannot be read."""
 
     def password() -> str:
         if not config.password and config.user == "guest":
@@ -85,7 +86,7 @@ def target_of(config: RabbitConfig) -> RabbitTarget:
 
 
 class RabbitPublisher:
-    """A connection to RabbitMQ. Implements `Publisher`. Connects at the first send."""
+    """A connection to RabbitMQ (implements `Publisher`). It connects at the first send."""
 
     def __init__(self, target: RabbitTarget) -> None:
         self._target = target
@@ -100,7 +101,7 @@ class RabbitPublisher:
         self._link.publish(messages, given_up)
 
     def _opened(self, given_up: Callable[[], bool]) -> _Link:
-        """Connects to the first server that accepts."""
+        """Connects to the first server that accepts the connection."""
         errors = []
         for parameters in self._target.parameters():
             link = _Link(self._target, parameters)
@@ -120,7 +121,7 @@ class RabbitPublisher:
 
 
 class _Link:
-    """One connection with one channel. Its event loop runs in the sending thread, only while that thread waits."""
+    """One connection with one channel. The sending thread runs its event loop, only while it waits."""
 
     def __init__(self, target: RabbitTarget, parameters: pika.ConnectionParameters) -> None:
         self._target, self._where = target, f"{parameters.host}:{parameters.port}"
@@ -141,7 +142,7 @@ class _Link:
         self._connection.add_on_connection_unblocked_callback(self._note_blocked)
 
     def open(self, given_up: Callable[[], bool]) -> None:
-        """Returns once messages may be published. Raises PublishError."""
+        """Waits until messages may be published. Raises PublishError if the broker refuses or does not answer."""
         end = time.monotonic() + OPEN_SECONDS
         while not self._ready:
             if time.monotonic() > end:
@@ -149,13 +150,13 @@ class _Link:
             self._wait(given_up)
 
     def alive(self) -> bool:
-        """Returns whether the connection can be used, as far as can be known without sending. Reads what the broker has sent meanwhile."""
+        """Returns whether the connection can be used, as far as that is known without sending. Reads what the broker has sent meanwhile."""
         if self._failed is None:
             self._process_events(0.0)
         return self._failed is None and self._connection.is_open and self._channel.is_open
 
     def publish(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
-        """Returns once all messages are confirmed. Raises PublishError."""
+        """Publishes messages, and returns when all are confirmed. Raises PublishError if one is not."""
         self._heard = time.monotonic()
         for message in messages:
             while len(self._unconfirmed) >= UNCONFIRMED_MAX or self._bytes > UNCONFIRMED_BYTES_MAX:
@@ -169,7 +170,7 @@ class _Link:
             raise self._failed
 
     def cut(self) -> None:
-        """Closes the socket and drops what was not sent. An orderly close would send it first."""
+        """Closes the socket, and drops what was not sent. An orderly close would send it first."""
         with contextlib.suppress(Exception):  # The connection may be broken in any way, and nobody needs it any more.
             transport = self._connection._transport  # noqa: SLF001  there is no other way
             if transport is not None:
@@ -190,7 +191,7 @@ class _Link:
             self._fail(self._gone(type(error).__name__))
 
     def _wait(self, given_up: Callable[[], bool]) -> None:
-        """Runs the loop for a moment. Raises PublishError."""
+        """Runs the event loop for a moment. Raises PublishError if the connection or a message has failed."""
         self._process_events(LOOK_SECONDS)
         if self._failed:
             raise self._failed
@@ -292,7 +293,7 @@ class _Link:
         return self._gone(f"no connection to {self._where}: {said}")
 
     def _closed(self, reason: Any) -> PublishError:
-        """Returns the reason why the broker closed the channel."""
+        """Returns an error that tells why the broker has closed the channel."""
         said = getattr(reason, "reply_text", str(reason))
         if size := TOO_LARGE.search(said):
             lengths = {len(each.body): each for each in self._unconfirmed.values()}
@@ -319,7 +320,7 @@ class _Link:
 
 
 def _innermost(error: object) -> str:
-    """Returns the system's or the broker's error; the client wraps it up to four times."""
+    """Returns the error of the system or the broker. The client wraps it up to four times."""
     while True:
         inner = [*getattr(error, "exceptions", ()), getattr(error, "exception", None), *getattr(error, "args", ())]
         found = [each for each in inner if isinstance(each, BaseException)]

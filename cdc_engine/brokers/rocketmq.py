@@ -1,8 +1,8 @@
-"""Sends to RocketMQ as a `Publisher`, with its remoting protocol: to the queue that Canal would choose, in order within each queue.
+"""Sends to RocketMQ (a `Publisher`) with its remoting protocol: to the same queue as Canal, in order within each queue.
 
-A broker handles the requests of one connection with several threads, so a queue has at most one request under way. A request has several
-messages, and the broker stores all of them or none. The queues of a batch are sent in parallel. docs/decisions says why no library is
-used.
+A broker handles the requests of one connection with several threads. So a queue has at most one request that is not answered. A request
+has several messages, of which the broker stores all or none. The queues of a batch are sent in parallel. docs/decisions tells why no
+library is used.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ OPEN_SECONDS, ANSWER_SECONDS, ROUTE_SECONDS = 5.0, 10.0, 30.0
 PORT = 9876
 REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX = 1 << 20, 500
 SAID_MAX = 300
-SEPARATOR = "%"  # Separates the namespace from the name of a topic or group.
+SEPARATOR = "%"  # Stands between the namespace and the name of a topic or group.
 
 
 @dataclasses.dataclass(frozen=True)
 class RocketTarget:
-    """The cluster's address and settings from conf/, with the secret."""
+    """A cluster's settings in conf/, with its secret key and TLS context."""
 
     config: RocketConfig
     secret: Callable[[], str] = dataclasses.field(repr=False)
@@ -46,16 +46,18 @@ class RocketTarget:
 
     @property
     def key(self) -> tuple[str, str] | None:
-        """Returns the current access key and secret key. Raises SecretUnavailableError."""
+        """The current access key and secret key, or None without a login. Raises SecretUnavailableError if the secret
+        key cannot be read.
+        """
         return (self.config.access_key, self.secret()) if self.config.access_key else None
 
     def named(self, name: str) -> str:
-        """Returns the name with the namespace before it."""
+        """Returns a name with the namespace in front of it."""
         return f"{self.config.namespace}{SEPARATOR}{name}" if self.config.namespace else name
 
 
 def target_of(config: RocketConfig) -> RocketTarget:
-    """Reads the target from conf/. Raises ConfigurationError if the secret or a certificate cannot be read."""
+    """Returns the target that conf/ describes. Raises ConfigurationError if the secret key or a certificate cannot be read."""
 
     def secret() -> str:
         return filled(config.secret_key, "brokers.secret_key")
@@ -65,7 +67,7 @@ def target_of(config: RocketConfig) -> RocketTarget:
 
 
 class RocketPublisher:
-    """A connection to RocketMQ. Implements `Publisher`. Connects at the first send."""
+    """A connection to RocketMQ (implements `Publisher`). It connects at the first send."""
 
     def __init__(self, target: RocketTarget) -> None:
         self._target = target
@@ -94,7 +96,7 @@ class RocketPublisher:
             connection.close()
 
     def _some(self, messages: Sequence[Message]) -> Iterator[list[Message]]:
-        """Yields groups of messages, each as large as one request allows."""
+        """Yields the messages in groups, each as large as one request may be."""
         some: list[Message] = []
         size = 0
         for message in messages:
@@ -115,7 +117,7 @@ class RocketPublisher:
         return wire.several_messages(written, fields)
 
     def _queues(self, topic: str, given_up: Callable[[], bool]) -> list[Queue]:
-        """Returns the topic's queues that accept messages. Raises PublishError."""
+        """Returns the topic's queues that accept messages. Raises PublishError if no name server returns them."""
         requested_at, queues = self._routes.get(topic, (0.0, []))
         if queues and time.monotonic() - requested_at < ROUTE_SECONDS:
             return queues
@@ -157,7 +159,7 @@ class RocketPublisher:
         return found
 
     def _check(self, answer: RocketAnswer, connection: _Connection, some: Sequence[Message]) -> None:
-        """Raises PublishError if the messages are not stored."""
+        """Raises PublishError if the broker has not stored the messages."""
         if answer.code == wire.SUCCESS:
             return
         topic, said = some[0].topic, answer.remark[:SAID_MAX]
@@ -187,7 +189,7 @@ class RocketPublisher:
 
 
 class _Connection:
-    """A connection to one server. `ask` sends a request without waiting; `answer` waits for its answer."""
+    """A connection to one server. `ask` sends a request without waiting. `answer` waits for its answer."""
 
     def __init__(self, target: RocketTarget, address: str) -> None:
         self._target, self._address, self._key = target, address, target.key
@@ -197,7 +199,7 @@ class _Connection:
         self._socket: socket.socket | None = None
 
     def ask(self, code: int, fields: dict[str, str], body: bytes) -> int:
-        """Sends a request and returns its number. Raises PublishError."""
+        """Sends a request, and returns its number. Raises PublishError if the connection fails."""
         number = next(self._numbers)
         frame = wire.request(code, number, fields, body, self._key)
         try:

@@ -1,8 +1,8 @@
-"""Encodes and decodes RocketMQ's remoting protocol, as far as a producer needs it: requests, answers, routes, signatures. Pure; used by
-`rocketmq`.
+"""Encodes and decodes RocketMQ's remoting protocol, as far as a producer needs it: requests, answers, routes, signatures. Pure.
 
-A frame is its length, its header's length (the highest byte is the header's format: 0 is JSON), the header, and a body. A producer
-requests a topic's route from a name server and sends each queue's messages to the master of the queue."""
+A frame has its length, the length of its header (whose highest byte is the header's format: 0 is JSON), the header, and a body. A producer
+requests a topic's route from a name server, and sends the messages of each queue to the master of the queue.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from sluice.cdc_engine.errors import PublishError
 
 SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, GET_ROUTE = 310, 320, 105
 SUCCESS, MESSAGE_ILLEGAL, NO_PERMISSION, TOPIC_NOT_EXIST = 0, 13, 16, 17
-# With these codes the master has the message, but its disk or a replica that it waits for does not.
+# With these codes, the master has the message, but its disk or a replica for which it waits does not.
 KEPT_IN_PART = {
     10: "the disk of the broker was too slow",
     11: "the broker has no replica",
     12: "the replica of the broker was too slow",
 }
-VERSION = 401  # The version that requests state: 4.9.4. To older clients, the servers do not answer in standard JSON.
+VERSION = 401  # The version that requests state: 4.9.4. Servers answer older clients in JSON that is not standard.
 MASTER = "0"
 WRITABLE = 1 << 1
 MAGIC = struct.Struct(">ii")
 # Older name servers write numeric keys of a map without quotes.
 BARE_KEY = re.compile(rb"([{,])(\d+):")
-DEFAULT_TOPIC, DEFAULT_QUEUES = "TBW102", 4  # The template of topics that the broker creates automatically.
+# The topic that a broker uses as template when it creates a topic automatically.
+DEFAULT_TOPIC, DEFAULT_QUEUES = "TBW102", 4
 BETWEEN, AFTER = "\x01", "\x02"  # The separator between name and value, and the one after each pair.
 FRAME_BYTES_MAX = 64 << 20
 
@@ -44,7 +45,7 @@ _sender, _count = secrets.token_bytes(10), itertools.count()
 
 @dataclasses.dataclass(frozen=True)
 class Queue:
-    """A queue of a topic. `number`: its number within the broker. `address`: that of the broker's master; empty if it has none now."""
+    """A queue of a topic. `number` is its number in the broker. `address` is that of the broker's master, or empty if it has none now."""
 
     broker: str
     number: int
@@ -61,7 +62,9 @@ class RocketAnswer:
 def request(
     code: int, number: int, fields: Mapping[str, str], body: bytes = b"", key: tuple[str, str] | None = None
 ) -> bytes:
-    """Returns a frame. `number`: the server repeats it in its answer. `key`: access key and secret for the signature."""
+    """Returns the frame of a request. The server repeats `number` in its answer. `key` is the access key and secret key
+    for the signature.
+    """
     header = {
         "code": code,
         "extFields": signed(fields, body, *key) if key else dict(fields),
@@ -76,14 +79,14 @@ def request(
 
 
 def signed(fields: Mapping[str, str], body: bytes, access_key: str, secret: str) -> dict[str, str]:
-    """Returns the fields with an HMAC-SHA1 of their values, in the order of their names, and of the body."""
+    """Returns the fields with a signature: an HMAC-SHA1 of their values, in the order of their names, and of the body."""
     found = {**fields, "AccessKey": access_key}
     content = "".join(found[name] for name in sorted(found)).encode() + body
     return {**found, "Signature": base64.b64encode(hmac.digest(secret.encode(), content, "sha1")).decode()}
 
 
 def answer_of(frame: bytes) -> tuple[int, RocketAnswer]:
-    """Decodes a frame without its length. Returns the request's number and the answer. Raises ValueError if it is not an answer."""
+    """Decodes a frame without its length. Returns the number of the request, and the answer. Raises ValueError if it is not an answer."""
     (length,) = struct.unpack_from(">i", frame)
     if length >> 24:
         raise ValueError("the header of an answer is not JSON")
@@ -95,7 +98,7 @@ def answer_of(frame: bytes) -> tuple[int, RocketAnswer]:
 
 def queues_of(topic: str, body: bytes) -> list[Queue]:
     """Decodes a name server's answer. Returns the topic's queues that accept messages, in the order of RocketMQ's own client. Raises
-    PublishError.
+    PublishError for a static topic.
     """
     route: dict[str, Any] = json.loads(BARE_KEY.sub(rb'\1"\2":', body))
     masters = {
@@ -120,12 +123,12 @@ def queues_of(topic: str, body: bytes) -> list[Queue]:
 
 
 def queue_of(queues: Sequence[Queue], partition: int) -> Queue:
-    """Returns the queue that Canal chooses for a partition."""
+    """Returns the queue that Canal would choose for a partition."""
     return queues[partition % len(queues)]
 
 
 def properties(tag: str, namespace: str) -> str:
-    """Returns the properties of one message as RocketMQ's own client writes them: the id by which consoles find it, and its tag."""
+    """Returns the properties of a message, as RocketMQ's own client writes them: the id by which consoles find it, and its tag."""
     found = {"UNIQ_KEY": message_id(), "WAIT": "true"}
     if tag:
         found["TAGS"] = tag
@@ -139,7 +142,7 @@ def _written(found: Mapping[str, str]) -> str:
 
 
 def message_id() -> str:
-    """Returns an id of 16 bytes: the sender, the milliseconds of the month and a counter."""
+    """Returns an id of 16 bytes: the sender, the milliseconds since the beginning of the month, and a counter."""
     now = time.time()
     month = dt.datetime.fromtimestamp(now).astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     passed = int((now - month.timestamp()) * 1000) & 0x7FFFFFFF
@@ -147,16 +150,17 @@ def message_id() -> str:
 
 
 def one_message(body: bytes, written: str, fields: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
-    """Returns code, fields and body of a request with one message. `written`: its properties. `fields`: those of `send_fields`."""
+    """Returns code, fields and body of a request with one message, whose properties are `written`. `fields` is the result of
+    `send_fields`.
+    """
     return SEND_MESSAGE_V2, {**fields, "i": written, "m": "false"}, body
 
 
 def several_messages(
     messages: Sequence[tuple[bytes, str]], fields: Mapping[str, str]
 ) -> tuple[int, dict[str, str], bytes]:
-    """Returns code, fields and body of a request with several messages (body, properties) for one queue, in their order.
-
-    Properties of the request override those of the messages, so the request's own properties contain no id.
+    """Returns code, fields and body of a request with several messages (body, properties) for one queue, in their order. Properties of the
+    request override those of the messages, so the request's properties have no id.
     """
     parts = []
     for body, own in messages:
@@ -167,7 +171,7 @@ def several_messages(
 
 
 def send_fields(group: str, topic: str, queue: Queue) -> dict[str, str]:
-    """Returns the fields of a request that sends messages. Their names have one letter, as in the protocol since 3.2."""
+    """Returns the fields of a request that sends messages. As in the protocol since 3.2, their names have one letter."""
     return {
         "a": group,
         "b": topic,

@@ -1,4 +1,4 @@
-"""Selects the topic and partition of a table's changes by the rules of Canal's `canal.mq` settings. Pure; used by `messages`."""
+"""Selects the topic and partition of a table's changes, by the rules of Canal's `canal.mq` settings. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = "$pk$"
 
 
 def hash_of(text: str) -> int:
-    """Returns Java's String.hashCode."""
+    """Returns the same hash as Java's String.hashCode."""
     data = np.frombuffer(text.encode(), np.uint8)
     return int(java_hash(data, 0, len(data)))
 
@@ -28,10 +28,9 @@ def partition_of(value: int, partitions: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The rules from conf/. Empty and 0 mean the same as in Canal. `exact_names`: names in partition_hash must match in upper and lower
-    case, as for flat messages.
-
-    `splits`: an update that changes the partition becomes a delete in the old one and an insert in the new one.
+    """The rules in conf/. Empty and 0 mean the same as in Canal. `exact_names` tells that names in partition_hash must match with case, as
+    for flat messages. `splits` tells that an update that moves a row to another partition becomes a delete in the old one and an insert in
+    the new one.
     """
 
     topic: str
@@ -47,7 +46,7 @@ class Rules:
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """A topic and partition. `partition` applies to all rows if nothing is hashed."""
+    """A topic and partition. If `hashing` is None, `partition` is the partition of all rows."""
 
     topic: str
     partition: int
@@ -56,7 +55,7 @@ class Route:
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """A name that matches case-insensitively. If it has a wildcard, it is an expression for the whole name."""
+    """A pattern of names, which ignores case. If it has a wildcard, it is a regular expression for the whole name."""
 
     text: str
 
@@ -66,7 +65,7 @@ class Pattern:
 
     @functools.cached_property
     def expression(self) -> re.Pattern[str]:
-        """The compiled expression. Raises ConfigurationError."""
+        """The compiled regular expression. Raises ConfigurationError if it is invalid."""
         text = self.text if self.is_wild else re.escape(self.text)
         try:
             return re.compile(f"(?:{text})", re.IGNORECASE | re.DOTALL)
@@ -80,7 +79,7 @@ class Pattern:
 
 
 class Routing:
-    """Selects topic and partition by the rules. Raises ConfigurationError for an invalid rule."""
+    """Selects topic and partition by the rules. Raises ConfigurationError if a rule is invalid."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -96,11 +95,11 @@ class Routing:
         return not (self._rules.dynamic_topic or self._rules.partition_hash)
 
     def statement(self, database: str, table: str) -> Route:
-        """Returns the route of a statement about a table, or about no table."""
+        """Returns the topic and partition for a statement about a table, or about no table."""
         return Route(self._topic(database, table), 0 if self._rules.partition_hash else self._rules.partition)
 
     def rows(self, database: str, table: str, columns: Sequence[str], keys: Sequence[bool]) -> Route:
-        """Returns the route of a table's rows. `keys`: for each column, whether it is in the primary key."""
+        """Returns the topic and partition for a table's rows. `keys` tells for each column whether it is in the primary key."""
         topic = self._topic(database, table)
         if not self._rules.partition_hash:
             return Route(topic, self._rules.partition)
@@ -120,7 +119,7 @@ class Routing:
         return Route(topic, 0, Hashing(tuple(hashed), partitions, seed, self._rules.splits, name))
 
     def _topic(self, database: str, table: str) -> str:
-        """Returns the topic. If topics depend on tables, a dot in a topic becomes an underscore."""
+        """Returns the topic for a table. If topics depend on tables, dots in a topic become underscores."""
         rules = self._rules
         if not rules.dynamic_topic:
             return rules.topic
@@ -150,7 +149,7 @@ def _topic_item(item: str) -> tuple[str, Pattern]:
 
 
 def _hash_item(item: str) -> tuple[Pattern, tuple[str, ...]]:
-    """Reads one item of partition_hash. No columns: hashes the table's name."""
+    """Parses one item of partition_hash. If it names no columns, the name of the table is hashed."""
     name, colon, words = item.rpartition(":")
     if not (colon and name):
         return Pattern(item), ()

@@ -1,15 +1,15 @@
-"""Runs the loop of one broker: gets a batch, sends it, and acks it once the broker has confirmed all of it. Started and ended by
-`consumers.sending`.
+"""Runs the loop of one broker: gets a batch, sends it, and acks it when the broker has confirmed all of it.
 
-    get ─▶ messages ─▶ send ─▶ broker confirms all ─▶ ack
-                         └────▶ refused, or unknown ─▶ rollback: the batch is sent again, after a pause
+  get ─▶ messages ─▶ send ─▶ broker confirms all ─▶ ack
+            └────▶ refused, or unknown ─▶ rollback: the batch is sent again, after a pause
 
 The sender acks a batch only after the broker has confirmed it, and the ledger moves the cursor only after the ack. So a batch that is
-interrupted in between is sent again, and no batch is skipped. A refused message is sent until it is accepted, because skipping it would
-lose it. `status` shows why the consumer waits.
+interrupted in between is sent again, and no batch is skipped. A message that the broker refuses is sent until it is accepted, because
+skipping it would lose it. `status` shows why the consumer waits.
 
 With a `CommittingPublisher`, the broker stores the position of each batch's end. After a crash or an error between the broker's commit and
-the ack, this position is later than the consumer's cursor. The consumer then continues at it."""
+the ack, this position is after the consumer's cursor. The consumer then continues at it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sluice.cdc_engine.errors import CanalServiceError, SluiceError
 WAIT_SECONDS = 5.0  # How long one round waits for the next batch.
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.5, 30.0
 STOP_SECONDS = 10.0
-LOOK_SECONDS = 0.1  # The interval between two checks whether the sender may still send.
+LOOK_SECONDS = 0.1  # How often the sender checks whether it may still send.
 
 ContentT = TypeVar("ContentT")
 ContentT_co = TypeVar("ContentT_co", covariant=True)
@@ -35,8 +35,8 @@ log = structlog.get_logger()
 
 
 class ConsumerTaken(Protocol[ContentT_co]):
-    """The service of a consumer, implemented by `server.consumer.ConsumerService`. `undelivered`: tells it why its batch cannot be sent,
-    for the status.
+    """What the sender needs of a consumer's service (`server.consumer.ConsumerService`). The sender writes to `undelivered` why its batch
+    cannot be sent. The status shows it.
     """
 
     undelivered: str
@@ -50,20 +50,22 @@ class ConsumerTaken(Protocol[ContentT_co]):
 
 
 class RoundResult(enum.Enum):
-    """The outcome of one round."""
+    """The result of one round."""
 
     SENT = "sent"
     NOTHING = "nothing"  #: There was nothing to send.
-    MOVED = "moved"  #: The broker had committed a later position; the consumer continues there.
+    MOVED = "moved"  #: The broker had committed a later position. The consumer continues there.
     AGAIN = "again"  #: Nothing was acked.
 
 
 class BrokerSender(Generic[ContentT]):
-    """Sends the batches of one consumer. `service`: returns the consumer's service, which may be a new one each time. `make`: makes the
-    messages of a batch, given its id.
+    """Sends the batches of one consumer.
 
-    `open_publisher`: connects to the broker; raises PublishError or ConfigurationError. `may_send`: also called within a batch. It
-    returns False if another host runs the destination by now, which sends the same changes and those after them.
+    - `service`: returns the consumer's service, which may be another one each time.
+    - `make`: makes the messages of a batch from its content and id.
+    - `open_publisher`: connects to the broker. Raises PublishError or ConfigurationError if it cannot.
+    - `may_send`: returns whether this host may still send, also within a batch. It may not if another host runs the destination now,
+      because that host sends the same changes.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class BrokerSender(Generic[ContentT]):
         self._bytes_max, self._wait_seconds, self._pause_seconds = bytes_max, wait_seconds, pause_seconds
         self._publisher: Publisher | None = None
         self._last: ConsumerTaken[ContentT] | None = None
-        # The service whose cursor was compared with the committed position.
+        # The service whose cursor was compared with the position that the broker has committed.
         self._compared: ConsumerTaken[ContentT] | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"broker-{name}", daemon=True)
@@ -92,7 +94,7 @@ class BrokerSender(Generic[ContentT]):
         self._thread.start()
 
     def end(self) -> None:
-        """Ends the loop. A batch that is being sent is abandoned and sent again later."""
+        """Ends the loop. A batch that is being sent is abandoned, and sent again later."""
         self._ended.set()
         if self._last is not None:
             self._last.stop_waiting()
@@ -108,14 +110,14 @@ class BrokerSender(Generic[ContentT]):
         self._close()
 
     def send_next(self) -> RoundResult:
-        """Waits for a batch and sends it. Raises nothing: it reports errors through the service, and tries the batch again."""
+        """Waits for a batch and sends it. Raises nothing: errors are shown in the status, and the batch is tried again."""
         try:
             service = self._last = self._service()
             batch_id, content = service.get(self._bytes_max, self._wait_seconds)
         except SluiceError as error:
             log.debug("broker_waits", broker=self._name, reason=str(error))
             return RoundResult.AGAIN
-        except Exception as error:  # This is a bug; it must not end the thread silently.
+        except Exception as error:  # A defect of Sluice must not end the thread silently.
             log.warning("broker_waits", broker=self._name, reason=f"{type(error).__name__}: {error}")
             return RoundResult.AGAIN
         if content is None:
@@ -131,7 +133,7 @@ class BrokerSender(Generic[ContentT]):
         except SluiceError as error:
             self._close()
             return self._rolled_back(service, str(error))
-        # This is a bug, here or in the client's library; it must not end the thread silently.
+        # A defect of Sluice or of the client's library must not end the thread silently.
         except Exception as error:
             self._close()
             return self._rolled_back(service, f"{type(error).__name__}: {error}")
@@ -139,8 +141,8 @@ class BrokerSender(Generic[ContentT]):
         return RoundResult.SENT if sent else RoundResult.MOVED
 
     def _sent(self, service: ConsumerTaken[ContentT], batch_id: int, messages: Sequence[Message]) -> bool:
-        """Sends a batch. Returns False without sending if the broker has committed a position after the cursor: the consumer then continues
-        there.
+        """Sends a batch. If the broker has committed a position after the cursor, sends nothing and returns False. The consumer then
+        continues at that position.
         """
         if not messages:
             return True
@@ -160,12 +162,15 @@ class BrokerSender(Generic[ContentT]):
         return True
 
     def _giving_up(self) -> Callable[[], bool]:
-        """Returns a function that says whether to abandon the batch; it is called between messages. Once True, it stays True."""
+        """Returns a function that tells whether to abandon the batch. It is called between messages. When it has returned True, it always
+        does.
+        """
         given_up, looked = False, 0.0
 
         def is_given_up() -> bool:
             nonlocal given_up, looked
-            now = time.monotonic()  # This clock also advances while a process is paused, so the next call checks again.
+            # This clock also advances while the process is suspended, so the next call checks again.
+            now = time.monotonic()
             if not given_up and (self._ended.is_set() or now - looked >= LOOK_SECONDS):
                 given_up, looked = self._ended.is_set() or not self._may_send(), now
             return given_up

@@ -11,7 +11,7 @@ from sluice.cdc_engine.config.brokers import Addresses, BrokerConfig, Partitione
 from sluice.cdc_engine.source.settings import SecretReference, SecretText, TlsFilesConfig
 
 SECRET = re.compile(r"password|secret|token|jaas|private\.key$|key\.pem")
-# Options → the values that a user may set. Other values could lose or reorder messages before the ack.
+# Options → the values that conf/ may have. Others could lose or reorder messages before the ack.
 NEEDED = {"acks": ("all", "-1"), "request.required.acks": ("all", "-1"), "enable.idempotence": ("true",)}
 NAMED = {"bootstrap.servers", "metadata.broker.list"}
 
@@ -33,7 +33,7 @@ class KafkaConfig(PartitionedConfig):
     @field_validator("options", mode="before")
     @classmethod
     def _as_texts(cls, given: Any) -> Any:
-        """Converts values to text, because YAML parses numbers and words such as true into other types."""
+        """Converts the values of options to text, because YAML parses numbers and words such as true to other types."""
         if not isinstance(given, dict):
             return given
         return {
@@ -62,7 +62,7 @@ class KafkaConfig(PartitionedConfig):
 
 
 class RabbitConfig(BrokerConfig):
-    """A RabbitMQ exchange. The routing key of a message is its topic, as in Canal."""
+    """A RabbitMQ exchange. As in Canal, the topic of a message is its routing key."""
 
     kind: Literal["rabbitmq"] = Field(description="RabbitMQ.")
     servers: Addresses = Field(
@@ -102,7 +102,7 @@ class RabbitConfig(BrokerConfig):
 
 
 class RocketConfig(PartitionedConfig):
-    """A RocketMQ cluster. A partition is a queue of its topic: its number modulo the number of queues."""
+    """A RocketMQ cluster. A partition means the queue of the topic whose number is the partition modulo the number of queues."""
 
     kind: Literal["rocketmq"] = Field(description="Apache RocketMQ.")
     servers: Addresses = Field(description="Name servers, as `host:port;host`.")

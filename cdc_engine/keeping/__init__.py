@@ -1,3 +1,3 @@
-"""Runs the engines of a process as conf/ and the operators require: decides which conf/ is in use, which orders are open, and what
-follows.
+"""Starts and stops the engines of a process as conf/ and operators require: decides which conf/ is in use, which orders of operators are
+open, and what to do.
 """

@@ -1,7 +1,7 @@
-"""Carries out an operator's command for one engine: start, stop, restart, release. Writes the order, then waits until it is carried out.
+"""Executes an operator's command for one engine: start, stop, restart or release. Stores the order, then waits until it is executed.
 
-Used by `sluice instance` and the job in Dagster's UI. The order remains if the wait ends: the process that runs the engine finds it, on
-this host or another, now or after its next start.
+`sluice instance` and a job in Dagster's UI use it. The order stays when the wait ends: the process that runs the engine finds it, on this
+host or another one, now or after its next start.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from sluice.cdc_engine.states import ended
 from sluice.cdc_engine.status_file import engine_status
 
 POLL_SECONDS = 0.2
-# How long an act waits for its effect. A start may compile kernels, and another host takes over only after a whole session.
+# How long a command waits for its effect. A start may compile kernels, and another host takes over only after a whole session.
 WAIT_SECONDS = 40.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a command. `done`: whether it was carried out within the given time. `message`: a sentence for the operator."""
+    """The result of a command. `done` tells whether it was executed in time. `message` is a sentence for the operator."""
 
     destination: str
     act: str
@@ -36,7 +36,7 @@ class Outcome:
 
 
 def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Stops the engine permanently, on every host. Raises SluiceError."""
+    """Stops the engine on every host, until an operator starts it. Raises SluiceError if the order cannot be stored."""
     ran = holder_of(directory)
     orders.stay_stopped(directory)
     stays = f"{name} stays stopped until `sluice instance start {name}`"
@@ -48,11 +48,13 @@ def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
 
 
 def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Removes an operator's stop, so that the engine starts again. Reports it if there was no stop. Raises SluiceError."""
+    """Removes an operator's stop, so that the engine starts again. Reports it if there was no stop. Raises SluiceError if the stop cannot
+    be removed.
+    """
     if orders.may_run(directory):
         return _started(name, "start", directory, lambda _: True, seconds)
     unchanged = f"nothing was changed: no operator had stopped {name}"
-    # An attempt to start holds the lease too, so a held lease alone does not prove that an engine runs.
+    # A process that tries to start the engine holds the lease too. So a lease that is held does not prove that an engine runs.
     _until(lambda: holder_of(directory) is not None and not _has_ended(engine_status(directory)), seconds)
     holder, status = holder_of(directory), engine_status(directory)
     if _has_ended(status):
@@ -75,7 +77,7 @@ def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
 
 
 def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Restarts the engine where it runs. Raises ActRefusedError if an operator stopped it."""
+    """Restarts the engine in the process that runs it. Raises ActRefusedError if an operator has stopped it."""
     _refuse_stopped(name, directory)
     token = _token(directory)
     orders.ask(directory, "restart")
@@ -88,7 +90,9 @@ def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
 
 
 def release(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Makes the process that has the destination release it, so that another host takes it. Raises ActRefusedError if no process has it."""
+    """Makes the process that runs the engine release the destination, so that another host takes it. Raises ActRefusedError if no process
+    runs it.
+    """
     _refuse_stopped(name, directory)
     holder = holder_of(directory)
     if holder is None:
@@ -153,7 +157,7 @@ def _not_yet(name: str, act: str, sentence: str) -> Outcome:
 
 
 def holder_of(directory: Path) -> Holder | None:
-    """Returns the process that holds the lease of a destination now, or None. Raises MetaError."""
+    """Returns the process that holds the lease of a destination now, or None. Raises MetaError if the lease's store does not answer."""
     holder = lease_holder(directory)
     return holder if holder is not None and holder.held else None
 

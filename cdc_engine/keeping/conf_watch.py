@@ -1,4 +1,4 @@
-"""Polls conf/ and reports when the configuration in use has changed. Used by processes that run engines or serve definitions."""
+"""Polls conf/, and tells when the configuration in use has changed. Processes that run engines or serve Dagster's definitions use it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ log = structlog.get_logger()
 
 
 class ConfWatch:
-    """Watches conf/ for one process, from one thread. `role`: names its file, see `in_use.kept_file`."""
+    """Watches conf/ for one process, from one thread. `role` is the name of the file in which it records the configuration in use
+    (`in_use.kept_file`).
+    """
 
     def __init__(self, directory: Path, role: str) -> None:
-        """Raises ConfigurationError if conf/ is invalid and no earlier valid version is known. A conf/ with a remote source is pulled
-        first.
+        """If conf/ has a remote source, pulls it first. Raises ConfigurationError if conf/ is invalid and no earlier valid version is
+        known.
         """
         pull_at_start(directory)
         found, self._path = as_found(directory, [role])
@@ -33,8 +35,8 @@ class ConfWatch:
         os.environ[VARIABLE] = str(self._path)  # Child processes use the same configuration.
 
     def look(self) -> bool:
-        """Returns whether another configuration is in use now. A change counts after it was seen twice, because files may be written in
-        part.
+        """Returns whether another configuration is in use now. A change is used only after it was seen twice, because files may be written
+        in part.
         """
         found = self._read()
         if found is None or found != self._seen:
@@ -56,8 +58,8 @@ class ConfWatch:
         return chosen.files != before.files
 
     def _read(self) -> ConfFiles | None:
-        """Returns the texts of conf/; None if conf/ or its destinations are missing, as on an unmounted volume. No engine is stopped
-        because of that.
+        """Returns the texts of conf/, or None if conf/ or its destinations are missing, for example because a volume is not mounted. No
+        engine is stopped because of that.
         """
         try:
             found = read_conf_files(self.in_use.files.directory)
@@ -72,8 +74,8 @@ class ConfWatch:
                 log.error("conf_refused", file=file, destination=Path(file).stem, reason=why)
 
     def _kept(self, chosen: InUse) -> bool:
-        """Writes down the configuration in use for other processes. Returns False if that fails: the old one stays in use, and the next
-        look tries again.
+        """Records the configuration in use for other processes. Returns False if that fails. The old configuration then stays in use, and
+        the next look tries again.
         """
         try:
             keep(self._path, chosen)

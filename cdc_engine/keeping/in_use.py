@@ -1,7 +1,7 @@
-"""Chooses the configuration that the processes of a stack use: the current conf/, with the last valid text in place of an invalid file.
+"""Chooses the configuration that all processes of a stack use: the current conf/, but for an invalid file its last valid text.
 
 In the process that runs engines or serves definitions, `ConfWatch` chooses it and writes it into the data directory. Child processes find
-it through the variable `SLUICE_CONF_IN_USE`. Without the variable, conf/ itself is in use, except its invalid files.
+it by the variable `SLUICE_CONF_IN_USE`. Without this variable, conf/ itself is in use, except its invalid files.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ NEXT_UP = "the file has changed; `sluice down` and `sluice up` apply the change"
 
 @dataclasses.dataclass(frozen=True)
 class InUse:
-    """A configuration in use. `refused`: file of conf/ → why it is not used, as the end of a sentence."""
+    """The configuration in use. `refused` has the files of conf/ that are not used, and why, as the end of a sentence."""
 
     config: SluiceConfig
     files: ConfFiles
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def digest(self, name: str) -> str:
-        """Returns a digest of the settings from which the engine of a destination or group is made; empty if there is none. A destination
-        that joins or leaves a group gets another digest and is restarted, because its engine keeps positions for groups.
+        """Returns a digest of the settings from which the engine of a destination or group is made, or "" if there is none. The groups of
+        a destination are part of it: when they change, the engine restarts, because it stores positions for its groups.
         """
         groups = self.config.groups_of(name)
         return "+".join(filter(None, [self.files.digest(name), *groups])) if name in self.files.destinations else ""
 
 
 def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool) -> InUse:
-    """Chooses which text of each file counts. Pure, except that the source in use is looked up. Raises ConfigurationError if no
-    configuration results.
+    """Chooses which text of each file is used. `before` is the configuration that was in use so far. `main_may_change` tells that nothing
+    of the stack runs yet, so sluice.yaml may change. Pure, except that it looks up which sources are in use.
 
-    `before`: the configuration in use so far. `main_may_change`: nothing of the stack runs yet, so sluice.yaml may change.
+    Raises ConfigurationError if no valid configuration results.
     """
     refused: dict[str, str] = {}
     main = found.main
@@ -69,10 +69,8 @@ def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool)
 
 
 def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, str], why: str) -> InUse:
-    """Adds each file in its current form if that is valid, otherwise in its earlier form. Unchanged files come first, so that a new file is
-    refused if it conflicts with them.
-
-    Groups come last, because their members must exist.
+    """Adds each file as it is now if it is valid, otherwise as it was before. Unchanged files come first, so that a new file is refused if
+    it conflicts with them. Groups come last, because their members must exist.
     """
     taken, chosen = config_of(ConfFiles(wanted.directory, wanted.main, {})), dict[str, str]()
     groups = {name for name, text in wanted.destinations.items() if is_group(mapping_of(name, text, []))}
@@ -89,13 +87,13 @@ def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, s
             break
         if error:
             refused[file_of(name)] = f"{error} ({OLD_GOES_ON if name in chosen else NOT_STARTED})"
-    if not refused:  # Each file is valid alone, but not together with the others.
+    if not refused:  # Each file is valid by itself, but not together with the others.
         raise ConfigurationError(why)
     return InUse(taken, ConfFiles(wanted.directory, wanted.main, chosen), refused)
 
 
 def _with(taken: SluiceConfig, wanted: ConfFiles, name: str, text: str) -> SluiceConfig:
-    """Returns the configuration with one more destination. Raises ConfigurationError if that is invalid alone or together with the
+    """Returns the configuration with one more destination. Raises ConfigurationError if it is invalid by itself, or together with the
     others.
     """
     alone = config_of(ConfFiles(wanted.directory, wanted.main, {name: text}), whole=False)
@@ -111,10 +109,10 @@ def _with(taken: SluiceConfig, wanted: ConfFiles, name: str, text: str) -> Sluic
 
 
 def conf_in_use() -> InUse:
-    """Returns the configuration that this process uses. Raises ConfigurationError.
+    """Returns the configuration that this process uses. Raises ConfigurationError if there is no valid one.
 
-    Without the variable (Dagster was started in another way), the last version that an engine process of this host accepted replaces an
-    invalid file.
+    Without the variable, because Dagster was started in another way, an invalid file is replaced by the last version that an engine
+    process of this host has accepted.
     """
     written = os.environ.get(VARIABLE)
     kept = read_kept(Path(written)) if written else None
@@ -130,8 +128,8 @@ ROLES = ("engine", "code-server")  # The processes that run engines on a host.
 
 
 def as_found(directory: Path, roles: Sequence[str] = ROLES) -> tuple[InUse, Path]:
-    """Returns the configuration that a starting process uses, and the file of the first role. It is conf/, with invalid files replaced by
-    what one of the roles wrote down.
+    """Returns the configuration that a starting process uses, and the file in which the process of the first role records it. It is conf/,
+    with invalid files replaced by what one of the roles has recorded last.
 
     Raises ConfigurationError if conf/ is invalid and no earlier valid version is known.
     """
@@ -144,22 +142,23 @@ def as_found(directory: Path, roles: Sequence[str] = ROLES) -> tuple[InUse, Path
 
 
 def as_kept(directory: Path) -> InUse:
-    """Returns the configuration that a stack of this host uses, for the console. Raises ConfigurationError like `as_found`."""
+    """Returns the configuration that a stack of this host uses, for the console. Raises ConfigurationError if conf/ is invalid and no
+    earlier valid version is known.
+    """
     return as_found(directory)[0]
 
 
 def tables_in_use() -> Path | None:
-    """Returns the folder with a copy of each destination's table list, from which definitions are built.
-
-    None if nothing was written down. `orchestration.base.table_catalog` writes and reads it.
+    """Returns the folder with a copy of each destination's list of tables, from which Dagster's definitions are built. Returns None if no
+    configuration was recorded. `orchestration.base.table_catalog` writes and reads the copies.
     """
     written = os.environ.get(VARIABLE)
     return Path(written).with_suffix(".tables") if written else None
 
 
 def stamp() -> str:
-    """Returns a text that changes when another configuration is in use or definitions are built from other tables; empty if nothing was
-    written down.
+    """Returns a text that changes when another configuration is in use, or when definitions are built from other tables. Returns "" if no
+    configuration was recorded.
     """
     folder = tables_in_use()
     if folder is None:
@@ -173,8 +172,8 @@ def stamp() -> str:
 
 
 def change_since(begun: ConfFiles, destination: str) -> str:
-    """Returns a sentence why a process that started with these texts must leave its work to others; empty while the destination's file is
-    in use unchanged.
+    """Returns "" as long as the destination's file is the same as in `begun`, the texts with which this process started. Otherwise returns
+    a sentence that tells why the process must leave its work to others.
     """
     written = os.environ.get(VARIABLE)
     kept = read_kept(Path(written)) if written else None
@@ -184,7 +183,7 @@ def change_since(begun: ConfFiles, destination: str) -> str:
 
 
 def troubles_now(destination: str) -> tuple[str, ...]:
-    """Returns what is wrong with a destination's file now, as sentences."""
+    """Returns sentences about what is wrong with a destination's file now."""
     written = os.environ.get(VARIABLE)
     kept = read_kept(Path(written)) if written else None
     return _troubles(kept[1], destination) if kept else ()
@@ -200,12 +199,12 @@ def _troubles(refused: Mapping[str, str], destination: str) -> tuple[str, ...]:
 
 
 def kept_file(data_dir: Path, role: str) -> Path:
-    """Returns the file in which the process of a role, such as "engine", writes down the configuration that it uses."""
+    """Returns the file in which the process of a role, such as "engine", records the configuration that it uses."""
     return data_dir / FOLDER / f"{role}.json"
 
 
 def read_kept(path: Path) -> tuple[ConfFiles, dict[str, str]] | None:
-    """Returns the configuration that was last written down, and what was refused then; None if there is nothing."""
+    """Returns the configuration that was recorded last, and the files that were refused then. Returns None if there is no record."""
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
         files = ConfFiles(Path(record["directory"]), str(record["main"]), dict(record["destinations"]))
@@ -215,7 +214,7 @@ def read_kept(path: Path) -> tuple[ConfFiles, dict[str, str]] | None:
 
 
 def keep(path: Path, in_use: InUse) -> None:
-    """Writes the configuration down for the processes that this one starts. Raises OSError."""
+    """Records the configuration for the processes that this one starts. Raises OSError if that fails."""
     files = in_use.files
     record = {"directory": str(files.directory), "main": files.main, "destinations": dict(files.destinations)}
     replace_file(path, json.dumps({**record, "refused": dict(in_use.refused)}))

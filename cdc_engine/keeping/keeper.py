@@ -1,8 +1,9 @@
-"""Starts, restarts and stops the engines of a process as conf/ and the operators require: collects facts, asks `rules` for a decision, and
-carries it out.
+"""Starts, restarts and stops the engines of a process as conf/ and operators require: collects facts, asks `rules` what to do, and does
+it.
 
-Each act runs in its own thread, one at a time per destination, so an engine that is slow to start or stop delays no other. An engine that
-does not run here is retried without Dagster's ticks, so a standby host takes over by itself."""
+Each act runs in its own thread, one at a time per destination. So an engine that is slow to start or stop delays no other. An engine that
+does not run here is tried again without Dagster's ticks, so a standby host takes over by itself.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ from sluice.cdc_engine.keeping.rules import KeeperAct, KeeperFacts, decide
 from sluice.cdc_engine.keeping.served import why_not_served
 
 LOOK_SECONDS = 0.5
-STANDBY_SECONDS = 1.0  # The interval between two looks at a lease that another process holds.
-RETRY_SECONDS = 5.0  # The interval between two starts of an engine that cannot begin; ticks have the same.
+STANDBY_SECONDS = 1.0  # How often a lease that another process holds is checked.
+RETRY_SECONDS = 5.0  # How often an engine that cannot start is tried again. Ticks try as often.
 
 log = structlog.get_logger()
 
@@ -34,24 +35,26 @@ class Engines(Protocol):
     """The engines of this process. `launcher` implements it."""
 
     def kept(self) -> Mapping[str, str]:
-        """Returns destination → digest of the file from which its engine here was made; empty while the engine starts."""
+        """Returns, for each destination with an engine here, the digest of the settings from which it was made, or "" while it starts."""
 
     def ended(self, destination: str) -> bool:
-        """Returns whether the engine here has ended by itself and another one must follow."""
+        """Returns whether the engine here has ended by itself, so that another one must follow."""
 
     def take_up(self, destination: str) -> None:
-        """Starts the engine. Raises LeaseLostError if another process has the destination or may take it, or another SluiceError."""
+        """Starts the engine. Raises LeaseLostError if another process runs the destination, or is to run it, or another SluiceError if the
+        start fails.
+        """
 
     def put_away(self, destination: str) -> None:
         """Stops the engine. Its lease is free when this returns."""
 
     def give_up(self, destination: str) -> None:
-        """Stops the engine. `take_up` then refuses the destination for a while, so that another host takes it."""
+        """Stops the engine, and lets `take_up` refuse the destination for a while, so that another host takes it."""
 
 
 class Keeper:
-    """Carries out the rules. `elsewhere`: whether another process holds the lease of a destination's directory. `clock`: monotonic
-    seconds.
+    """Does what the rules decide. `elsewhere` returns whether another process holds the lease of a destination's directory. `clock` is a
+    monotonic clock.
     """
 
     def __init__(
@@ -62,13 +65,13 @@ class Keeper:
     ) -> None:
         self._engines, self._elsewhere, self._clock = engines, elsewhere or _held, clock
         self._tried: dict[str, str] = {}
-        self._again_at: dict[str, float] = {}  # Destination → when an engine that does not run is tried next.
-        self._failed: dict[str, str] = {}  # Destination → why its last start failed; the log has each reason once.
+        self._again_at: dict[str, float] = {}  # Destination → when the start of its engine is tried next.
+        self._failed: dict[str, str] = {}  # Destination → why the last start failed. Each reason is logged once.
         self._directories: dict[str, Path] = {}
         self._busy: dict[str, threading.Thread] = {}
 
     def look(self, in_use: InUse) -> None:
-        """Starts everything that must be done. Does not wait for it."""
+        """Begins everything that must be done. Does not wait for it."""
         kept = self._engines.kept()
         names = {*in_use.config.destinations, *in_use.config.groups}
         self._directories |= {name: in_use.config.destination_dir(name) for name in names}
@@ -79,14 +82,14 @@ class Keeper:
                 act, why = decide(self._facts(name, in_use, kept))
             except (
                 SluiceError
-            ) as error:  # The store of the orders does not answer; nothing is done that an order may forbid.
+            ) as error:  # The store of the orders does not answer. Nothing is done, because an order may forbid it.
                 log.debug("orders_unknown", destination=name, reason=str(error))
                 continue
             if act is not KeeperAct.LEAVE:
                 self._begin(name, act, why, in_use.digest(name))
 
     def wait(self, seconds: float) -> None:
-        """Waits until everything that was started is done."""
+        """Waits up to `seconds` for each act that was begun."""
         for thread in list(self._busy.values()):
             thread.join(seconds)
 
@@ -110,7 +113,7 @@ class Keeper:
         )
 
     def _begin(self, name: str, act: KeeperAct, why: str, digest: str) -> None:
-        # After a stop, the digest counts as not tried, so the engine is started once nothing forbids it.
+        # After a stop, the settings count as not tried, so that the engine starts when nothing forbids it any more.
         self._tried[name] = "" if act is KeeperAct.STOP else digest
         if name not in self._failed:
             log.info("instance_act", destination=name, act=str(act), why=why)
@@ -136,10 +139,10 @@ class Keeper:
             self._retry_later(name, act, error)
 
     def _retry_later(self, name: str, act: KeeperAct, error: SluiceError) -> None:
-        """Sets when the next start is due. The reason is logged again only when it changes."""
+        """Sets when the next start is due. The reason is logged only if it differs from the last one."""
         standby = isinstance(error, LeaseLostError)
         self._again_at[name] = self._clock() + (STANDBY_SECONDS if standby else RETRY_SECONDS)
-        # The message of a standby may contain a number of seconds, which differs each time.
+        # The message of a standby may have a number of seconds, which differs each time.
         why = error.code if standby else f"{error.code}: {error}"
         if self._failed.get(name) != why:
             say = log.info if standby else log.warning
@@ -153,8 +156,8 @@ def follow(
     stopping: threading.Event,
     seconds: float = LOOK_SECONDS,
 ) -> None:
-    """Polls conf/ until `stopping` is set, and calls each of `lookers` with the configuration in use. A thread pulls conf/ from its
-    remote source, if it has one.
+    """Polls conf/ until `stopping` is set, and calls each of `lookers` with the configuration in use. If conf/ has a remote source, a
+    thread pulls it.
     """
     directory = watch.in_use.files.directory
     threading.Thread(target=poll, args=(directory, stopping), name="pull-conf", daemon=True).start()
@@ -165,14 +168,14 @@ def follow(
             for look in lookers:
                 look(watch.in_use)
             logged = ""
-        except Exception as error:  # The loop must survive, because nothing else polls.
+        except Exception as error:  # The loop must go on, because nothing else polls.
             if (why := f"{type(error).__name__}: {error}") != logged:
                 log.exception("look_failed", reason=why)
             logged = why
 
 
 def what_stays(directory: Path) -> str:
-    """Returns a sentence about what remains of a destination without an engine: nothing of it is lost."""
+    """Returns a sentence that tells what stays of a destination without an engine."""
     try:
         ledger = read_ledger(directory)
     except SluiceError as error:
@@ -191,5 +194,5 @@ def _held(directory: Path) -> bool:
     try:
         holder = lease_holder(directory)
     except SluiceError:
-        return True  # If the holder is unknown, another process may hold the lease.
+        return True  # If it is unknown who holds the lease, another process may hold it.
     return holder is not None and holder.held

@@ -1,10 +1,10 @@
-"""Holds the engines of this process, by destination. The sensor's code server calls this module; importing it starts nothing.
+"""Has the engines of this process, by destination. Importing this module starts nothing.
 
-Dagster does not reload this module, so that definitions can be reloaded without a second engine. Between processes the lease decides: an
-engine that lost it is stopped, and the next call waits for the lease as any other engine does.
+Dagster does not reload this module, so definitions can be reloaded without a second engine. Between processes, the lease decides. An
+engine that has lost it is stopped, and the next call waits for the lease like any other engine.
 
-A start reads the schema from the source and may compile kernels, so it has a thread of its own, and a caller waits only for a short time.
-Each destination has its own lock, so that a source that does not answer delays no other destination.
+A start reads the schema from the source, and may compile kernels. So it has a thread of its own, and a caller waits only for a short time.
+Each destination has its own lock, so a source that does not answer delays no other destination.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.operation.operator import Operator
 
 TAKE_UP_SECONDS = 15.0  # How long a started engine waits for its first batch, to stage it before a tick requests it.
-LEFT_SECONDS = 30.0  # How long a destination is left to other hosts after an operator released it.
-# How long a tick waits for a start before it reports STARTING. A start that compiles nothing is done by then.
+LEFT_SECONDS = 30.0  # How long other hosts may take a destination that an operator released here.
+# How long a tick waits for a start before it reports STARTING. A start that compiles nothing takes less.
 START_WAIT_SECONDS = 0.8
 
 
 class Startable(Protocol):
-    """The methods that an `EngineSlot` uses of its engine."""
+    """What an `EngineSlot` needs of its engine."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
@@ -61,8 +61,8 @@ Reporter = TypeVar("Reporter")
 
 
 class EngineSlot(Generic[Kept]):
-    """Holds the engine of one destination: none, one that is being started, or a running one. `make` returns a new engine that is not
-    started.
+    """The place of a destination's engine: empty, with an engine that is being started, or with a running one. `make` returns a new
+    engine, which is not started yet.
     """
 
     def __init__(self, name: str, make: Callable[[], Kept]) -> None:
@@ -74,7 +74,7 @@ class EngineSlot(Generic[Kept]):
 
     @property
     def engine(self) -> Kept | None:
-        """The running engine."""
+        """The running engine, or None."""
         return self._engine
 
     @property
@@ -83,8 +83,8 @@ class EngineSlot(Generic[Kept]):
         return self._engine is not None or self._start is not None
 
     def get(self, wait_seconds: float) -> Kept:
-        """Returns the running engine. Raises EngineStartingError while it starts. If the start failed, raises its error once; the next
-        call then starts another.
+        """Returns the running engine. Raises EngineStartingError while it is being started. If the start failed, raises its error once,
+        and the next call starts another engine.
         """
         with self._lock:
             if self._engine is not None and self._engine.holds_lease:
@@ -99,7 +99,7 @@ class EngineSlot(Generic[Kept]):
         return start.result()
 
     def reported(self, say: Callable[[Kept], Reporter]) -> Reporter | None:
-        """Returns what `say` returns for the running engine; None if none is running."""
+        """Returns what `say` returns for the running engine, or None if none is running."""
         engine = self._engine
         try:
             return say(engine) if engine is not None else None
@@ -107,7 +107,7 @@ class EngineSlot(Generic[Kept]):
             return None
 
     def stop(self) -> None:
-        """Stops the engine. If one is being started, waits for it as long as a connection may take."""
+        """Stops the engine. If one is being started, waits for it as long as opening a connection may take."""
         with self._lock:
             start = self._start
         if start is not None:
@@ -126,11 +126,11 @@ class EngineSlot(Generic[Kept]):
     def _run(self, start: concurrent.futures.Future[Kept]) -> None:
         try:
             start.set_result(self._started())
-        except BaseException as error:  # `get` raises it
+        except BaseException as error:  # `get` raises it.
             start.set_exception(error)
 
     def _started(self) -> Kept:
-        if self._engine is not None:  # The engine lost its lease.
+        if self._engine is not None:  # The engine has lost its lease.
             self._engine.stop()
             self._engine = None
         engine = self._make()
@@ -138,7 +138,7 @@ class EngineSlot(Generic[Kept]):
         with self._lock:
             closed = self._closed
             self._engine = None if closed else engine
-        if closed:  # `stop` has not waited for this start to end.
+        if closed:  # `stop` did not wait until this start ended.
             engine.stop()
             raise EngineStoppedError(f"the engine of {self._name} was stopped while it started")
         return engine
@@ -146,17 +146,17 @@ class EngineSlot(Generic[Kept]):
 
 _slots: dict[str, EngineSlot[Engine]] = {}
 _groups: dict[str, EngineSlot[GroupEngine]] = {}
-_made: dict[str, str] = {}  # Destination → digest of the file with which its newest engine was made.
-_left: dict[str, float] = {}  # Destination → the monotonic time until which it is left to other hosts.
-_lock = threading.Lock()  # Guards the dictionaries and `_operator`. It is never held during a wait.
+_made: dict[str, str] = {}  # Destination → digest of the settings from which its newest engine was made.
+_left: dict[str, float] = {}  # Destination → until when it is left to other hosts (`time.monotonic`).
+_lock = threading.Lock()  # Protects the dictionaries and `_operator`. It is never held while waiting.
 _operator: Operator | None = None
 
 
 def get_or_start(destination: str) -> Engine:
-    """Returns the running engine. Starts one if there is none.
+    """Returns the running engine of a destination, and starts one if there is none.
 
-    Raises LeaseLostError while another process has the destination. Raises EngineStartingError if the start takes longer than
-    START_WAIT_SECONDS, EngineStoppedError if an operator stopped the engine, and otherwise a SluiceError.
+    Raises LeaseLostError while another process runs the destination, EngineStartingError if the start takes longer than
+    START_WAIT_SECONDS, EngineStoppedError if an operator has stopped the engine, and any other SluiceError with which a start fails.
     """
     if why := why_not_served(destination):
         raise EngineStoppedError(why)
@@ -182,22 +182,24 @@ def get_or_start(destination: str) -> Engine:
 
 
 def _note_failed(name: str, error: Exception) -> None:
-    """Records why the engine of a destination or a group could not be started, for `sluice status` and `check`."""
+    """Records why the engine of a destination or group could not be started, for `sluice status` and `sluice check`."""
     config = conf_in_use().config
     if name in config.destinations or name in config.groups:
         note_failed_start(config.destination_dir(name), error)
 
 
 def kept() -> dict[str, str]:
-    """Returns destination → digest of the file with which its engine in this process was made; empty while it is being made."""
+    """Returns, for each destination with an engine in this process, the digest of the settings from which it was made, or "" while it is
+    being made.
+    """
     with _lock:
         slots: dict[str, EngineSlot[Engine] | EngineSlot[GroupEngine]] = {**_slots, **_groups}
         return {name: _made.get(name, "") for name, slot in slots.items() if slot.occupied}
 
 
 def ended(destination: str) -> bool:
-    """Returns whether a destination's engine in this process ended by itself, because another source is to be read or its lease is lost,
-    and was not replaced yet.
+    """Returns whether a destination's engine in this process has ended by itself and was not replaced yet. It ends if another source is to
+    be read, or if it loses its lease.
     """
     with _lock:
         slot = _slots.get(destination)
@@ -206,7 +208,7 @@ def ended(destination: str) -> bool:
 
 
 def take_up(destination: str) -> None:
-    """Starts the engine, and stages its first batch, if there is one, in the background. Raises as `get_or_start` does."""
+    """Starts the engine, and stages its first batch in the background, if there is one. Raises as `get_or_start` does."""
     if destination in conf_in_use().config.groups:
         _take_up_group(destination)
         return
@@ -225,7 +227,9 @@ def _stage_first(engine: Engine) -> None:
 
 
 def put_away(destination: str) -> None:
-    """Stops the engine of a destination, if there is one. Its lease is free when this returns. The next call starts another engine."""
+    """Stops the engine of a destination, if there is one. Its lease is free when this returns. The next `take_up` or `get_or_start` starts
+    another one.
+    """
     _left.pop(destination, None)
     _end(destination)
 
@@ -240,9 +244,8 @@ def _end(destination: str) -> None:
 
 
 def give_up(destination: str) -> None:
-    """Stops the engine as `put_away` does, and leaves the destination to other hosts for LEFT_SECONDS.
-
-    A group runs on the host of its members, so its engine is started again.
+    """Stops the engine as `put_away` does, and leaves the destination to other hosts for LEFT_SECONDS. A group runs on the host of its
+    members, so its engine is started again.
     """
     if destination in conf_in_use().config.groups:
         put_away(destination)
@@ -253,7 +256,7 @@ def give_up(destination: str) -> None:
 
 
 def stop_all() -> None:
-    """Stops every engine of this process, those of groups first. Called at the exit of the process."""
+    """Stops all engines of this process, those of groups first. Called when the process exits."""
     while True:
         with _lock:
             if not _slots and not _groups:
@@ -272,7 +275,9 @@ def _make(destination: str) -> Engine:
 
 
 def _may_run(name: str) -> SluiceConfig:
-    """Returns the configuration in use, from which an engine is made now. Raises EngineStoppedError if an operator stopped the engine."""
+    """Returns the configuration in use, from which an engine is made now. Raises EngineStoppedError if an operator has
+    stopped the engine.
+    """
     in_use = conf_in_use()
     config = in_use.config
     if (order := orders.stopped(config.destination_dir(name))) is not None:
@@ -284,7 +289,7 @@ def _may_run(name: str) -> SluiceConfig:
 
 
 def _take_up_group(name: str) -> None:
-    """Starts the engine of a group, which itself waits for the engines of its members. Raises SluiceError."""
+    """Starts the engine of a group, which itself waits for the engines of its members. Raises SluiceError if the start fails."""
     if why := why_not_served(name):
         raise EngineStoppedError(why)
     with _lock:
@@ -309,7 +314,9 @@ def _make_group(name: str) -> GroupEngine:
 
 
 def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
-    """Returns the consumers of a member's engine in this process. Raises NotStartedError, which says where the engine runs instead."""
+    """Returns the consumers of a member's engine in this process. Raises NotStartedError, which tells where the engine runs, if it does
+    not run here.
+    """
     with _lock:
         slot = _slots.get(member)
     engine = slot.engine if slot is not None else None
@@ -325,7 +332,7 @@ def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
 
 
 def _reporter(config: SluiceConfig, destination: str) -> Callable[[EngineStatus], None]:
-    """Returns the callback for an engine's status. It sends alarms and serves the Prometheus endpoint; this process has one of each."""
+    """Returns the callback for an engine's status, which reports alarms. Also starts the Prometheus endpoint. A process has one of each."""
     global _operator  # noqa: PLW0603  one a process, as its engines are
     from sluice.cdc_engine.operation.endpoint import keep_served  # noqa: PLC0415  as above
     from sluice.cdc_engine.operation.operator import Operator  # noqa: PLC0415

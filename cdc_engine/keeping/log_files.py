@@ -13,31 +13,34 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sluice.cdc_engine.keeping.in_use import InUse
 
-FOLDERS = ("logs", "spark")  # The folders of `data_dir` with logs.
+FOLDERS = ("logs", "spark")  # The folders with logs in `data_dir`.
 LOG_BYTES_MAX = 64 * 2**20
 LOOK_SECONDS = 60.0
 
 
 class LogFiles:
-    """Moves the end of a log file that has become too large to a second file with the ending `.1`, which it replaces."""
+    """Keeps log files small: when a log file is too large, its end becomes a second file with the ending `.1`, which replaces the earlier
+    one, and the log begins again.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._due = clock, 0.0
 
     def look(self, in_use: InUse) -> None:
-        """Looks at the sizes of all log files, at most once a minute."""
+        """Checks the sizes of all log files, at most once a minute."""
         if self._clock() < self._due:
             return
         self._due = self._clock() + LOOK_SECONDS
         for log in (log for folder in FOLDERS for log in (in_use.config.data_dir / folder).glob("*.log")):
-            with contextlib.suppress(OSError):  # For example a full disk; the next look tries again.
+            # If that fails, for example because the disk is full, the next look tries again.
+            with contextlib.suppress(OSError):
                 if log.stat().st_size > LOG_BYTES_MAX:
                     _begin_again(log)
 
 
 def _begin_again(log: Path) -> None:
-    """Copies the end of a log and empties it. Its process appends to the same file, so it continues at the beginning. What the process
-    writes between the two steps is lost. If the copy fails, it is removed, because a part of a log must not fill the disk.
+    """Copies the end of a log and empties the log. Its process appends to the same file, so it continues at the beginning. What the
+    process writes between the two steps is lost. If the copy fails, it is removed, because a part of a log must not fill the disk.
     """
     copy = log.with_name(f"{log.name}.1.new")
     try:

@@ -1,4 +1,4 @@
-"""Configures the log of processes that keep engines: one line per event on standard output, however the process configures logging."""
+"""Configures the log of processes that run engines: one line per event on standard output, however the process configures logging."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OURS = ("sluice.cdc_engine", "sluice.orchestration")
 
 
 def log_lines() -> None:
-    """Configures structlog. Dagster's command redirects structlog to `logging`, and leaves events that are not Dagster's without a
+    """Configures structlog. Dagster's command redirects structlog to `logging`, where events of other packages than Dagster have no
     format.
     """
     shared: list[structlog.typing.Processor] = [

@@ -1,8 +1,9 @@
-"""Stores an operator's orders for an engine as records of its destination: stay stopped, or do one thing once.
+"""Stores an operator's orders for an engine in records of its destination: to stay stopped, or to do something once.
 
-Written by `sluice instance` and the job in Dagster's UI; read by the processes that keep engines. `stopped.json` stays until somebody
-starts the engine, over restarts and on every host that shares the ledger or the directory. `requested.json` is removed by the process that
-carries the order out."""
+`sluice instance` and a job in Dagster's UI write them. Processes that run engines read them. `stopped.json` stays until somebody starts
+the engine, over restarts, and for every host that shares the ledger or the directory. The process that executes the order in
+`requested.json` removes it.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +19,14 @@ from sluice.cdc_engine.records.location import record_store
 
 STOPPED_FILE, REQUESTED_FILE = "stopped.json", "requested.json"
 OrderKind = Literal["restart", "release"]
-REQUEST_SECONDS_MAX = 60.0  # Older orders are ignored, because the operator no longer waits.
+REQUEST_SECONDS_MAX = 60.0  # Older orders are ignored, because their operator no longer waits.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Order:
-    """An order. `by`: user and host. `at`: seconds since 1970. `kind`: what the engine must do once; empty for a stop."""
+    """An order. `by` is the user and host that gave it, `at` when, in seconds since 1970. `kind` is what the engine must do once, or empty
+    for a stop.
+    """
 
     by: str
     at: float
@@ -34,38 +37,37 @@ class Order:
 
 
 def stopped(directory: Path) -> Order | None:
-    """Returns the order that stopped the engine permanently, or None. An unreadable record counts as a stop.
-
-    Raises MetaError if the store does not answer.
+    """Returns the order by which the engine is stopped until somebody starts it, or None. A record that cannot be parsed counts as such an
+    order. Raises MetaError if the store does not answer.
     """
     text = record_store(directory).get(STOPPED_FILE)
     return None if text is None else _parsed(text) or Order(by="somebody", at=0.0)
 
 
 def stay_stopped(directory: Path, by: str = "") -> Order:
-    """Orders the engine to stop and not to start again. Durable when it returns. Raises MetaError."""
+    """Orders the engine to stop and not to start again. The order is durable when this returns. Raises MetaError if it cannot be stored."""
     return _write(directory, STOPPED_FILE, Order(by=by or somebody(), at=time.time()))
 
 
 def may_run(directory: Path) -> bool:
-    """Allows the engine to start again. Returns whether it had been stopped. Raises MetaError."""
+    """Removes the order to stay stopped. Returns whether there was one. Raises MetaError if the store does not answer."""
     return record_store(directory).remove(STOPPED_FILE)
 
 
 def requested(directory: Path, now: float | None = None) -> Order | None:
-    """Returns the order to do something once; None if there is none or it is too old. Raises MetaError if the store does not answer."""
+    """Returns the order to do something once, or None if there is none or it is too old. Raises MetaError if the store does not answer."""
     order = _parsed(record_store(directory).get(REQUESTED_FILE) or "")
     age = (time.time() if now is None else now) - order.at if order else 0.0
     return order if order and order.kind in {"restart", "release"} and abs(age) <= REQUEST_SECONDS_MAX else None
 
 
 def ask(directory: Path, kind: OrderKind, by: str = "") -> Order:
-    """Orders the engine to restart or to release the destination, once. Raises MetaError."""
+    """Orders the engine to restart, or to release the destination, once. Raises MetaError if the order cannot be stored."""
     return _write(directory, REQUESTED_FILE, Order(by=by or somebody(), at=time.time(), kind=kind))
 
 
 def done(directory: Path) -> None:
-    """Removes an order that is being carried out. Raises MetaError."""
+    """Removes an order that is being executed. Raises MetaError if the store does not answer."""
     record_store(directory).remove(REQUESTED_FILE)
 
 
@@ -73,7 +75,7 @@ def somebody() -> str:
     """Returns the user and host of this process."""
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # A container's user may have no name.
+    except (OSError, KeyError):  # The user of a container may have no name.
         user = "somebody"
     return f"{user}@{platform.node()}"
 

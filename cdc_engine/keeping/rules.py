@@ -1,6 +1,7 @@
-"""Decides what to do about one engine: a table of rules over facts. Pure; `keeper` collects the facts and acts.
+"""Decides what to do about one engine, by a table of rules. Pure: `keeper` collects the facts, and does what is decided.
 
-The first matching rule decides. A crash between two acts is handled by the next look, because decisions depend on the present state only.
+The first rule that matches decides. After a crash between two acts, the next look does what is left, because decisions depend only on the
+present state.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ class KeeperAct(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeeperFacts:
-    """The facts of one destination in one process.
+    """What is known about one destination in one process.
 
-    `conf`: digest of its file in use; empty if there is none. `running`: digest of the file from which its engine here was made; empty if
-    none runs or starts here. `tried`: digest of the file with which the last start was tried. `stopped`: an operator stopped it
-    permanently. `requested`: an operator's order, or empty. `elsewhere`: another process holds the lease. `ended`: the engine here has
-    ended by itself, because another source is to be read or its lease is lost. `due`: nothing runs here, and the pause after the last start
-    attempt is over.
+    - `conf`: digest of its settings in use, or empty if it has none.
+    - `running`: digest of the settings from which its engine here was made, or empty if none runs or is being started here. `tried`: the
+      same for the last attempt to start it.
+    - `stopped`: an operator has stopped it until somebody starts it. `requested`: an operator's order to do something once, or empty.
+    - `elsewhere`: another process holds the lease.
+    - `ended`: the engine here has ended by itself, because another source is to be read or its lease is lost.
+    - `due`: nothing runs here, and the pause after the last attempt to start is over.
     """
 
     conf: str = ""
@@ -72,5 +75,5 @@ RULES: tuple[tuple[Callable[[KeeperFacts], bool], KeeperAct, str], ...] = (
 
 
 def decide(facts: KeeperFacts) -> tuple[KeeperAct, str]:
-    """Returns what to do about an engine, and why."""
+    """Returns what to do about an engine, and the reason."""
     return next(((act, why) for holds, act, why in RULES if holds(facts)), (KeeperAct.LEAVE, "nothing has changed"))

@@ -1,7 +1,7 @@
-"""Finds the columns whose type changes between two Avro schemas of a table so that a consumer would misread earlier messages. Pure; used
-by `schema_forms`.
+"""Finds the columns whose type differs between two Avro schemas of a table in such a way that a consumer would misread earlier messages.
+Pure.
 
-A registry does not find all of them: its check of BACKWARD ignores logical types, and permits bytes to string and string to bytes.
+A registry does not find all of them: its check of BACKWARD ignores logical types, and accepts bytes for string and string for bytes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ WIDENED = {("int", "long"), ("float", "double")}
 
 
 def changed_columns(old: str, new: str) -> list[str]:
-    """Returns each changed column with both types. Added and dropped columns do not count.
+    """Returns a text for each column whose type has changed, with both types. Added and dropped columns are not among them.
 
-    Returns an empty list if the schemas have different record names: a consumer cannot read one as the other. Raises ValueError if the old
-    one is not a schema of Avro.
+    Returns [] if the records of the schemas have different names, because no consumer can then read messages of one with the other. Raises
+    ValueError if `old` is not an Avro schema.
     """
     after = json.loads(new)
     try:
@@ -34,7 +34,7 @@ def changed_columns(old: str, new: str) -> list[str]:
 
 
 def _columns(record: Any) -> dict[str, Any]:
-    """Returns the type of each column. `record`: an envelope, whose rows have the columns, or the record of a key."""
+    """Returns the type of each column. `record` is an envelope, whose rows have the columns, or the record of a key."""
     fields = {field["name"]: field for field in record.get("fields", ())}
     found = _nested(fields["before"]["type"]) if "before" in fields and "after" in fields else None
     rows = found.get("fields", ()) if found else fields.values()
@@ -42,12 +42,12 @@ def _columns(record: Any) -> dict[str, Any]:
 
 
 def _nested(kind: Any) -> Any:
-    """Returns the record within a union."""
+    """Returns the record in a union, or None."""
     return next((each for each in kind if isinstance(each, dict) and each.get("type") == "record"), None)
 
 
 def _type(kind: Any) -> Any:
-    """Returns the parts of a column's type that decide how its bytes are read. `kind`: the type, or its union with null."""
+    """Returns the parts of a column's type that decide how its bytes are read. `kind` is the type, or a union of it and null."""
     own = next((each for each in kind if each != "null"), "null") if isinstance(kind, list) else kind
     if not isinstance(own, dict):
         return (own,)

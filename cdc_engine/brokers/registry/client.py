@@ -1,4 +1,4 @@
-"""Looks up and registers schemas in a registry over HTTP, with Confluent's API. The only file that knows a registry. Used by `subjects`."""
+"""Looks up and registers schemas in a registry over HTTP, with Confluent's API. The only file that knows a registry."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from sluice.cdc_engine.config.brokers import RegistryConfig
 from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import PublishError
 
-ANSWER_SECONDS_MAX = 5.0  # The longest time of a request after it has connected. Connecting may take as long again.
+ANSWER_SECONDS_MAX = 5.0  # The longest duration of a request, without connecting. Connecting may take as long again.
 ANSWER_BYTES_MAX, SAID_CHARS = 1 << 20, 400
-VERSIONS_MAX = 50  # The most versions of a subject that are read, in addition to its latest one.
+VERSIONS_MAX = 50  # The most versions of a subject that are read besides the latest one.
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
-AVRO_TYPE = "AVRO"  # The type of a schema for which a registry states none.
+AVRO_TYPE = "AVRO"  # The type of a schema if a registry names none.
 OK, NOT_FOUND = 200, 404
 
 
 class SchemaRegistry(Protocol):
-    """A schema registry. Used by one thread. If the registry does not answer or refuses, methods raise a PublishError that says what to
-    do, and the batch is sent again.
+    """A schema registry. One thread uses it. If it refuses or does not answer, methods raise a PublishError that tells what to do, and the
+    batch is sent again.
     """
 
     where: str
 
     def known(self, subject: str, schema: str) -> int | None:
-        """Returns the number of a schema; None if the subject does not have it."""
+        """Returns the number of a schema, or None if the subject does not have it."""
 
     def latest(self, subject: str) -> str | None:
-        """Returns the schema of a subject's latest version; None if it has none."""
+        """Returns the schema of the subject's latest version, or None if it has none."""
 
     def earlier(self, subject: str) -> Iterator[str]:
-        """Yields the schemas of a subject's versions before the latest one, at most VERSIONS_MAX, the newest first."""
+        """Yields the schemas of the subject's versions before the latest one, newest first, at most VERSIONS_MAX."""
 
     def register(self, subject: str, schema: str) -> int:
-        """Registers a schema under a subject and returns its number. A schema that the subject already has keeps its number."""
+        """Registers a schema under a subject, and returns its number. If the subject has the schema already, the number stays."""
 
 
 class HttpRegistry:
-    """A client of a registry with Confluent's API. Implements `SchemaRegistry`. It reads password and certificates for each request.
-    `context`: returns the TLS context. `schema_type`: the type of all schemas that are registered.
+    """A client of a registry with Confluent's API (implements `SchemaRegistry`). `context` returns the TLS context. `schema_type` is the
+    type of all schemas that are registered. Password and certificates are read for each request.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class HttpRegistry:
         return self._number(self._good(subject, code, answer))
 
     def _version(self, subject: str, version: str) -> str | None:
-        """Returns the schema of a version; None if the subject does not have it."""
+        """Returns the schema of a version, or None if the subject does not have it."""
         code, answer = self._asked("GET", f"{_path(subject)}/versions/{version}")
         if code == NOT_FOUND:
             return None
@@ -107,7 +107,7 @@ class HttpRegistry:
         )
 
     def _asked(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Sends a request and returns the status and the body of the answer. Follows no redirect and uses no proxy."""
+        """Sends a request. Returns the status and the body of the answer. Follows no redirect, and uses no proxy."""
         headers, connection = self._headers(), self._connection()
         try:
             connection.connect()
@@ -138,7 +138,7 @@ class HttpRegistry:
         return headers
 
     def _good(self, subject: str, code: int, answer: bytes) -> Any:
-        """Returns the parsed JSON of an answer. Raises PublishError if the registry refused the request."""
+        """Returns the parsed JSON of an answer. Raises PublishError if the registry has refused the request."""
         if code != OK:
             raise self._refused(subject, code, _said(answer))
         try:
@@ -184,8 +184,8 @@ def _path(subject: str) -> str:
 
 @contextlib.contextmanager
 def _limited(connected: socket.socket) -> Iterator[None]:
-    """Ends a request after ANSWER_SECONDS_MAX. A socket's timeout is not enough: it applies to each read, and a server may send single
-    bytes.
+    """Ends a request in the block after ANSWER_SECONDS_MAX. The socket's timeout is not enough, because it applies to each read, and a
+    server may send single bytes.
     """
 
     def cut() -> None:
@@ -202,7 +202,7 @@ def _limited(connected: socket.socket) -> Iterator[None]:
 
 
 def _said(answer: bytes) -> str:
-    """Returns the registry's message from the body of an answer."""
+    """Returns the registry's message in the body of an answer, or ""."""
     try:
         found = json.loads(answer)
     except ValueError:

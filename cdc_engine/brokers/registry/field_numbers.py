@@ -1,13 +1,13 @@
-"""Gives the columns of a Protobuf schema their field numbers from the latest schema of the subject. Pure; used by `schema_forms`.
+"""Gives the columns of a Protobuf schema their field numbers, from the latest schema of the subject. Pure.
 
 A field number never changes its meaning:
 
-- A column of the same name and type keeps its number. A new column gets the next one.
-- The field of a dropped column stays, marked as `deprecated`, because Apicurio refuses a schema without it, even if its number is reserved.
-  A column that is added again with the same type gets its number back.
+- A column with the same name and type keeps its number. A new column gets the next one.
+- The field of a dropped column stays and is marked as `deprecated`, because Apicurio refuses a schema without it, even if its number is
+  reserved. If the column is added again with the same type, it gets its number back.
 - A column with another type gets a new number, and the old one is reserved.
 
-An old batch that is sent again after a schema change has the numbers of an earlier version of the subject: see `subjects`.
+An old batch that is sent again after a schema change has the numbers of an earlier version of the subject (see `subjects`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from sluice.cdc_engine.binlog.rows_by_schema.protobuf_text import (
 
 @dataclasses.dataclass(frozen=True)
 class Followed:
-    """The schema to register after the latest one of a subject. `changed`: columns with other types. `other`: why the latest one is not
-    an earlier schema of the same table; empty if it is.
+    """The schema that follows the latest one of a subject. `changed` are the columns whose types differ. `other` tells why the latest one
+    is not an earlier schema of the same table, or is empty if it is.
     """
 
     text: str
@@ -37,8 +37,8 @@ class Followed:
 
 
 def with_numbers(latest: str | None, own: str) -> Followed:
-    """Returns a table's schema with the field numbers of the subject's latest schema. If both have the same fields, the text is that of the
-    latest schema.
+    """Returns a table's schema with the field numbers of the subject's latest schema. If both have the same fields, returns the text of
+    the latest schema.
     """
     if latest is None:
         return Followed(own)
@@ -64,7 +64,7 @@ def unreadable(error: ValueError) -> str:
 
 
 def _continued(before: ProtobufMessage, own: ProtobufMessage) -> tuple[ProtobufMessage, tuple[str, ...]]:
-    """Returns a message with the columns of `own` and the field numbers of `before`. The second value: columns with other types."""
+    """Returns a message with the columns of `own` and the field numbers of `before`, and the columns whose types differ."""
     known, number = {field.name: field for field in before.fields}, before.next_number
     fields, reserved, changed = list[ProtobufField](), list(before.reserved), list[str]()
     for field in own.fields:
@@ -89,6 +89,6 @@ def _others(schema: ProtobufSchema) -> dict[str, set[tuple[str, int, str, str]]]
 
 
 def _said(message: ProtobufMessage) -> tuple[frozenset[tuple[str, int, str, str, bool]], frozenset[tuple[int, int]]]:
-    """Returns the fields and the reserved numbers of a message, in a form in which their order does not matter."""
+    """Returns the fields and the reserved numbers of a message, so that they can be compared independently of their order."""
     fields = ((field.name, field.number, field.type, field.label, field.deprecated) for field in message.fields)
     return frozenset(fields), frozenset(message.reserved)

@@ -1,4 +1,4 @@
-"""Implements a schema registry in memory, for tests and for the set-up of kernels. It passes the same contract suite as real ones."""
+"""A schema registry in memory, for tests and for compiling kernels. It passes the same tests as real ones."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PROMOTIONS = {
 
 
 class MemoryRegistry:
-    """Keeps schemas while the process runs. Implements `SchemaRegistry`. `away`: does not answer while set. `asked`: the number of requests
-    so far. `unchecked`: subjects with compatibility NONE.
+    """A schema registry in memory (implements `SchemaRegistry`). While `away` is set, it does not answer. `asked` is the number of
+    requests so far. `unchecked` are subjects with compatibility NONE.
 
-    It checks BACKWARD as far as Sluice's schemas can differ: names of records, added fields and types of fields. As in real registries,
-    logical types of Avro do not count. As in Apicurio, a new Protobuf schema must have all fields of the earlier one.
+    It checks BACKWARD as far as Sluice's schemas can differ: in names of records, added fields and types of fields. As in real registries,
+    logical types of Avro are ignored. As in Apicurio, a new Protobuf schema must have all fields of the earlier one.
     """
 
     def __init__(self, schema_type: str = AVRO_TYPE) -> None:

@@ -1,5 +1,5 @@
-"""Defines the two formats with schemas in a registry, Avro and Protobuf: the rules for a new version of a schema, and the encoder of rows.
-Used by `subjects` and `brokers.messages`.
+"""Defines the two formats with schemas in a registry, Avro and Protobuf: the rules for a new version of a schema, and
+the encoder of rows.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ AVRO_TYPE, PROTOBUF_TYPE = "AVRO", "PROTOBUF"
 
 @dataclasses.dataclass(frozen=True)
 class SchemaForm:
-    """A format. `schema_type`: its name in registries. `follow`: returns the schema to register, given the latest schema of the subject, if
-    there is one, and the table's own schema. `table`: makes the encoder. `loss`: what consumers lose if a column gets another type.
+    """A format with schemas.
+
+    - `schema_type`: its name in registries.
+    - `follow`: returns the schema to register, from the latest schema of the subject (or None) and the table's own schema.
+    - `table`: makes the encoder of rows.
+    - `loss`: what happens to consumers if a column gets another type, as the end of a sentence.
     """
 
     schema_type: str

@@ -1,4 +1,4 @@
-"""Names the subjects of a table's schemas, registers new schemas, and caches their ids. Used by `brokers.messages`."""
+"""Names the subjects of a table's schemas, registers new schemas, and caches their ids."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sluice.cdc_engine.brokers.registry.field_numbers import Followed
 from sluice.cdc_engine.brokers.registry.schema_forms import AVRO, SchemaForm
 from sluice.cdc_engine.errors import PublishError
 
-IDS_MAX = 10_000  # The most cached ids.
-CHECK_SECONDS = 120.0  # After this time the registry is asked again for an id that is still used.
+IDS_MAX = 10_000  # The most ids that are cached.
+CHECK_SECONDS = 120.0  # If an id is still used after this time, the registry is asked for it again.
 log = structlog.get_logger()
 
 
 class _Known(NamedTuple):
-    """A cached answer of the registry: the id of a schema, the schema's text there, and the time of the answer."""
+    """A cached answer of the registry: the id of a schema, its text in the registry, and the time of the answer."""
 
     number: int
     text: str
@@ -30,8 +30,11 @@ class _Known(NamedTuple):
 class Subjects:
     """The subjects of one broker. The registry is asked for each subject and schema, and again after `CHECK_SECONDS`.
 
-    `form`: the format of rows. `by_record`: subjects are named `<topic>-<record>`, so that several tables can share a topic; otherwise
-    `<topic>-value` and `<topic>-key`. `registers`: whether new schemas are registered. `clock`: seconds that never go back.
+    - `form`: the format of rows.
+    - `by_record`: subjects are named `<topic>-<record>`, so that several tables can share a topic. Otherwise they are named
+      `<topic>-value` and `<topic>-key`.
+    - `registers`: whether new schemas are registered.
+    - `clock`: a monotonic clock.
     """
 
     def __init__(
@@ -49,7 +52,9 @@ class Subjects:
         self._logged: set[tuple[str, str]] = set()
 
     def ids(self, topic: str, schemas: TableSchemas) -> SchemaIds:
-        """Returns the ids of a table's schemas for a topic, and registers new ones. Raises PublishError."""
+        """Returns the ids of a table's schemas for a topic, and registers new ones. Raises PublishError if the registry refuses or does
+        not answer.
+        """
         key = self._known(self._name(topic, "key", schemas.key_record), schemas.key) if schemas.key else None
         value = self._known(self._name(topic, "value", schemas.record), schemas.value)
         return SchemaIds(value.number, key.number if key else None, value.text, key.text if key else "")
@@ -75,8 +80,8 @@ class Subjects:
         return known
 
     def _earlier(self, subject: str, schema: str) -> Followed | None:
-        """Returns an earlier version of a subject that has the table's columns with their types, and its own field numbers. A batch from
-        before a schema change needs this version when it is sent again after a restart.
+        """Returns an earlier version of a subject that has the same columns with the same types as the table, with its own field numbers.
+        A batch from before a schema change needs it if the batch is sent again after a restart.
         """
         versions = self._registry.earlier(subject)
         return next((Followed(each) for each in versions if self.form.follow(each, schema).text == each), None)
@@ -106,7 +111,7 @@ class Subjects:
         return self._registry.register(subject, followed.text)
 
     def _log(self, subject: str, schema: str) -> None:
-        """Logs a schema that an operator must register; once for each subject and schema."""
+        """Logs a schema that an operator must register, once for each subject and schema."""
         if (subject, schema) not in self._logged:
             self._logged.add((subject, schema))
             log.warning("schema_to_register", subject=subject, schema=schema)

@@ -1,4 +1,4 @@
-"""Downloads an archive with conf/ over https, or reads it from a file. Called by `pull`."""
+"""Downloads an archive with conf/ over https, or reads it from a file."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ REVISION_DIGITS = 16
 
 
 def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetched | None:
-    """Downloads the archive. Returns None if the server answers that it still has the ETag `etag`. Raises RemoteAwayError."""
+    """Downloads the archive. Returns None if the server answers that the archive still has the ETag `etag`. Raises RemoteAwayError if it
+    cannot be downloaded.
+    """
     request = urllib.request.Request(url)  # noqa: S310  the schemes are checked
-    if token:  # An unredirected header: the token is not sent to the target of a redirect.
+    if token:  # An unredirected header is not sent to the target of a redirect.
         basic = base64.b64encode(f"{remote.user}:{token}".encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {basic}" if remote.user else f"Bearer {token}")
     if etag:
@@ -43,7 +45,8 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
         raise RemoteAwayError(f"{remote.shown} cannot be read: {said}") from None
     if len(content) > ARCHIVE_BYTES_MAX:
         raise RemoteAwayError(f"{remote.shown} is larger than {ARCHIVE_BYTES_MAX >> 20} MiB")
-    if length.isdecimal() and len(content) != int(length):  # The connection ended, or the file is being written.
+    # The connection ended too early, or the file is being written.
+    if length.isdecimal() and len(content) != int(length):
         raise RemoteAwayError(
             f"{remote.shown} cannot be read: the download ended after {len(content)} of {length} bytes"
         )
@@ -51,8 +54,9 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
 
 
 def _content(remote: RemoteConfig, answer: Any) -> bytes:
-    """Reads the content of an answer, up to one byte more than the maximum. Raises RemoteAwayError after CONTENT_SECONDS_MAX: the
-    connection's timeout applies to each read, so a server that sends single bytes could block all pulls of this host.
+    """Reads the body of an answer, up to one byte more than the maximum. Raises RemoteAwayError after CONTENT_SECONDS_MAX. The
+    connection's timeout is not enough, because it applies to each read: a server that sends single bytes could block all pulls of this
+    host.
     """
     until, found = time.monotonic() + CONTENT_SECONDS_MAX, bytearray()
     while len(found) <= ARCHIVE_BYTES_MAX and (part := answer.read1(ARCHIVE_BYTES_MAX + 1 - len(found))):
@@ -63,7 +67,7 @@ def _content(remote: RemoteConfig, answer: Any) -> bytes:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows a redirect only to a URL with TLS or on loopback, never to a file."""
+    """Follows a redirect only to a URL with TLS or on this host, and never to a file."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:  # noqa: PLR0917  as in urllib
         if url_problem("archive", newurl, secret=True) or newurl.startswith("file:"):

@@ -1,4 +1,4 @@
-"""Reads sluice.yaml and destinations/ from a fetched tar or zip archive. Pure; used by `git`, `archive` and `pull`."""
+"""Reads sluice.yaml and destinations/ from a fetched archive (tar or zip). Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pathlib import PurePosixPath
 from sluice.cdc_engine.config.conf_files import MAIN, UNREADABLE
 from sluice.cdc_engine.errors import ConfigurationError
 
-TEXT_BYTES_MAX = 16 << 20  # The maximum for all YAML files of an archive together.
+TEXT_BYTES_MAX = 16 << 20  # The most bytes of all YAML files of an archive together.
 ARCHIVE_BYTES_MAX = 64 << 20
 TAR_END_BYTES = 2 * tarfile.BLOCKSIZE
 _DESTINATION = re.compile(r"destinations/([^/]+)\.yaml")
 
 
 class RemoteAwayError(Exception):
-    """The source of conf/ cannot be read at present. The message contains no secret."""
+    """Raised if the source of conf/ cannot be read now. The message has no secret."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fetched:
-    """A fetched revision of conf/. `archive`: its files as a tar or zip file. `etag`: the archive's ETag; empty for git."""
+    """A fetched revision of conf/. `archive` has its files as a tar or zip file. `etag` is the archive's ETag, or empty for git."""
 
     revision: str
     archive: bytes
@@ -33,15 +33,16 @@ class Fetched:
 
 
 def texts_of(archive: bytes, folder: str) -> tuple[str, dict[str, str]]:
-    """Returns the text of sluice.yaml, and the texts of the destinations by name. Raises ConfigurationError.
+    """Returns the text of sluice.yaml, and the texts of the destinations' files by name. Raises ConfigurationError if the archive is
+    damaged or has no destination.
 
-    Archives of git servers have a single top folder: if nothing is found in `folder`, it is looked for below that folder.
+    Archives of git servers have a single top folder. If `folder` has no files, it is searched in that top folder.
     """
     try:
         files = dict(_files(archive))
     except ConfigurationError:
         raise
-    except Exception as error:  # tarfile and zipfile raise errors of several libraries for damaged files.
+    except Exception as error:  # For damaged files, tarfile and zipfile raise errors of several libraries.
         raise ConfigurationError(f"the archive is not a readable tar or zip file ({type(error).__name__})") from None
     found = _below(files, folder)
     tops = {name.partition("/")[0] for name in files}
@@ -57,16 +58,17 @@ def texts_of(archive: bytes, folder: str) -> tuple[str, dict[str, str]]:
 
 
 def _below(files: dict[str, str], folder: str) -> dict[str, str]:
-    """Returns sluice.yaml and the destinations' files of a folder, by their path in it."""
+    """Returns the texts of sluice.yaml and of the destinations' files of a folder, by their path in it."""
     prefix = f"{folder}/" if folder else ""
     own = {name.removeprefix(prefix): text for name, text in files.items() if name.startswith(prefix)}
     return {name: text for name, text in own.items() if name == MAIN or _DESTINATION.fullmatch(name)}
 
 
 def _files(archive: bytes) -> Iterator[tuple[str, str]]:
-    """Yields name and text of each YAML file of an archive. For a link, the text is an error that `ConfFiles` then reports.
+    """Yields the name and the text of each YAML file of an archive. For a link, the text is an error, which is reported when the file is
+    parsed.
 
-    Raises ValueError if the files are too large, ConfigurationError for an incomplete tar file, and what the libraries raise.
+    Raises ValueError if the files are too large, ConfigurationError for an incomplete tar file, and the errors of the libraries.
     """
     left = TEXT_BYTES_MAX
     if zipfile.is_zipfile(io.BytesIO(archive)):
@@ -81,7 +83,7 @@ def _files(archive: bytes) -> Iterator[tuple[str, str]]:
             if member.isdir() or not member.name.endswith(".yaml"):
                 continue
             file = opened.extractfile(member) if member.isfile() else None
-            if file is None:  # If the link were skipped, its destination would be missing and its engine would stop.
+            if file is None:  # If the link were skipped, its destination would be missing, and its engine would stop.
                 yield _named(member.name, f"{UNREADABLE}the path is a link: write a file instead".encode())
                 continue
             left = _left(left, member.size)
@@ -90,8 +92,8 @@ def _files(archive: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _require_end(opened: tarfile.TarFile) -> None:
-    """Raises ConfigurationError if the two zero blocks at the end of a tar file are missing. tarfile accepts such a file, but it may be
-    incomplete.
+    """Raises ConfigurationError if the two zero blocks at the end of a tar file are missing. tarfile accepts such a file, although it may
+    be incomplete.
     """
     if opened.fileobj is not None:
         opened.fileobj.seek(opened.offset)

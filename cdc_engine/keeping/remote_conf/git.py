@@ -1,4 +1,4 @@
-"""Fetches a revision of conf/ from a git repository with the command `git`. Called by `pull`.
+"""Fetches a revision of conf/ from a git repository with the command `git`.
 
 Secrets are passed in the environment of the command, because other users of the host can read its arguments.
 """
@@ -21,16 +21,18 @@ from sluice.secret_values.process_group import end_group
 GIT_SECONDS_MAX = 60.0
 TOLD_MAX = 300
 ORIGIN = "sluice-conf"
-WHOLE = "* -export-ignore -export-subst\n"  # With these attributes, `git archive` leaves out and changes no file.
+WHOLE = "* -export-ignore -export-subst\n"  # With these attributes, `git archive` leaves out no file and changes none.
 URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s']+", re.IGNORECASE)
 
 
 def fetch_git(remote: RemoteConfig, url: str, token: str, known: Sequence[str]) -> Fetched:
-    """Fetches the newest revision of the branch or tag. A revision of `known` is returned without its files. Raises RemoteAwayError."""
+    """Fetches the newest revision of the branch or tag. If it is one of `known`, returns it without its files. Raises RemoteAwayError if
+    that fails.
+    """
     with tempfile.TemporaryDirectory(prefix="sluice-conf-") as folder:
         command = _Git(remote, url, token, Path(folder))
         command.run("init", "-q", "--bare", ".")
-        attributes = Path(folder) / "info" / "attributes"  # This file overrides the attributes of the repository.
+        attributes = Path(folder) / "info" / "attributes"  # This file overrides the attributes in the repository.
         attributes.parent.mkdir(exist_ok=True)
         attributes.write_text(WHOLE)
         name, revision = _newest(remote, command)
@@ -49,7 +51,7 @@ def fetch_git(remote: RemoteConfig, url: str, token: str, known: Sequence[str]) 
 
 
 def _newest(remote: RemoteConfig, command: _Git) -> tuple[str, str]:
-    """Returns the full name of the branch or tag, and its commit."""
+    """Returns the full name of the branch or tag, and its commit. Raises RemoteAwayError if the repository has neither."""
     names = ["HEAD"] if remote.ref == "HEAD" else [f"refs/heads/{remote.ref}", f"refs/tags/{remote.ref}"]
     lines = command.run("ls-remote", ORIGIN, *names, f"refs/tags/{remote.ref}^{{}}").decode().splitlines()
     commits = {name: commit for commit, _, name in (line.partition("\t") for line in lines)}
@@ -62,7 +64,7 @@ def _newest(remote: RemoteConfig, command: _Git) -> tuple[str, str]:
 
 
 class _Git:
-    """Runs git commands for one repository. `folder`: an empty folder, so that git reads no settings of another repository."""
+    """Runs git commands for one repository. `folder` is an empty folder, so that git reads no settings of another repository."""
 
     def __init__(self, remote: RemoteConfig, url: str, token: str, folder: Path) -> None:
         self._remote, self._folder = remote, folder
@@ -71,7 +73,7 @@ class _Git:
         self._environment = _environment(settings_of(url, login if token else ""))
 
     def run(self, *words: str) -> bytes:
-        """Runs a git command and returns its output. Raises RemoteAwayError with git's error, without secrets."""
+        """Runs a git command and returns its output. Raises RemoteAwayError with git's error, without secrets, if it fails."""
         try:
             process = subprocess.Popen(
                 ["git", *words],
@@ -98,8 +100,8 @@ class _Git:
 
 
 def settings_of(url: str, login: str) -> list[tuple[str, str]]:
-    """Returns git's settings for one repository. Only the repository's server may get the login. git sends the header to the target of a
-    redirect too, so redirects are off.
+    """Returns git's settings for one repository. Only the server of the repository may get the login. git would send the header to the
+    target of a redirect too, so redirects are off.
     """
     settings = [(f"remote.{ORIGIN}.url", url), ("http.followRedirects", "false")]
     if login:
@@ -120,7 +122,7 @@ def _environment(settings: Sequence[tuple[str, str]]) -> Mapping[str, str]:
 
 
 def without(text: str, secrets: Sequence[str]) -> str:
-    """Replaces each secret and each URL in a text with ***. All URLs are replaced, because git may write a URL in another form."""
+    """Replaces each secret and each URL in a text by ***. All URLs are replaced, because git may write a URL in another form."""
     text = URL.sub("***", text)
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")

@@ -1,10 +1,12 @@
-"""Pulls conf/ from the source in conf/remote.yaml, and stores the last valid revision. Called when processes start, and by `follow`.
+"""Pulls conf/ from the source in conf/remote.yaml, and stores the last valid revision. Called when processes start, and then again and
+again.
 
-    fetch ─▶ texts ─▶ all of conf/ is valid ─▶ the record is replaced ─▶ `ConfWatch` finds changed texts
-      └─▶ away         └─▶ refused: the earlier revision stays in use, and `status` says why
+  fetch ─▶ texts ─▶ all of conf/ is valid ─▶ the record is replaced ─▶ `ConfWatch` finds changed texts
+   └─▶ away         └─▶ refused: the earlier revision stays in use, and `status` says why
 
-The record in the data directory contains the files of the revision in use, and is replaced as a whole. So after a crash it has the earlier
-revision or the new one. A process that starts while the source is away uses the record."""
+The record in the data directory has the files of the revision in use, and is replaced as a whole. So after a crash, it has the earlier
+revision or the new one. A process that starts while the source cannot be read uses the record.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,19 @@ from sluice.cdc_engine.keeping.remote_conf.git import fetch_git
 
 LOCK_FILE = "remote-conf.lock"
 LOOK_SECONDS = 0.2
-# How long to wait for a pull of another process. Three commands of git wait for the server, each for at most a minute.
+# How long to wait for the pull of another process. Three commands of git wait for the server, each for at most a minute.
 PULL_SECONDS_MAX = 240.0
-FIRST_SECONDS = 1.0  # The interval between two checks while conf/remote.yaml is missing or invalid.
+FIRST_SECONDS = 1.0  # How often conf/remote.yaml is checked while it is missing or invalid.
 
 log = structlog.get_logger()
 
 
 def pull(directory: Path, *, again: bool = True, wait_seconds: float = 0.0) -> RemoteRecord | None:
-    """Pulls the newest revision and returns the record; None without a conf/remote.yaml. Raises ConfigurationError if that is invalid.
-    `again`: also check a refused revision again.
+    """Pulls the newest revision, and returns the record. Returns None if there is no conf/remote.yaml. With `again`, a revision that was
+    refused is checked again. Raises ConfigurationError if conf/remote.yaml is invalid.
 
-    If another process of this host is pulling, waits up to `wait_seconds` for its end and pulls then, because the other process may have
-    fetched an older revision. If `wait_seconds` is 0, returns the record as it is.
+    If another process of this host is pulling, waits up to `wait_seconds` until it ends, and then pulls, because the other process may
+    have fetched an older revision. If `wait_seconds` is 0, returns the record as it is.
     """
     remote = read_remote(directory)
     if remote is None:
@@ -77,11 +79,11 @@ def _acquired(lock: FileLock, wait_seconds: float) -> bool:
 
 
 def pull_at_start(directory: Path) -> None:
-    """Pulls when a process starts. If the pull fails, the process uses the last valid revision; without one, raises what `pull` raises."""
+    """Pulls when a process starts. If that fails, the process uses the last valid revision. If there is none, raises what `pull` raises."""
     try:
         record = remote_record(directory)
         pull(directory, wait_seconds=0.0 if record is not None and record.revision else PULL_SECONDS_MAX)
-    except Exception as error:  # A damaged source or a full disk must not keep the process from starting.
+    except Exception as error:  # A damaged source or a full disk must not prevent the process from starting.
         record = remote_record(directory)
         if record is None or not record.revision:
             raise
@@ -89,13 +91,13 @@ def pull_at_start(directory: Path) -> None:
 
 
 def poll(directory: Path, stopping: threading.Event) -> None:
-    """Pulls periodically until `stopping` is set. Reads the interval from conf/remote.yaml each time."""
+    """Pulls again and again until `stopping` is set. Reads the interval from conf/remote.yaml each time."""
     told = ""
     while not stopping.wait(_interval(directory)):
         try:
             pull(directory, again=False)
             told = ""
-        except Exception as error:  # The loop must survive, because nothing else polls.
+        except Exception as error:  # The loop must go on, because nothing else polls.
             if (why := f"{type(error).__name__}: {error}") != told:
                 log.error("conf_not_pulled", reason=why)
             told = why
@@ -110,7 +112,7 @@ def _interval(directory: Path) -> float:
 
 
 def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *, again: bool) -> RemoteRecord:
-    """Fetches and checks the newest revision once, and returns the record that follows from it."""
+    """Fetches and checks the newest revision once. Returns the record that results."""
     last = before or RemoteRecord(identity=remote.identity, shown=remote.shown)
     same = last.identity == remote.identity
     known = [each for each in (last.revision, "" if again else last.newer) if each and same]
@@ -119,7 +121,7 @@ def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *
     except (RemoteAwayError, SecretUnavailableError) as error:
         since = last.since if last.away else time.time()
         return dataclasses.replace(last, away=str(error), since=since)
-    # The branch may be back at this revision because a refused one was reverted.
+    # The branch may be at this revision again because a refused one was reverted.
     if found is not None and same and found.revision == last.revision:
         return dataclasses.replace(last, newer="", refused="", etag=found.etag, away="", since=0.0)
     if found is None or found.revision in known:
@@ -128,7 +130,7 @@ def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *
         main, destinations = texts_of(found.archive, remote.folder)
         config_of(ConfFiles(directory, main, destinations))
     except ConfigurationError as error:
-        # No ETag is stored, because an incomplete download may have the ETag of the whole archive.
+        # The ETag is not stored, because an incomplete download may have the ETag of the whole archive.
         why = str(error).removeprefix(f"{directory}: ")
         return dataclasses.replace(last, newer=found.revision, refused=why, etag="", away="", since=0.0)
     return RemoteRecord(
