@@ -1,1 +1,1 @@
-"""Contains the command line `sluice`: it sets up the machine, starts and stops the parts of Sluice, and shows their state."""
+"""The command line `sluice`. It sets up the machine, starts and stops the processes of Sluice, and shows their state."""

@@ -1,4 +1,4 @@
-"""Implements `sluice check`: examines everything that could prevent Sluice from running, item by item, and reports all problems."""
+"""Examines everything that could prevent Sluice from running, for `sluice check`, and reports all problems."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from sluice.console.toolchain.process import why_no_run_can_start
 from sluice.console.transforms_check import transform_problems, transform_warnings, transforms_sentence
 from sluice.orchestration.base.lake_settings import several_sparks
 
-FREE_BYTES_MIN = 2 << 30  # The least free disk space. Staged batches, spill and old Delta files need it.
+# The free disk space that `sluice check` requires. Staged batches, spilled transactions and old Delta files use it.
+FREE_BYTES_MIN = 2 << 30
 CONNECT_SECONDS_MAX = 5.0
 UNANSWERED = (
     "not checked, because the source could not be read: correct the problems of the source that `sluice check` reports"
 )
-WARNINGS_SHOWN = 3  # The number of warnings per finding that are shown without --verbose.
+WARNINGS_SHOWN = 3  # Without --verbose, at most this many warnings per finding are shown.
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The result for one item. Problems prevent Sluice from running; warnings do not.
-
-    `brief`: a shorter form of `what` without details, or empty if `what` is short.
+    """What was found about one item. Problems prevent Sluice from running, and warnings do not. `brief` is a shorter form of `what`, or
+    empty if `what` is short.
     """
 
     what: str
@@ -60,8 +60,8 @@ class Finding:
     brief: str = ""
 
     def lines(self, *, verbose: bool) -> tuple[str, ...]:
-        """Returns `what`, all problems, and the warnings. Without `verbose`, returns the brief form and only the first WARNINGS_SHOWN
-        warnings.
+        """Returns the lines to print: `what`, all problems, and the warnings. Without `verbose`, these are `brief` instead of `what`, and
+        only the first WARNINGS_SHOWN warnings.
         """
         warnings = self.warnings if verbose else self.warnings[:WARNINGS_SHOWN]
         left = len(self.warnings) - len(warnings)
@@ -70,12 +70,12 @@ class Finding:
 
 
 def problems_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings with problems first, then those with warnings, then the rest. Within a group the order does not change."""
+    """Returns the findings with problems first, then those with warnings, then the rest. The order within a group does not change."""
     return sorted(findings, key=lambda each: (not each.problems, not each.warnings))
 
 
 def run_checks(conf: Path) -> Iterator[Finding]:
-    """Yields each finding as soon as it is known. If conf/ is invalid, leaves out the findings that need a valid one."""
+    """Yields each finding as soon as it is known. If conf/ is invalid, only conf/ and Java are checked."""
     problems = conf_problems(conf)
     try:
         config = load_config(conf)
@@ -117,7 +117,9 @@ def check_configuration(config: SluiceConfig, conf: Path, problems: Sequence[str
 
 
 def check_shared(config: SluiceConfig) -> Finding:
-    """Lists the destinations that share the stream of their server. Warns of a destination that is configured to share but is alone."""
+    """Lists the destinations that share one stream of their server. Warns of each destination with `stream: shared` that has no other
+    destination to share with.
+    """
     sharers: dict[tuple[str, ...], list[str]] = {}
     for name, destination in sorted(config.destinations.items()):
         if destination.stream == "shared":
@@ -135,19 +137,19 @@ def check_shared(config: SluiceConfig) -> Finding:
 
 
 def check_engine(config: SluiceConfig, name: str) -> Finding:
-    """Reports why the engine of a destination cannot start or has ended, from its status.json."""
+    """Reports why the engine of a destination cannot start or has ended, according to its status.json."""
     one = read_destination(config.destination_dir(name), name, time.time())
     problem = (f"{one.state}: {one.reason}",) if ended(one.state) else ()
     return Finding(f"engine of {name}", problem)
 
 
 def as_replica(config: SluiceConfig, name: str) -> DestinationConfig:
-    """Returns a destination with the replica id of its engine, if that is known. Otherwise the check would report the engine's own
-    connection as a clash.
+    """Returns a destination with the replica id that its engine uses, if it is known. With another id, the check would report the engine's
+    own connection as a clash.
     """
     try:
         return config.destinations[name].of_installation(known_installation_id(config.ledger_location(name)))
-    except SluiceError:  # The shared ledger does not answer; other findings report it.
+    except SluiceError:  # The shared ledger does not answer. Other findings report this.
         return config.destinations[name]
 
 
@@ -159,7 +161,7 @@ def check_sources(destination: DestinationConfig) -> Iterator[Finding]:
 
 
 def check_destination(destination: DestinationConfig) -> Finding:
-    """Connects to the source and reports every problem that the engine's own check would find."""
+    """Connects to the source, and reports every problem for which the engine would refuse to start."""
     what = (
         f"source of {destination.name}: {destination.source.user}@{destination.source.host}:{destination.source.port}"
     )
@@ -183,14 +185,16 @@ def check_destination(destination: DestinationConfig) -> Finding:
 
 
 def check_reader(destination: DestinationConfig) -> Iterator[Finding]:
-    """Checks the replica from which rows are read instead of the source, if conf/ names one."""
+    """Checks the replica that conf/ names as `reader`, from which rows are read instead of the source. Yields nothing if there is none."""
     found = ask_reader(destination)
     if found is not None:
         yield Finding(found.what, found.problems)
 
 
 def check_foreign_keys(schema: SourceSchema) -> Finding:
-    """Lists the foreign keys that change rows of captured tables without row events. Warns of those that the lake does not follow."""
+    """Lists the foreign keys by which the source changes rows of captured tables without row events. Warns of those whose changes the lake
+    does not follow.
+    """
     destination = schema.destination
     try:
         notes = foreign_key_notes(schema.foreign_keys(), destination.cascade_policy)
@@ -210,7 +214,7 @@ def check_foreign_keys(schema: SourceSchema) -> Finding:
 
 
 def check_include(schema: SourceSchema) -> Finding:
-    """Warns if a pattern of `include`, or the name of a table or column with settings, matches nothing that is captured."""
+    """Warns of each pattern in `include`, and of each table or column with settings, that matches nothing captured."""
     destination = schema.destination
     try:
         warnings = tuple(unmatched_warnings(destination, schema.captured))
@@ -238,7 +242,7 @@ def check_keyless(schema: SourceSchema) -> Finding:
 
 
 def group_sentence(group: GroupConfig) -> str:
-    """Returns a sentence that lists the members of a group and says how long consumers wait for a member that does not run."""
+    """Returns a sentence that lists the members of a group, and says how long the group's consumers wait for a member that does not run."""
     then = (
         "waits for a member that does not run"
         if group.wait_seconds is None
@@ -248,8 +252,8 @@ def group_sentence(group: GroupConfig) -> str:
 
 
 def policy_sentence(destination: DestinationConfig) -> str:
-    """Returns a sentence that lists the schema changes that the lake follows and those that wait for an operator. It also lists the
-    tables with other settings.
+    """Returns a sentence that says which schema changes the lake follows, and which ones wait for an operator. It also lists the tables
+    whose policy differs.
     """
 
     def spoken(policy: dict[str, str]) -> str:
@@ -264,8 +268,8 @@ def policy_sentence(destination: DestinationConfig) -> str:
 
 
 def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
-    """Checks the Spark endpoint of runs. Hosts that write one lake in S3 must share one Spark. A local endpoint that Sluice can start
-    need not answer.
+    """Checks the Spark that runs will use. If several hosts write one lake in S3, they must share one Spark. An endpoint that `sluice up`
+    starts itself need not answer yet.
     """
     if why := several_sparks(config):
         yield Finding("one Spark commits to the lake", (why,))
@@ -292,7 +296,7 @@ def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
 
 
 def check_dagsters_settings(config: SluiceConfig, conf: Path) -> Finding:
-    """Checks whether dagster.yaml contains the settings that Sluice needs, and whether a storage in Postgres answers."""
+    """Checks whether dagster.yaml contains the settings that Sluice needs, and whether Dagster's storage in Postgres answers."""
     found = check_dagster(conf, config)
     return Finding(f"Dagster's settings in {found.file}", found.problems, found.warnings)
 
@@ -308,8 +312,8 @@ def check_java() -> Finding:
 
 
 def check_small_merges(config: SluiceConfig) -> Finding:
-    """Checks whether a cluster's executors can merge small tables together. The Spark that `sluice up` starts has the packages that this
-    needs.
+    """Checks whether the executors of a cluster can merge small tables together. The Spark that `sluice up` starts has the packages for
+    it.
     """
     from sluice.spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415
     from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415  pyspark takes a second to import
@@ -367,4 +371,4 @@ def _answers(host: str, port: int) -> bool:
 
 
 def _silent(_: str) -> None:
-    """Discards messages of a `Stack` that is only used to read its state."""
+    """Discards the messages of a `Stack` that is used only to read its state."""

@@ -1,7 +1,7 @@
-"""Reports all errors in conf/ at once. It opens no connection and starts nothing. `sluice check` calls it.
+"""Reports all errors in conf/ at once, for `sluice check`. It opens no connection and starts nothing.
 
-`load_config` checks keys and values. This module also checks two things that otherwise only the engine would find, one error at a time:
-invalid regular expressions, and secrets that cannot be read from their variable, file or command.
+`load_config` checks keys and values. This module also finds invalid regular expressions, and secrets that cannot be read from their
+variable, file or command. Without it, the engine would find them, one at a time.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.sink.table_filter import split_patterns
 from sluice.secret_values import SecretLocation, SecretUnavailable, value_of
 
-# Matches a whole value that names a variable, or a URL whose password names one.
+# Matches a value that is a reference to a variable, and a URL whose password is one.
 _VARIABLE = re.compile(r"\$(?P<whole>[A-Za-z_]\w*)|[a-z][a-z0-9+]*://[^/@]*:\$(?P<password>[A-Za-z_]\w*)@.*")
-_NAMES_VARIABLE = "env"  # `{env: NAME}` is `$NAME`.
-# The check of the row rules reads the salt; the check of the store reads its options.
+_NAMES_VARIABLE = "env"  # `{env: NAME}` means the same as `$NAME`.
+# Other checks read these settings: that of the row rules reads the salt, and that of the store its options.
 _CHECKED_ELSEWHERE = frozenset({"salt", "storage_options"})
 
 
 def conf_problems(conf: Path) -> list[str]:
-    """Returns one sentence per problem, with its file. For a file that cannot be read, it returns only one."""
+    """Returns one sentence per problem, with the name of the file. If a file cannot be parsed, it gets one sentence."""
     try:
         load_config(conf)
         problems: list[str] = []
@@ -51,7 +51,7 @@ def conf_problems(conf: Path) -> list[str]:
 
 
 def unset_passwords(record: dict[str, Any]) -> list[str]:
-    """Returns the environment variables of a destination's passwords, of all its sources, that are not set."""
+    """Returns the environment variables that a destination names as passwords of its sources, and that are not set."""
     several = record.get("sources")
     sources = several if isinstance(several, list | tuple) and several else [record.get("source")]
     texts = [source.get("password") for source in sources if isinstance(source, dict)]
@@ -75,8 +75,8 @@ def _destination_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
 
 
 def _secret_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
-    """Yields a sentence for each secret that cannot be read, with its key. Without this check, the error would appear only when something
-    starts. `root`: the folder at which relative paths start.
+    """Yields a sentence for each secret that cannot be read, with its key in conf/. Without this check, the error would appear only when a
+    process starts. Relative paths start at `root`.
     """
     for setting, text in _texts(record):
         name = _variable_of(setting.rpartition(".")[2], text)
@@ -90,7 +90,9 @@ def _secret_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
 
 
 def _locations(value: Any, setting: str = "") -> Iterator[tuple[str, SecretLocation]]:
-    """Yields (key, location) for the secrets in files and commands below a value of conf/. `load_config` reports malformed locations."""
+    """Yields (key, location) for each secret in a file or from a command, in a value of conf/ and everything below it. `load_config`
+    reports malformed locations.
+    """
     if isinstance(value, list):
         for number, part in enumerate(value):
             yield from _locations(part, f"{setting}.{number}" if setting else str(number))
@@ -108,7 +110,7 @@ def _locations(value: Any, setting: str = "") -> Iterator[tuple[str, SecretLocat
 
 
 def _commands(key: str, part: list[Any]) -> list[tuple[str, SecretLocation]]:
-    """Returns the location of a secret from a command in a list; empty if the command is malformed."""
+    """Returns (key, location) for the secret that a command prints. The list is empty if the command is malformed."""
     try:
         return [(key, SecretLocation(command=tuple(part)))]
     except ValueError:
@@ -116,7 +118,7 @@ def _commands(key: str, part: list[Any]) -> list[tuple[str, SecretLocation]]:
 
 
 def _variable_of(key: str, text: str) -> str:
-    """Returns the environment variable that a value, or a password in it, names; otherwise an empty text."""
+    """Returns the environment variable that a value of conf/ refers to, also as the password in a URL. Returns "" if it refers to none."""
     if key == _NAMES_VARIABLE:
         return text
     found = _VARIABLE.fullmatch(text)
@@ -124,7 +126,7 @@ def _variable_of(key: str, text: str) -> str:
 
 
 def _texts(value: Any, setting: str = "") -> Iterator[tuple[str, str]]:
-    """Yields (key, text) for all texts below a value of conf/, with keys such as `alarms.0.url`."""
+    """Yields (key, text) for each text in a value of conf/ and everything below it. A key has the form `alarms.0.url`."""
     if isinstance(value, str):
         yield setting, value
         return
@@ -135,12 +137,12 @@ def _texts(value: Any, setting: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _record(text: str) -> dict[str, Any]:
-    """Returns the content of a file; empty if it cannot be read, because `load_config` reports that."""
+    """Returns the content of a file. It is empty if the file cannot be parsed, because `load_config` reports that."""
     return mapping_of("", text, [])
 
 
 def _handler_problems(record: dict[str, Any]) -> Iterator[str]:
-    """Yields a sentence for each handler whose name cannot be used. `load_config` reports malformed records."""
+    """Yields a sentence for each handler whose function cannot be imported. `load_config` reports malformed records."""
     handlers = record.get("handlers")
     for handler in handlers if isinstance(handlers, list) else ():
         if isinstance(handler, dict) and (why := problem_of(str(handler.get("name", "")))):
@@ -148,8 +150,8 @@ def _handler_problems(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _rule_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
-    """Yields a sentence for each row condition that cannot be parsed, and for each salt that is not set. `load_config` reports malformed
-    records.
+    """Yields a sentence for each condition in `rows` that cannot be parsed, and for each salt that is not set. `load_config` reports
+    malformed records.
     """
     tables = record.get("tables")
     for name, table in tables.items() if isinstance(tables, dict) else ():

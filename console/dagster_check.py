@@ -1,6 +1,6 @@
-"""Checks whether dagster.yaml (the user's or the package's) contains the settings that Sluice needs. `sluice check` calls it.
+"""Checks whether dagster.yaml, either the user's or the one in the package, has the settings that Sluice needs. `sluice check` calls it.
 
-`findings_of` only compares the settings with conf/. `storage_problem` connects to a storage in Postgres.
+`findings_of` only compares the settings with conf/. `storage_problem` connects to Dagster's storage if it is in Postgres.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sluice.orchestration.base.batch_reference import DESTINATION_TAG
 from sluice.package_files import conf_file
 
 CONNECT_SECONDS_MAX = 5
-# Dagster stores messages of these loggers in the log of the run.
+# dagster.yaml must list these loggers, so that Dagster stores their messages in the log of a run.
 LOGGERS = ("sluice.orchestration", "sluice.spark_jobs")
-# The driver that dagster-postgres installs. In newer versions of SQLAlchemy, `postgresql://` selects psycopg instead.
+# The driver that dagster-postgres installs. With newer versions of SQLAlchemy, `postgresql://` means psycopg instead.
 DRIVER = "psycopg2"
-# Tags by which dagster.yaml of earlier versions limits runs → the tag that runs have now.
+# Tags in the dagster.yaml of earlier versions, by which it limits runs → the tag that runs now have.
 FORMER_TAGS = {"sluice/backfill": "sluice/rows", "sluice/repair": "sluice/rows"}
 
 Settings = Mapping[str, Any]
@@ -32,7 +32,7 @@ Settings = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class DagsterFinding:
-    """The findings about dagster.yaml. Problems prevent Sluice from running; warnings do not."""
+    """What was found about dagster.yaml. Problems prevent Sluice from running, and warnings do not."""
 
     file: Path
     problems: tuple[str, ...] = ()
@@ -90,7 +90,9 @@ def findings_of(settings: Settings, config: SluiceConfig) -> Iterator[str]:
 
 
 def storage_problem(settings: Settings) -> str:
-    """Returns why Dagster's storage in Postgres cannot be used, or an empty text. It raises nothing, and the text contains no password."""
+    """Returns why Dagster cannot use its storage in Postgres. Returns "" if it can, or if the storage is not in Postgres. It never raises.
+    The text contains no password.
+    """
     configured = _postgres_of(settings)
     if configured is None:
         return ""
@@ -111,7 +113,7 @@ def storage_problem(settings: Settings) -> str:
                 return ""
         finally:
             engine.dispose()
-    # The text for a malformed address may contain the password, so it is dropped; the driver's own text contains none.
+    # SQLAlchemy's message about a malformed address may contain the password, so it is dropped. The driver's message contains none.
     except Exception as error:
         if refused := getattr(error, "orig", None):
             return (
@@ -161,7 +163,7 @@ def _unset(settings: Any, key: str = "") -> Iterator[str]:
 
 
 def _not_importable(settings: Settings) -> Iterator[str]:
-    """Yields a sentence for each class that dagster.yaml names and that cannot be imported."""
+    """Yields a sentence for each class in dagster.yaml that cannot be imported."""
     named = [(key, _part(settings, key)) for key in settings]
     storage = _part(settings, "storage")
     if "postgres" in storage:
@@ -188,7 +190,7 @@ def _limits_a_destination(settings: Settings) -> bool:
 
 
 def _limits(settings: Settings) -> list[dict[str, Any]]:
-    """Returns the limits of runs by tag, from the current and the older form of the setting."""
+    """Returns the limits of runs by tag, from `concurrency.runs` and from its older place under `run_coordinator`."""
     runs = _part(_part(settings, "concurrency"), "runs")
     older = _part(_part(settings, "run_coordinator"), "config")
     limits = [*(runs.get("tag_concurrency_limits") or []), *(older.get("tag_concurrency_limits") or [])]

@@ -1,7 +1,7 @@
-"""Implements `sluice init URL`: connects to a source, prints the statements that the source still needs, and writes conf/ for it. It
-never writes the password. `main` then runs `sluice check`.
+"""Connects to a source, prints the statements that the source still needs, and writes conf/ for it, for `sluice init URL`. The password is
+never written. `main` then runs `sluice check`.
 
-It loads and checks the written files before it reports success. It does not change existing files.
+The written files are loaded and checked before success is reported. Existing files are not changed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ lake: data/lake
 
 @dataclasses.dataclass(frozen=True)
 class NamedSource:
-    """A source as the command line describes it. `database` is empty for all databases."""
+    """A source as the URL on the command line describes it. An empty `database` means all databases."""
 
     name: str
     host: str
@@ -69,7 +69,7 @@ class NamedSource:
 
     @property
     def exclude(self) -> str:
-        """The pattern of the temporary tables of gh-ost and pt-online-schema-change."""
+        """A pattern that matches the temporary tables of gh-ost and pt-online-schema-change."""
         return rf"{re.escape(self.database) if self.database else '.*'}\.{GHOST_TABLES}"
 
     def source(self, login: SourceLogin) -> dict[str, Any]:
@@ -77,7 +77,9 @@ class NamedSource:
         return {"host": self.host, "port": self.port, "user": self.user, **login.settings()}
 
     def destination(self, login: SourceLogin, root: Path) -> DestinationConfig:
-        """Returns the destination that its file will describe. `root`: the folder that contains conf/. Raises ConfigurationError."""
+        """Returns the destination that the new file will describe. `root` is the folder that contains conf/. Raises ConfigurationError if
+        a setting is invalid.
+        """
         try:
             source = SourceConfig.model_validate(self.source(login), context={"root": root})
         except ValidationError as error:
@@ -87,8 +89,8 @@ class NamedSource:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceLogin:
-    """Where the password is, and the SSH bastion. `variable`: the password's environment variable. `file`: the password's file, read at
-    each connect. `bastion`: user@host or user@host:port; empty for none.
+    """Where the password of the source is, and the SSH bastion. `variable` is an environment variable with the password. `file` is a file
+    with the password, which is read at each connect. `bastion` is user@host or user@host:port, or empty if there is no bastion.
     """
 
     variable: str = ""
@@ -98,7 +100,7 @@ class SourceLogin:
     known_hosts_file: str = ""
 
     def settings(self) -> dict[str, Any]:
-        """Returns the settings of the source. Raises ConfigurationError if the options contradict each other."""
+        """Returns these settings as keys of `source`. Raises ConfigurationError if the options contradict each other."""
         if self.variable and self.file:
             raise ConfigurationError(
                 "--password-env and --password-file both name the location of the password: leave one of the two out"
@@ -127,12 +129,12 @@ class SourceLogin:
 
 
 def parse_url(url: str, name: str = "") -> NamedSource:
-    """Parses the URL of a source. Raises ConfigurationError, which says what to write instead."""
+    """Parses the URL of a source. Raises ConfigurationError if it is malformed. The message says what to write instead."""
     try:
         parts = urlsplit(url)
         port = parts.port or 3306
     except ValueError:
-        # The library's message is dropped, because it quotes the supposed port, which may be a part of a password.
+        # The message of urllib is dropped, because it quotes the supposed port, which may be a part of a password.
         raise ConfigurationError(
             f"the URL cannot be read: its host or port is not valid; write {EXAMPLE}, and put the password into an environment variable"
         ) from None
@@ -153,9 +155,10 @@ def parse_url(url: str, name: str = "") -> NamedSource:
 
 
 def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable[[str], None]) -> bool:
-    """Writes conf/ after the source has answered. Returns whether the source meets all requirements of Sluice.
+    """Writes conf/ if the source answers. Returns whether the source meets all requirements of Sluice.
 
-    Raises ConfigurationError if the file exists or the password cannot be read, SourceConnectionError if the source does not answer.
+    Raises ConfigurationError if the file exists already or the password cannot be read, and SourceConnectionError if the source does not
+    answer.
     """
     file = conf / "destinations" / f"{wanted.name}.yaml"
     if file.exists():
@@ -177,7 +180,7 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
     for problem in problems:
         say(f"missing: {problem}")
     privileges = missing_privileges(answer.facts)
-    # An account without SELECT sees no table and no database, so neither can be checked.
+    # An account without SELECT sees no database and no table, so the database and the tables without a key cannot be checked.
     if "SELECT" not in privileges:
         _require_database(settings, wanted)
         keyless = ask_keyless(SourceSchema(settings))
@@ -189,7 +192,7 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
             say(f"missing: {problem}")
         privileges += ["LOCK TABLES"] if keyless.problems else []
     else:
-        # Snapshots of tables without a key need this privilege, and such tables are not known yet.
+        # A snapshot of a table without a key needs this privilege. Without SELECT, it is not known whether there are such tables.
         privileges.append("LOCK TABLES")
     if privileges:
         administrator = advice_of(answer.facts).administrator
@@ -200,7 +203,7 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
 
 
 def _require_database(settings: DestinationConfig, wanted: NamedSource) -> None:
-    """Raises ConfigurationError if the configured database does not exist. The message lists the existing databases."""
+    """Raises ConfigurationError if the database in the URL does not exist. The message lists the databases that do."""
     if not wanted.database:
         return
     with contextlib.closing(SourceConnection(source_of(settings))) as connection:
@@ -215,7 +218,7 @@ def _require_database(settings: DestinationConfig, wanted: NamedSource) -> None:
 
 
 def grant(privileges: list[str], facts: ServerFacts, user: str) -> str:
-    """Returns the GRANT statement for the missing privileges. It names the account as the server spells it."""
+    """Returns the GRANT statement for the missing privileges. The account is spelled as the server spells it."""
     account = next((found[1] for each in facts.grants if (found := ACCOUNT.search(each))), f"'{user}'@'%'")
     return f"GRANT {', '.join(privileges)} ON *.* TO {account};"
 

@@ -1,7 +1,7 @@
 """Finds the captured tables without a key, and checks whether the account may lock them. `sluice init` and `sluice check` call it.
 
-On MySQL, a snapshot of a table without a key needs an exact position. A table lock provides it at once, GTIDs only after some attempts
-(`cdc_engine.snapshot.exact_position`).
+On MySQL, a snapshot of a table without a key must know its exact position. With a table lock, it gets the position at once. With GTIDs
+alone, it may need several attempts (`cdc_engine.snapshot.exact_position`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from sluice.cdc_engine.table_meta.table_list.sentences import keyless_names
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Keyless:
-    """The captured tables without a key. `problems`: one sentence per database whose tables cannot be read. `notes`: one sentence per
-    database whose tables cannot be locked, so that snapshots read them without a lock.
+    """The captured tables without a key. `problems` has a sentence for each database whose tables cannot be read. `notes` has a sentence
+    for each database whose tables cannot be locked, so that snapshots read them without a lock.
     """
 
     names: tuple[str, ...]
@@ -30,7 +30,9 @@ class Keyless:
 
 
 def ask_keyless(schema: SourceSchema) -> Keyless:
-    """Finds the captured tables without a key, and tries to lock one in each database. Raises SluiceError."""
+    """Finds the captured tables without a key, and tries to lock one of them in each database. Raises SluiceError if the source does not
+    answer.
+    """
     destination, tables = schema.destination, schema.captured
     names = keyless_names(tables, lambda database, table: destination.table(database, table).key)
     if destination.snapshot == "never":
@@ -47,7 +49,8 @@ def ask_keyless(schema: SourceSchema) -> Keyless:
                     notes.append(_unlocked_sentence(table.database, reader.source.user))
                 else:
                     problems.append(str(error))
-            except SluiceError:  # Another client has locked the table, or it was just dropped; the privilege exists.
+            # Another client has locked the table, or has just dropped it. The account has the privilege.
+            except SluiceError:
                 continue
     return Keyless(names=names, problems=tuple(problems), notes=tuple(notes))
 

@@ -1,4 +1,4 @@
-"""Defines the command `sluice`: combines the subcommands of `console.commands`, and adds those for the whole installation.
+"""Defines the command `sluice`. It combines the subcommands of `console.commands` with those for the whole installation.
 
 Exit codes: 0 success, 1 a problem or a failure, 2 an error in the command line or in conf/.
 """
@@ -147,7 +147,7 @@ def up(
             )
         options = StackOptions(die_with_parent=foreground, dagster=not without_dagster)
         stack = Stack(config, conf_dir(), screen.print, options)
-        if while_wanted:  # A tick has started this process.
+        if while_wanted:  # The daemon's tick started this process.
             keep_up_process_of_engines(stack, config.data_dir)
             return
         stack.require_startable()
@@ -196,7 +196,7 @@ def down() -> None:
     from sluice.console.stack.processes import data_dirs_of_running  # noqa: PLC0415
     from sluice.console.stack.stack import Stack  # noqa: PLC0415
 
-    # The running processes name their data_dir, because conf/ may meanwhile be invalid or name another one.
+    # conf/ may have become invalid or may name another data_dir, so the data_dir comes from the running processes.
     found = [SluiceConfig(data_dir=each, lake=str(each / "lake")) for each in data_dirs_of_running(conf_dir())] or [
         config_now()
     ]
@@ -415,7 +415,7 @@ COMPLETE_VARIABLE = "_SLUICE_COMPLETE"  # The variable that a shell sets to requ
 
 
 def _command() -> Any:
-    """Returns the click command. If a shell requests completions, the command also completes the names in conf/."""
+    """Returns the click command. When a shell requests completions, the command also completes the names in conf/."""
     command = typer.main.get_command(app)
     if os.environ.get(COMPLETE_VARIABLE):
         from sluice.console.commands.completion import complete_names  # noqa: PLC0415
@@ -425,7 +425,9 @@ def _command() -> Any:
 
 
 def main() -> None:
-    """Runs the command. Prints an error as one red sentence and sets the exit code. With SLUICE_DEBUG=1 the traceback is shown."""
+    """Runs the command. An error is printed as one red sentence, and sets the exit code. With SLUICE_DEBUG=1, the traceback is shown
+    instead.
+    """
     from sluice.console.stack.signals import duckdb_interrupts  # noqa: PLC0415
 
     try:

@@ -1,14 +1,15 @@
-"""Implements `./sluice test`, which checks formatting, lint and types, and runs the tests on real servers.
+"""Checks formatting, lint and types, and runs the tests on real servers, for `./sluice test`.
 
-Without arguments it runs everything, as continuous integration does. With paths it runs only these tests and sets nothing up; fixtures
-provide the servers that a test needs. `--quick` leaves out the type check and tests that need a server, Spark, a browser or the wheel.
-`--not-quick` runs only these. Both together run everything once, in the order in which a failure is found soonest.
+Without arguments it runs everything, as continuous integration does. With paths it runs only the tests in them and sets nothing up,
+because fixtures start the servers that a test needs. `--quick` leaves out the type check and the tests that need a server, Spark, a
+browser or the wheel. `--not-quick` runs only what `--quick` leaves out. A quick run followed by a not-quick run runs everything once, and
+finds most failures early.
 
-The type check runs in parallel with the tests. It uses one core for a minute. On a clean checkout, the kernels are compiled on the other
-core meanwhile.
+The type check runs in parallel with the tests. It uses one core for a minute. On a clean checkout, the other core compiles the kernels in
+that time.
 
-If a few tests fail in a whole or quick run, they are run again, alone. A test that then passes is reported as unsteady and must be fixed. A
-test that fails again fails the run. If many tests fail, the cause is not chance, and none is run again.
+If only a few tests fail in a run without arguments for pytest, they are run again, alone. A test that then passes is reported as unsteady
+and must be fixed. A test that fails again fails the run. If many tests fail, chance is not the cause, and none is run again.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ from sluice.console.toolchain.setup import ALL_SERVERS, set_up
 from sluice.console.toolchain.spark.rehearsal import provide_class_archive
 from sluice.package_files import PACKAGE
 
-PROJECT_ROOT = PACKAGE.parents[1]  # The Git checkout. Without a checkout, `sluice test` is refused.
+PROJECT_ROOT = PACKAGE.parents[1]  # The Git checkout. `sluice test` needs one.
 WORKERS_MAX = 4
-# The number of workers that wait for servers while the rest use the cores. With two, tests with Spark reach their time limits.
+# The number of workers beyond the number of cores. They use the time in which others wait for servers. With two, tests with Spark reach
+# their time limits.
 WAITING = 1
-# How often a worker may be replaced after its process has ended (tests/limits.py). The test that ended it fails, the rest continue.
+# How many workers may be replaced because their process ended (tests/limits.py). The test that ended a worker fails, and the other tests
+# continue.
 RESTARTS_MAX = 2
-WORKER_BYTES = 4 << 30  # The memory of a worker, which starts the servers that its tests need.
+WORKER_BYTES = 4 << 30  # The memory that a worker needs for itself and for the servers that its tests start.
 TYPES = "types"
 STATIC_CHECKS = {
     "formatting": ("ruff", "format", "--check", "."),
@@ -49,7 +52,7 @@ STATIC_CHECKS = {
 }
 # The tests start some thousand Python processes. Without bytecode files, each of them would compile the project's sources again.
 NO_BYTECODE_VARIABLE = "PYTHONDONTWRITEBYTECODE"
-# Set in a quick run, in which tests/marks.py makes a test fail that starts a server.
+# Set in a quick run. tests/marks.py then makes each test fail that starts a server.
 QUICK_VARIABLE = "SLUICE_TEST_QUICK"
 SLOW_MARKS = ("servers", "spark", "browser", "package")
 QUICK_TESTS = " and ".join(f"not {mark}" for mark in SLOW_MARKS)
@@ -57,7 +60,8 @@ OTHER_TESTS = " or ".join(SLOW_MARKS)
 # The file in which pytest records failed tests for its option --last-failed.
 FAILED_LAST = PROJECT_ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 TESTS_FAILED = 1  # pytest's exit code if all tests ran and some failed.
-# The limit counts files and not tests, because a server that did not start fails all tests of its file.
+# The greatest number of files whose failed tests are run again. The limit counts files, because one server that does not start fails all
+# tests of its file.
 UNSTEADY_FILES_MAX = 4
 AGAIN = ("pytest", "-n", "0", "--last-failed", "--last-failed-no-failures", "none")
 COVERAGE = ("--cov", "--cov-report=term:skip-covered", "--cov-report=html:.coverage-report")
@@ -65,7 +69,9 @@ COVERAGE = ("--cov", "--cov-report=term:skip-covered", "--cov-report=html:.cover
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckChoice:
-    """Selects the checks to run. `arguments`: passed to pytest, including paths. `not_quick`: only the checks that `quick` leaves out."""
+    """Which checks to run. `arguments` are passed to pytest and may contain paths. `not_quick` selects only the checks that `quick` leaves
+    out.
+    """
 
     arguments: Sequence[str] = ()
     quick: bool = False
@@ -85,14 +91,16 @@ class CheckChoice:
 
     @property
     def once_more(self) -> bool:
-        """Whether a few failed tests are run again. False if there are arguments for pytest: they choose tests or stop at the first
-        failure, and the developer needs the result at once.
+        """Whether a few failed tests are run again. They are not if there are arguments for pytest, because the developer then chose the
+        tests and needs the result at once.
         """
         return not self.arguments
 
 
 def checks_of(choice: CheckChoice) -> dict[str, tuple[str, ...]]:
-    """Returns check → command, in order. A quick run leaves out the type check, which takes as long as all other checks together."""
+    """Returns the command of each check, in order. A quick run leaves out the type check, because it takes as long as all other checks
+    together.
+    """
     static = STATIC_CHECKS if choice.is_whole or (choice.quick and not choice.paths) else {}
     if choice.quick or choice.not_quick:
         static = {name: command for name, command in static.items() if (name == TYPES) is choice.not_quick}
@@ -102,7 +110,9 @@ def checks_of(choice: CheckChoice) -> dict[str, tuple[str, ...]]:
 
 
 def run_quality(choice: CheckChoice) -> int:
-    """Sets up what the checks need, runs all of them even if one fails, and returns an exit code. A run in which no test ran fails too."""
+    """Sets up what the checks need, and runs all of them, even if one fails. Returns an exit code. If no test ran at all, the run has
+    failed.
+    """
     screen = Console(stderr=True)
     environment = {**os.environ, QUICK_VARIABLE: "1"} if choice.quick else dict(os.environ)
     environment.pop(NO_BYTECODE_VARIABLE, None)
@@ -115,7 +125,7 @@ def run_quality(choice: CheckChoice) -> int:
             FAILED_LAST.unlink(missing_ok=True)
         codes = {name: _code_of(name, command, environment, screen) for name, command in checks.items()}
         failed = [name for name, code in codes.items() if code]
-        # Any other exit code means that pytest did not finish, so the results of the remaining tests are unknown.
+        # With any other exit code, pytest did not finish, so some tests have no result.
         whole = failed == ["tests"] and codes["tests"] == TESTS_FAILED
         if whole and choice.once_more and _pass_alone(failed_tests(), environment, screen):
             failed = []
@@ -129,7 +139,7 @@ def run_quality(choice: CheckChoice) -> int:
 
 
 def _set_up_where_it_can_be_had(server: str, screen: Console) -> None:
-    """Sets up a server that is available only on some systems. On other systems, prints why its tests are skipped."""
+    """Sets up a server that is not available on every system. If it is not available, prints that its tests are skipped."""
     try:
         set_up([server], delta=False, screen=screen)
     except SetupError as error:
@@ -137,12 +147,12 @@ def _set_up_where_it_can_be_had(server: str, screen: Console) -> None:
 
 
 def failed_tests(record: Path = FAILED_LAST) -> list[str]:
-    """Returns the sorted names of the tests that failed in the previous run; empty if pytest has recorded none."""
+    """Returns the sorted names of the tests that failed in the previous run. The list is empty if pytest has recorded no failure."""
     return sorted(json.loads(record.read_text())) if record.exists() else []
 
 
 def _pass_alone(names: Sequence[str], environment: Mapping[str, str], screen: Console) -> bool:
-    """Returns whether the failed tests are in few files and all of them pass alone."""
+    """Runs the failed tests alone if they are in few files. Returns whether all of them then pass."""
     files = {name.partition("::")[0] for name in names}
     if not 0 < len(files) <= UNSTEADY_FILES_MAX or _code_of("once more, alone", AGAIN, environment, screen):
         return False
@@ -156,10 +166,10 @@ def _pass_alone(names: Sequence[str], environment: Mapping[str, str], screen: Co
 
 
 def _workers(choice: CheckChoice) -> tuple[str, ...]:
-    """Returns pytest's options for workers. Tests mostly wait for servers, so there are more workers than cores. tests/conftest.py
-    decides which tests run in the same worker.
+    """Returns pytest's options for its workers. There are more workers than cores, because tests mostly wait for servers.
+    tests/conftest.py decides which tests share a worker.
 
-    A worker takes seconds to start, so the tests of one or two files run without workers.
+    A worker takes seconds to start, so no worker is started if all paths are files.
     """
     if not choice.everything and choice.paths and all(path.is_file() for path in choice.paths):
         return ("-n", "0")
@@ -173,8 +183,8 @@ def _workers(choice: CheckChoice) -> tuple[str, ...]:
 
 
 def workers_of(cores: int, memory_bytes: int) -> int:
-    """Returns the number of workers: WAITING more than `cores` if the memory suffices, otherwise fewer, but at least `cores`.
-    The maximum is WORKERS_MAX in any case.
+    """Returns the number of workers: WAITING more than `cores`, but fewer if the memory does not suffice for them. It is at least `cores`,
+    and at most WORKERS_MAX.
     """
     return min(WORKERS_MAX, max(cores, min(cores + WAITING, memory_bytes // WORKER_BYTES)))
 
@@ -182,20 +192,20 @@ def workers_of(cores: int, memory_bytes: int) -> int:
 def _code_of(name: str, command: Sequence[str], environment: Mapping[str, str], screen: Console) -> int:
     screen.rule(f"{name}: {' '.join(command)}", align="left")
     began = time.monotonic()
-    psutil.cpu_percent()  # The next call returns the load since this one.
+    psutil.cpu_percent()  # Starts the measurement: the next call returns the load since this one.
     process = subprocess.Popen([sys.executable, "-m", *command], cwd=PROJECT_ROOT, env=environment)
     try:
         code = process.wait()
     except KeyboardInterrupt:
-        code = process.wait() or 1  # The check got the same Ctrl-C and must have time to end its servers.
-    # The load shows whether more workers, or less work, would make the check faster.
+        code = process.wait() or 1  # The check has received the same Ctrl-C, and needs time to end its servers.
+    # The load shows whether more workers, or tests with less work, would shorten the run.
     busy = f"the processors {psutil.cpu_percent():.0f} % busy"
     screen.print(f"{name}: {'passed' if code == 0 else f'failed ({code})'} in {time.monotonic() - began:.0f} s, {busy}")
     return code
 
 
 class _Aside:
-    """Runs the type check in parallel with everything else, and keeps its output until `passes`. An empty command always passes."""
+    """Runs the type check in the background, and keeps its output until `passes` prints it. An empty command always passes."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._command, self._environment = command, environment

@@ -1,4 +1,4 @@
-"""Checks whether the replica that conf/ names as `reader` can be read instead of the source, and for what. `sluice check` calls it."""
+"""Checks whether the replica that conf/ names as `reader` can be read instead of the source. `sluice check` calls it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sluice.cdc_engine.source import reader as replica
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckedReader:
-    """The result for a reader: one line about it, and the problems that prevent its use."""
+    """What was found about a reader: one line that describes it, and the problems that prevent its use."""
 
     what: str
     problems: tuple[str, ...] = ()
 
 
 def ask_reader(destination: DestinationConfig) -> CheckedReader | None:
-    """Queries the reader and the source, and compares them. Returns None if conf/ names no reader."""
+    """Queries the reader and the source, and compares the two. Returns None if conf/ names no reader."""
     reader = reader_of(destination)
     if reader is None:
         return None
@@ -43,7 +43,7 @@ def ask_reader(destination: DestinationConfig) -> CheckedReader | None:
 
 
 def search_sentence(facts: ServerFacts) -> str:
-    """Returns a sentence that says which server's binlog is searched for the position of a time."""
+    """Returns a sentence that says in which server's binlog a position is searched by its time."""
     if logs_replicated(facts):
         return "searches for the position of a time also read this server; backfills read the binlog of the source"
     return (
@@ -53,7 +53,7 @@ def search_sentence(facts: ServerFacts) -> str:
 
 
 def reader_problems(source: ServerFacts, reader: ServerFacts, filters: list[str]) -> list[str]:
-    """Returns the problems that prevent the use of a replica instead of the source. `filters`: the replica's replication filters."""
+    """Returns the problems that prevent a replica from being read instead of the source. `filters` are its replication filters."""
     problems = [
         (
             f"without GTIDs on the {which}, Sluice cannot find out how far the reader is: "

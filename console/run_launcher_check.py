@@ -1,4 +1,6 @@
-"""Checks whether dagster.yaml and conf/ contain what a run launcher needs that starts runs on other hosts. `dagster_check` calls it."""
+"""Checks whether dagster.yaml and conf/ have what runs on other hosts need, if the run launcher starts runs there. `dagster_check` calls
+it.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,18 @@ from typing import Any
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.config.engine import LOOPBACK, host_and_port
 
-OWN_LAUNCHER = "DefaultRunLauncher"  # With this launcher, runs are children of the code server, on the same host.
-# Each of these settings names a class that Dagster imports, with the keys `module` and `class`.
+# With this launcher, runs are child processes of the code server, on the same host.
+OWN_LAUNCHER = "DefaultRunLauncher"
+# Dagster's settings that choose a storage.
 STORAGES = ("storage", "run_storage", "event_log_storage", "schedule_storage")
 FOR_ENGINES_ONLY = {"alarms", "brokers", "canal_server"}
 REFERENCE = re.compile(r"\$(?!file:|command:)(\w+)")
 
 
 def launcher_findings(settings: Mapping[str, Any], config: SluiceConfig) -> Iterator[str]:
-    """Yields a sentence for each thing that runs on other hosts lack; none for Dagster's default launcher."""
+    """Yields a sentence for each setting that runs on other hosts need and that is missing. With Dagster's default launcher, it yields
+    nothing.
+    """
     configured = settings.get("run_launcher")
     part: Mapping[str, Any] = configured if isinstance(configured, dict) else {}
     launcher = str(part.get("class", OWN_LAUNCHER))
@@ -48,8 +53,8 @@ def _of_conf(config: SluiceConfig) -> Iterator[str]:
 
 
 def _of_variables(launcher: Mapping[str, Any], needed: set[str]) -> Iterator[str]:
-    """Yields a sentence if the launchers of dagster-docker or dagster-k8s do not pass variables that runs need. What a Kubernetes Secret
-    or ConfigMap contains is unknown, so with one of them nothing is reported.
+    """Yields a sentence if the launcher of dagster-docker or dagster-k8s does not pass on variables that runs need. If it passes on a
+    Kubernetes Secret or ConfigMap, it yields nothing, because their content is unknown.
     """
     settings = launcher.get("config")
     known: Mapping[str, Any] = settings if isinstance(settings, dict) else {}
@@ -71,7 +76,9 @@ def _given(launcher: Mapping[str, Any]) -> set[str]:
 
 
 def variables_of(settings: Mapping[str, Any], config: SluiceConfig) -> set[str]:
-    """Returns the variables that a run reads: those in dagster.yaml, and those in conf/ without the ones that only engines use."""
+    """Returns the environment variables that a run reads: those in dagster.yaml, and those in conf/ except in settings that only engines
+    use.
+    """
     return {*_named(dict(settings)), *_named(config.model_dump())}
 
 

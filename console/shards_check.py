@@ -1,4 +1,4 @@
-"""Checks the shards in conf/ against the recorded tables: `sluice check` lists them and reports invalid ones."""
+"""Checks the shards in conf/ against the recorded tables, for `sluice check`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 
 
 def shards_sentence(config: SluiceConfig) -> str:
-    """Returns a sentence that lists each common table with its shards."""
+    """Returns a sentence that lists each Delta table that several shards share, with its shards."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for name, table in _known(config):
         database, _, short = table.partition(".")
@@ -20,7 +20,7 @@ def shards_sentence(config: SluiceConfig) -> str:
 
 
 def shards_problems(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each shard that already has a column with the name of the shard column, because it would stop."""
+    """Returns a sentence for each shard with a column that has the name of the shard column. Such a table would stop."""
     problems = []
     for name, destination in sorted(config.destinations.items()):
         for table in read_tables(config.destination_dir(name)):
@@ -35,8 +35,8 @@ def shards_problems(config: SluiceConfig) -> list[str]:
 
 
 def shards_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each pattern of `shards` that matches no recorded table. Tables that it should match get Delta tables of
-    their own.
+    """Returns a sentence for each pattern in `shards` that matches no recorded table. The tables that it should match would get separate
+    Delta tables.
     """
     return [
         (

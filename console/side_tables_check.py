@@ -1,5 +1,5 @@
-"""Checks the change logs and histories in conf/ against the recorded tables, so that `sluice check` reports impossible ones before a run
-does.
+"""Checks the change logs and histories in conf/ against the recorded tables. `sluice check` thus reports what is impossible before a run
+fails.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 
-# The columns of a history that do not begin with _sluice_. spark_jobs/side_tables/versions.py creates them.
+# The columns of a history, created by spark_jobs/side_tables/versions.py, that do not begin with _sluice_.
 PERIOD_COLUMNS = frozenset({"valid_from", "valid_to", "is_current"})
 
 
@@ -28,7 +28,9 @@ def _alone(config: SluiceConfig, destination: str, table: str) -> str:
 
 
 def side_table_problems(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each impossible history, for tables that an engine or the last discovery of the source has recorded."""
+    """Returns a sentence for each history that is impossible. Only tables that an engine or the last discovery of the source has recorded
+    are checked.
+    """
     problems = []
     for name, table in _wanting(config, "history"):
         version = _known(config, name).get(table)
@@ -52,7 +54,7 @@ def side_table_problems(config: SluiceConfig) -> list[str]:
 
 
 def rules_problems(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each table with `rows`, `masks` or `transform` whose name in conf/ does not match a recorded table exactly."""
+    """Returns a sentence for each name of a table in conf/ with `rows`, `masks` or `transform` that no recorded table has exactly."""
     problems = []
     for name, destination in sorted(config.destinations.items()):
         known = _known(config, name)

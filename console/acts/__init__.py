@@ -1,1 +1,1 @@
-"""Implements the commands that act on one destination: position, schema changes, snapshots, engines. The rules are in `cdc_engine.acts`."""
+"""The commands that act on one destination: position, schema changes, snapshots, engines. `cdc_engine.acts` decides what they may do."""

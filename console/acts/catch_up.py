@@ -1,5 +1,5 @@
-"""Implements `sluice catch-up`: waits until the lake has all changes up to the source's current end. `cdc_engine.acts.catch_up` decides
-when that is the case.
+"""Waits until the lake has all changes up to the source's current end, for `sluice catch-up`. `cdc_engine.acts.catch_up` decides when that
+is the case.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ from sluice.console.source.query import require_destination
 from sluice.console.stack.stack import Stack, StackOptions
 from sluice.console.toolchain.errors import SetupError
 
-LOCK_FILE = "catch-up.lock"  # A file in data_dir. `sluice up` refuses to start while a process holds its lock.
+# A file in data_dir, which `sluice catch-up` locks. `sluice up` refuses to start while the file is locked.
+LOCK_FILE = "catch-up.lock"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CaughtUp:
-    """The result for one destination, whose lake has all changes up to `end`. `stopped`: stopped tables, which lack changes."""
+    """The result of `sluice catch-up` for one destination: its lake has all changes up to `end`, except those of the
+    tables in `stopped`.
+    """
 
     destination: str
     end: CatchUpEnd
@@ -69,11 +72,13 @@ def catch_up(
     say: Callable[[str], None],
     until: str = "",
 ) -> list[CaughtUp]:
-    """Waits until the lake has all changes that each source had at the time of the call. If no process of Sluice runs, it starts the
-    processes that it needs, and stops them again.
+    """Waits until the lake has all changes that each source had at the time of the call. If no process of Sluice runs, starts the
+    processes that are needed, and stops them again.
 
-    `names`: the destinations, or all if it is empty. `seconds_max`: the longest wait for all of them together. 0 means no limit. `until`:
-    the same as in `wanted_end`. Raises SluiceError, SetupError.
+    `names` are the destinations. If it is empty, all destinations are meant. `seconds_max` limits the total time, and 0 means no limit.
+    `wanted_end` describes `until`.
+
+    Raises SetupError if an operator stopped a destination, and SluiceError if a position is not reached.
     """
     chosen = [require_destination(config, name).name for name in dict.fromkeys(names)] or sorted(config.destinations)
     ends = {name: wanted_end(config.destinations[name], until, time.time_ns() // 1000) for name in chosen}
@@ -109,10 +114,11 @@ def catch_up(
 
 
 def wanted_end(destination: DestinationConfig, until: str, now_us: int) -> CatchUpEnd:
-    """Returns the position that the lake must reach. Without `until`, that is the source's current end. `until`: a GTID set, or a time; a
-    time means the first change at or after it.
+    """Returns the position that the lake must reach. Without `until`, it is the source's current end. `until` is a GTID set or a time. For
+    a time, the position is the first change at or after this time.
 
-    Raises SetupError for a time in the future, ConfigurationError, PositionLostError, SourceConnectionError, ActRefusedError.
+    Raises SetupError if the time is in the future, PositionLostError if the source no longer has the binlog of that time, and
+    ConfigurationError, SourceConnectionError or ActRefusedError if `until` or the source cannot be read.
     """
     facts = source_facts(destination)
     if not until:
@@ -131,8 +137,9 @@ def wanted_end(destination: DestinationConfig, until: str, now_us: int) -> Catch
 def running(
     config: SluiceConfig, conf: Path, names: Sequence[str], say: Callable[[str], None]
 ) -> Iterator[Callable[[], object]]:
-    """Yields a function that checks that all processes run, and restarts those that died. If no stack runs, starts one for the given
-    destinations and stops it at the end. Raises SetupError if another `sluice catch-up` uses this data_dir.
+    """Yields a function that restarts processes of Sluice that died. If Sluice does not run, this context manager starts it for the given
+    destinations, and stops it at the end. If Sluice runs already, the function only checks that it still runs. Raises SetupError if
+    another `sluice catch-up` uses this data_dir.
     """
     lock = FileLock(config.data_dir / LOCK_FILE)
     if not lock.try_acquire():

@@ -1,4 +1,4 @@
-"""Implements `sluice instance`: lists engines with their requested state, shows their logs, and edits their files in conf/."""
+"""Lists engines with their requested state, shows their logs, and edits their files in conf/, for `sluice instance`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from sluice.console.status.consumers import shown_lag
 from sluice.console.status.report import read_destination, stop_order
 from sluice.console.toolchain.errors import SetupError
 
-REMOVED = "REMOVED"  # The destination's file was removed from conf/; its ledger still exists.
-LOGS = ("engine.log", "code-server.log")  # The logs of the processes that can contain engines.
+REMOVED = "REMOVED"  # The state of a destination whose file was removed from conf/, and whose ledger still exists.
+LOGS = ("engine.log", "code-server.log")  # The logs of the two kinds of processes in which engines run.
 TAIL_BYTES_MAX = 8 << 20
 FOLLOW_SECONDS = 0.3
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -31,8 +31,8 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedInstance:
-    """One destination in the list. `wanted`: "run" or "stopped". `by`: who stopped it, and when. `kept_by`: the process that runs its
-    engine. `conf`: why its file in conf/ is not in use, or empty.
+    """One destination in the list. `wanted` is the requested state: "run" or "stopped". `by` says who stopped the destination, and when.
+    `kept_by` is the process that runs its engine. `conf` says why Sluice does not use its file in conf/, and is empty if it does.
     """
 
     name: str
@@ -46,7 +46,7 @@ class ListedInstance:
 
 
 def listed(in_use: InUse) -> list[ListedInstance]:
-    """Returns the destinations and groups in conf/, and removed ones that still have a ledger."""
+    """Returns the destinations and groups in conf/, and those that were removed from conf/ but still have files in data_dir."""
     config, now = in_use.config, time.time()
     names = sorted({*config.destinations, *config.groups})
     found = [_listed(in_use, name, config.destination_dir(name), now) for name in names]
@@ -97,7 +97,9 @@ def log_lines(config: SluiceConfig, name: str, lines: int) -> list[str]:
 
 
 def followed(config: SluiceConfig, name: str, stopping: threading.Event) -> Iterator[str]:
-    """Yields new log lines of a destination until `stopping` is set. A log file that was created again is read from its beginning."""
+    """Yields new log lines of a destination until `stopping` is set. If a log file is replaced by a new one, it is read from its
+    beginning.
+    """
     offsets = {file: file.stat().st_size for file in _logs(config)}
     while not stopping.wait(FOLLOW_SECONDS):
         for file, offset in list(offsets.items()):
@@ -106,7 +108,7 @@ def followed(config: SluiceConfig, name: str, stopping: threading.Event) -> Iter
 
 
 def concerns(line: str, name: str) -> bool:
-    """Returns whether a log line is about this destination."""
+    """Returns whether a log line names this destination."""
     return re.search(rf"\bdestination='?{re.escape(name)}'?(?![\w-])", line) is not None
 
 
@@ -119,7 +121,9 @@ def _logs(config: SluiceConfig) -> list[Path]:
 
 
 def _tail(file: Path) -> str:
-    """Returns the newest lines of a log. If the log has begun again (`log_files`), they start in the file with what came before."""
+    """Returns the newest TAIL_BYTES_MAX bytes of a log, as whole lines. If the file is smaller, the end of its previous file (`.1`) comes
+    first.
+    """
     size, before = file.stat().st_size, file.with_name(f"{file.name}.1")
     newest = _since(file, max(0, size - TAIL_BYTES_MAX))[0]
     if size >= TAIL_BYTES_MAX or not before.exists():
@@ -128,7 +132,9 @@ def _tail(file: Path) -> str:
 
 
 def _since(file: Path, offset: int) -> tuple[str, int]:
-    """Returns the complete lines after an offset, and the offset after these lines."""
+    """Returns the complete lines after an offset, and the offset at their end. If the file is now shorter than `offset`, it is read from
+    its beginning.
+    """
     try:
         with file.open("rb") as opened:
             opened.seek(offset if offset <= file.stat().st_size else 0)
@@ -140,8 +146,8 @@ def _since(file: Path, offset: int) -> tuple[str, int]:
 
 
 def changed(directory: Path, name: str, text: str) -> bool:
-    """Replaces a destination's file if conf/ is valid with the new text. Returns whether the text differs from the old one. Raises
-    ConfigurationError.
+    """Writes `text` to a destination's file, and returns True. Returns False if the file already has this text. Raises ConfigurationError
+    if conf/ would be invalid with the text, or if conf/ is pulled from elsewhere.
     """
     if not NAME.fullmatch(name):
         raise ConfigurationError(

@@ -1,4 +1,6 @@
-"""Implements `sluice position`: shows and sets the position of a destination. The rules are in `cdc_engine.acts.position`."""
+"""Shows and sets the position of a destination, for `sluice position`. `cdc_engine.acts.position` decides whether a
+position is permitted.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _POSITION = re.compile(r"(?P<file>[^:/\\\s]+\.\d+)(:(?P<offset>\d+))?")
 
 
 def request(position: str, gtid: str, *, latest: bool, moment: str = "", earliest: bool = False) -> RequestedPosition:
-    """Parses the options for a position. Raises ConfigurationError unless exactly one position is given, in a valid form."""
+    """Parses the options that name a position. Raises ConfigurationError if they name no position or several, or if a position is
+    malformed.
+    """
     if [bool(position or moment), bool(gtid), latest, earliest].count(True) != 1:
         raise ConfigurationError(
             "give the position: one of FILE, FILE:OFFSET, --gtid SET, --time TIME (with FILE: search only "
@@ -51,7 +55,7 @@ def request(position: str, gtid: str, *, latest: bool, moment: str = "", earlies
 
 
 def saved_positions(config: SluiceConfig, destination: str = "") -> dict[str, Any]:
-    """Returns destination → its saved position (None before the first start), epoch, and batches in flight."""
+    """Returns, for each destination, its saved position, epoch, and batches in flight. The position is None before the first start."""
     names = [require_destination(config, destination).name] if destination else sorted(config.destinations)
     return {name: _saved(read_ledger(config.destination_dir(name))) for name in names}
 
@@ -74,7 +78,7 @@ def move(
     confirm: Callable[[str], bool],
     say: Callable[[str], None],
 ) -> Position:
-    """Sets the position of a destination by `acts.position.set_position`. Raises SetupError if the operator declines."""
+    """Sets the position of a destination, and returns it. Raises SetupError if the operator declines."""
     destination = require_destination(config, name)
     directory = config.destination_dir(name)
     lake, source, archive = DestinationLake(config, name), source_of(destination), archive_of(destination)

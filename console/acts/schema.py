@@ -1,6 +1,7 @@
-"""Implements `sluice schema`: shows the schemas of a destination's tables, and the pending schema changes.
+"""Shows the schemas of a destination's tables and the pending schema changes, for `sluice schema`.
 
-It reads the destination's files. `cdc_engine.acts.stopped_table` records an operator's decision. No command starts or stops anything.
+This module reads the destination's files. `cdc_engine.acts.stopped_table` records an operator's decision. No command starts or stops a
+process.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def directory_of(config: SluiceConfig, name: str) -> Path:
 
 
 def pending_changes_of(config: SluiceConfig, name: str = "") -> dict[str, list[PendingSchemaChange]]:
-    """Returns destination → its pending schema changes, for one destination or for all."""
+    """Returns, for each destination, its pending schema changes. If `name` is empty, all destinations are included."""
     names = [name] if name else sorted(config.destinations)
     return {each: pending_changes(directory_of(config, each)) for each in names}
 

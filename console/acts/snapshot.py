@@ -1,6 +1,4 @@
-"""Implements `sluice snapshot`: shows the snapshots of tables from the destination's files. `cdc_engine.acts.snapshot` executes
-requests.
-"""
+"""Shows the snapshots of tables from the destination's files, for `sluice snapshot`. `cdc_engine.acts.snapshot` executes requests."""
 
 from __future__ import annotations
 
@@ -27,18 +25,20 @@ from sluice.console.lake.progress_bars import ProgressBars
 
 LOOK_SECONDS = 1.0
 SHOWN_MAX = 100  # The number of snapshots that `status` lists. A table of thousands takes seconds to format.
-# The order in which `status` chooses them.
+# The order of states by which `status` chooses these snapshots.
 RANK = (SnapshotState.FAILED, SnapshotState.READING, SnapshotState.READ, SnapshotState.WANTED)
 COLORS = {SnapshotState.PUBLISHED: "green", SnapshotState.FAILED: "red", SnapshotState.CANCELED: "yellow"}
 
 
 def is_lost(config: SluiceConfig, destination: str) -> bool:
-    """Returns whether the engine reports that its position is lost."""
+    """Returns whether the destination's engine reports that its position is lost."""
     return engine_status(directory_of(config, destination)).get("state") == EngineState.POSITION_LOST
 
 
 def require_all(destination: str, tables: Sequence[str], where: str) -> None:
-    """Raises ActRefusedError if a snapshot request names tables or a condition. Called if the destination's position is lost."""
+    """Raises ActRefusedError if a snapshot request names tables or a condition. The caller calls it if the destination's position is lost,
+    because then all tables must be read.
+    """
     if tables or where:
         raise ActRefusedError(
             f"the position of {destination} is lost, so every table may lack changes: re-snapshot all tables, "
@@ -48,8 +48,9 @@ def require_all(destination: str, tables: Sequence[str], where: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownSnapshot:
-    """A table's snapshot for display. `waits`: a sentence that says what it waits for, or empty. `cascade_changes`: the number of
-    buffered changes of parent rows, which the publication applies to the table.
+    """A table's snapshot, as the command shows it. `waits` is a sentence that says what the snapshot waits for, or is empty.
+    `cascade_changes` is the number of buffered changes of parent rows. When the snapshot is published, foreign keys pass these changes on
+    to the table.
     """
 
     destination: str
@@ -68,7 +69,7 @@ class ShownSnapshot:
         return "; ".join(filter(None, sentences))
 
     def to_json(self, now: float) -> dict[str, Any]:
-        """Returns the snapshot for JSON. Times are seconds since 1970, or 0 if the step is not reached yet."""
+        """Returns the snapshot as JSON. A time is in seconds since 1970, or 0 if the snapshot has not reached that step."""
         record = self.record
         return {
             "destination": self.destination,
@@ -91,7 +92,9 @@ class ShownSnapshot:
 
 
 def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot]:
-    """Returns the snapshots of one destination, or of all destinations. Raises MetaError."""
+    """Returns the snapshots of one destination. If `destination` is empty, returns those of all destinations. Raises MetaError if the
+    record store does not answer.
+    """
     from sluice.cdc_engine.instance.tables.table_snapshots import decisions  # noqa: PLC0415  imports kernels
 
     found = []
@@ -113,7 +116,9 @@ def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot
 
 
 def listed(shown: Sequence[ShownSnapshot]) -> tuple[list[ShownSnapshot], str]:
-    """Returns at most SHOWN_MAX snapshots, failed and open ones first, and a sentence about the others; an empty one if there are none."""
+    """Returns at most SHOWN_MAX snapshots, failed and open ones first, and a sentence about the others. The sentence is empty if there are
+    no others.
+    """
     if len(shown) <= SHOWN_MAX:
         return list(shown), ""
     ranked = sorted(shown, key=lambda each: RANK.index(each.record.state) if each.record.state in RANK else len(RANK))
@@ -145,12 +150,14 @@ def render(shown: Sequence[ShownSnapshot], now: float) -> Table | Text:
 
 
 def described(record: SnapshotRecord, waits: str = "") -> str:
-    """Returns the text next to a snapshot's progress bar. `waits`: what the snapshot waits for."""
+    """Returns the text next to a snapshot's progress bar. `waits` says what the snapshot waits for."""
     return f"{record.name} {record.state}{': ' + waits if waits else ''}"
 
 
 def follow(config: SluiceConfig, destination: str, screen: Console, pause: Callable[[float], None] = time.sleep) -> int:
-    """Shows a progress bar per table until no snapshot is open. Returns 1 if one failed. Ctrl-C ends the display, not the snapshots."""
+    """Shows a progress bar per table until no snapshot is open. Returns 1 if a snapshot failed, and otherwise 0. Ctrl-C ends the display,
+    not the snapshots.
+    """
     with ProgressBars(screen, ROWS) as bars:
         while True:
             states = []

@@ -1,1 +1,1 @@
-"""Implements `sluice import-canal`: converts Canal's configuration to conf/, and reports the settings that Sluice has no equivalent for."""
+"""Converts Canal's configuration to conf/, for `sluice import-canal`, and reports the settings that Sluice has no equivalent for."""

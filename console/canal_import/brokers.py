@@ -1,4 +1,4 @@
-"""Converts Canal's serverMode and canal.mq.* to `brokers` of a destination. The functions are pure; `rules` calls them."""
+"""Converts Canal's serverMode and canal.mq.* to the setting `brokers` of a destination. `rules` calls it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.console.canal_import.pulsar import pulsar_of
 from sluice.console.canal_import.rabbitmq import rabbitmq_of
 from sluice.console.canal_import.rocketmq import rocketmq_of
 
-CLIENT = 1001  # The client id of Canal's own sender.
+CLIENT = 1001  # The client id under which Canal itself reads a destination to send it to a broker.
 RULES = tuple(
     f"canal.mq.{key}"
     for key in (
@@ -20,18 +20,18 @@ RULES = tuple(
     )
 )
 BATCH_UNITS = 50  # Canal's default, in units of 1024 bytes.
-# Canal's serverMode in lower case → the function that converts its settings.
+# The function that converts the settings of a broker, by Canal's serverMode in lower case.
 KINDS: dict[str, Callable[[str, Settings, ImportReport], dict[str, Any]]] = {
     "kafka": kafka_of,
     "rabbitmq": rabbitmq_of,
     "rocketmq": rocketmq_of,
     "pulsarmq": pulsar_of,
 }
-NAMES = {"pulsarmq": "pulsar"}  # Canal's serverMode in lower case → Sluice's `kind`, if they differ.
+NAMES = {"pulsarmq": "pulsar"}  # Canal's serverMode in lower case → Sluice's `kind`, where the two differ.
 
 
 def brokers_of(name: str, settings: Settings, report: ImportReport) -> list[Any]:
-    """Returns the destination's `brokers`; empty if Canal serves its own protocol."""
+    """Returns the destination's `brokers`. The list is empty if Canal serves clients by its own protocol."""
     mode = settings.get("canal.serverMode", "tcp")
     kind = mode.lower()
     if kind == "tcp":

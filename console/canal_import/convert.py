@@ -1,6 +1,6 @@
 """Converts Canal's conf folder to Sluice's conf/, and builds a report. `console.main` defines the command.
 
-Existing files are not overwritten. The written conf/ is loaded and checked like any other.
+It overwrites no file. After it has written conf/, it loads and checks conf/ like `sluice up`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from sluice.extras import Extra, require
 
 SERVER_FILE, INSTANCE_FILE = "canal.properties", "instance.properties"
 SESSION_SECONDS = 30.0
-LAKE_CLIENT = 1001  # The destination starts at the cursor of this client in ZooKeeper.
+LAKE_CLIENT = 1001  # The client whose cursor in ZooKeeper is the start position of the destination.
 HEAD = "# Made by `sluice import-canal`.\n"
 
 
 @dataclasses.dataclass
 class Imported:
-    """The result of an import. `files`: the written files. `findings`: destination → its report; "" for canal.properties."""
+    """The result of an import. `files` are the files that were written. `findings` has the report of each destination, and under "" the
+    report of canal.properties.
+    """
 
     files: list[Path]
     findings: dict[str, ImportReport]
@@ -52,10 +54,10 @@ class Imported:
 
 
 def import_canal(folder: Path, target: Path) -> Imported:
-    """Converts Canal's configuration. `folder`: Canal's conf folder, with canal.properties. `target`: Sluice's conf/, in which the files
-    to write must not exist.
+    """Converts Canal's configuration. `folder` is Canal's conf folder, which contains canal.properties. `target` is Sluice's conf/, in
+    which the files to write must not exist yet.
 
-    Raises ConfigurationError; if it does, it has written nothing.
+    Raises ConfigurationError if a file cannot be converted. In that case nothing is written.
     """
     if not (folder / SERVER_FILE).exists():
         raise ConfigurationError(f"there is no {SERVER_FILE} in {folder}: name Canal's conf folder")
@@ -110,7 +112,7 @@ def _say_where(server: Settings, names: list[str], report: ImportReport) -> None
 
 
 def _data_folder(folder: Path, server: Settings) -> Path:
-    """Returns the folder with the cursors of Canal's clients, by canal.file.data.dir. A relative path starts in Canal's bin/."""
+    """Returns the folder in which Canal keeps its clients' cursors (canal.file.data.dir). Canal resolves a relative path from its bin/."""
     named = server.get("canal.file.data.dir") or server.get("canal.conf.dir", "../conf")
     path = Path(named)
     if path.is_absolute():
@@ -142,8 +144,8 @@ def _write(texts: dict[Path, dict[str, Any]], target: Path) -> None:
 
 
 def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings: ImportReport) -> list[Path]:
-    """Writes a file from which the engine creates Canal's clients as consumers at the start position of the destination. That position is
-    not later than any client's own. Returns the file's path in a list.
+    """Writes a file from which the engine creates Canal's clients as consumers when it first starts. All of them start at the
+    destination's start position, which is not later than the position of any client. Returns the path of the file in a list.
     """
     if _has_ledger(config, name):
         findings.left.append(

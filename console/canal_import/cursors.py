@@ -23,7 +23,9 @@ class Client:
 
 @dataclasses.dataclass(frozen=True)
 class Cursors:
-    """The cursors of an instance's clients. `begin`: the oldest cursor, or None. `where`: the file or node that was read."""
+    """The cursors of an instance's clients. `begin` is the oldest cursor, or None if there is none. `where` names the file or the
+    ZooKeeper node from which they were read.
+    """
 
     clients: tuple[Client, ...] = ()
     where: str = ""
@@ -36,7 +38,7 @@ class Cursors:
 
 def from_file(folder: Path) -> Cursors:
     """Reads the cursors from meta.dat in an instance's folder. Raises ConfigurationError if the file is damaged, because the destination
-    would otherwise start at another position without notice.
+    would otherwise silently start at another position.
     """
     file = folder / META_FILE
     if not file.exists():
@@ -63,7 +65,7 @@ def _client(record: dict[str, Any]) -> Client:
 
 
 def from_zookeeper(client: Any, path: str) -> Cursors:
-    """Reads the cursors from ZooKeeper. `client`: a connected kazoo client. `path`: the destination's node."""
+    """Reads the cursors from ZooKeeper. `client` is a connected kazoo client, and `path` is the destination's node."""
     if client.exists(path) is None:
         return Cursors(where=f"ZooKeeper {path}, which does not exist")
     found = []

@@ -1,4 +1,4 @@
-"""Converts Canal's kafka.* to a broker in conf/. The functions are pure; `brokers` calls them."""
+"""Converts Canal's kafka.* to a broker in conf/. `brokers` calls it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OLDER = {
     "kafka.buffer.memory": "canal.mq.bufferMemory",
     "kafka.acks": "canal.mq.acks",
 }
-# Settings that Kafka's Java producer and librdkafka share.
+# Settings that Kafka's Java producer and librdkafka both have.
 SAME = (
     *("batch.size", "linger.ms", "compression.type", "security.protocol", "sasl.mechanism", "request.timeout.ms"),
     *("delivery.timeout.ms", "client.id", "metadata.max.age.ms", "connections.max.idle.ms", "reconnect.backoff.ms"),
@@ -49,7 +49,7 @@ def kafka_of(name: str, settings: Settings, report: ImportReport) -> dict[str, A
 
 
 def _kafka(settings: Settings, key: str) -> str:
-    """Returns the value of a setting. As in Canal, its older name takes precedence over the newer one."""
+    """Returns the value of a setting. If both its names are set, the older one takes precedence, as in Canal."""
     older = settings.get(OLDER[key]) if key in OLDER else ""
     return older or settings.get(key)
 
@@ -86,7 +86,7 @@ def _options(name: str, settings: Settings, report: ImportReport) -> dict[str, s
 
 
 def _keys(settings: Settings, option: str) -> str:
-    """Returns those names of an option, newer and older, that are set, joined for a sentence."""
+    """Returns the names of an option that are set, for a sentence. An option can have a newer and an older name."""
     return settings.given(f"kafka.{option}", OLDER.get(f"kafka.{option}", ""))
 
 
@@ -109,7 +109,9 @@ def _say_kerberos(option: str, value: str, report: ImportReport) -> None:
 
 
 def _login(name: str, value: str, report: ImportReport) -> dict[str, str]:
-    """Returns the settings for user and password from a JAAS line. The password becomes a reference to an environment variable."""
+    """Returns the settings for the user and the password in a JAAS line. The password is replaced by a reference to an environment
+    variable.
+    """
     found = dict(JAAS.findall(value))
     if set(found) != {"username", "password"}:
         report.left.append("kafka.sasl.jaas.config: set sasl.username and sasl.password in `options` of the broker")

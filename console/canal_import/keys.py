@@ -1,7 +1,7 @@
-"""Classifies each key of Canal's files that no other rule has reported. The functions are pure; `convert` calls them.
+"""Classifies the keys of Canal's files that no other rule has reported. `convert` calls it.
 
-A key is either not converted, or has no meaning in Sluice. `remaining` reports every key that is not in the report yet, so that none is
-dropped silently. The report contains no values, because some are secrets.
+Such a key is either not converted, or has no meaning in Sluice. The report mentions every key, so that none is dropped silently. It
+contains no values, because some are secrets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sluice.console.canal_import.properties import ImportReport, Settings
 NO_ADMIN = "Sluice has no admin server: `sluice instance` lists, stops and restarts destinations"
 SAME = "Sluice always behaves as with this value"
 OFF = ("false",)
-# Keys that are not converted, whatever their value: (pattern, what to do instead).
+# Keys that are never converted: (pattern, what to do instead).
 LEFT = (
     (
         r"canal\.admin\.manager",
@@ -39,8 +39,8 @@ LEFT = (
     ),
     (r"canal\.register\.ip", "the address in ZooKeeper is canal_server.host, or the name of this host if canal_server.host is 0.0.0.0"),
 )  # fmt: skip
-# Keys that are not converted: (pattern, values in lower case, what to do instead). With one of the values, Sluice behaves like Canal
-# anyway.
+# Keys that are not converted: (pattern, values in lower case, what to do instead). With one of these values, the key has no meaning,
+# because Sluice always behaves in this way.
 LEFT_UNLESS = (
     (r"canal\.instance\.memory\.buffer\.(size|memunit)", ("16384", "1024"), "set bytes_max of `ring`, which bounds memory"),
     (r"canal\.instance\.memory\.batch\.mode", ("memsize",), "a broker's batch is bounded by `batch_bytes_max`"),
@@ -117,7 +117,7 @@ NO_MEANING = (
 
 
 def remaining(settings: Settings, keys: Iterable[str], report: ImportReport) -> None:
-    """Adds each key that `report` does not mention yet to the report. Keys with the same reason share a sentence."""
+    """Adds the keys that `report` does not mention yet. Keys with the same reason share a sentence."""
     without: dict[str, list[str]] = {}
     left: dict[str, list[str]] = {}
     for key in sorted(keys):

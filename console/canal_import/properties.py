@@ -13,9 +13,9 @@ PLACEHOLDER = re.compile(r"\$\{([^}:]*)(?::([^}]*))?\}")
 ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 PAIR = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:\s]?\s*(.*)", re.DOTALL)
 NESTED_MAX = 10
-# The modules `rules` and `brokers` read this key too.
+# Also read by the modules `rules` and `brokers`.
 GTID_ON = "canal.instance.gtidon"
-# Canal's key that leaves out a kind of entries → Sluice's setting that includes this kind.
+# Canal's key that filters out a kind of entries → Sluice's setting that includes this kind.
 SHOWN_KINDS = {
     "canal.instance.filter.query.ddl": "ddl",
     "canal.instance.filter.query.dcl": "other_statements",
@@ -25,7 +25,7 @@ RANGE = re.compile(r"(.*)\{(\d+)-(\d+)\}(.*)")
 
 
 def parsed(text: str) -> dict[str, str]:
-    """Parses the text of a properties file as Java does, and removes blanks around the values."""
+    """Parses a properties file by Java's rules. Blanks around a value are removed."""
     found: dict[str, str] = {}
     for line in _logical_lines(text):
         pair = PAIR.fullmatch(line)
@@ -59,9 +59,9 @@ def _unescaped(text: str) -> str:
 
 @dataclasses.dataclass
 class ImportReport:
-    """The report of an import, as sentences that mention the keys. `secrets`: environment variable → the secret that it must contain.
-
-    `taken`: converted keys. `left`: keys that are not converted, and what to do. `no_meaning`: keys that Sluice does not need, and why.
+    """The report of an import. Each list has sentences that mention Canal's keys. `taken` is about keys that were converted, `left` about
+    keys that were not, with what to do, and `no_meaning` about keys that Sluice does not need, with the reason. `secrets` says which
+    secret each environment variable must contain.
     """
 
     taken: list[str] = dataclasses.field(default_factory=list)
@@ -70,12 +70,14 @@ class ImportReport:
     secrets: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def names(self, key: str) -> bool:
-        """Returns whether a sentence of the report mentions the key."""
+        """Returns whether the report mentions the key."""
         named = re.compile(rf"(?<![\w.]){re.escape(key)}(?![\w]|\.\w)")
         return any(map(named.search, (*self.taken, *self.left, *self.no_meaning, *self.secrets.values())))
 
     def secret(self, name: str, what: str, key: str) -> str:
-        """Adds a secret to the report and returns the name of its environment variable. `name`: the destination's; `key`: Canal's."""
+        """Adds a secret to the report, and returns the name of its environment variable. `name` is the destination, `what` the end of the
+        variable's name, and `key` Canal's key.
+        """
         variable = f"{re.sub(r'[^A-Z0-9]', '_', name.upper())}_{what}"
         self.secrets[variable] = f"{key} of {name}"
         return variable
@@ -83,8 +85,8 @@ class ImportReport:
 
 @dataclasses.dataclass
 class Settings:
-    """The settings of one instance, or of the server. `environment` takes precedence over `files`, and each file over the next one. A
-    blank value counts as unset.
+    """Looks up Canal's settings, of one instance or of the server. `environment` takes precedence over `files`, and a file over those
+    after it. A blank value is ignored.
     """
 
     files: tuple[Mapping[str, str], ...]
@@ -97,7 +99,7 @@ class Settings:
         return self.get(key, str(default)).lower() == "true"
 
     def number(self, key: str, default: int = 0) -> int:
-        """Returns an integer. Raises ConfigurationError if the value is not one."""
+        """Returns an integer. Raises ConfigurationError if the value is not an integer."""
         text = self.get(key, str(default))
         try:
             return int(text)
@@ -105,7 +107,7 @@ class Settings:
             raise ConfigurationError(f"{key} is {text!r}, not a number: correct the properties file") from None
 
     def given(self, *keys: str) -> str:
-        """Returns the keys that have a value, joined for a sentence; empty if none has one."""
+        """Returns those keys that have a value, separated by commas. The text is empty if none has a value."""
         return ", ".join(key for key in keys if self._raw(key))
 
     def _raw(self, key: str) -> str:
@@ -126,7 +128,9 @@ class Settings:
 
 
 def left_out(settings: Settings, report: ImportReport, kinds: Mapping[str, str]) -> dict[str, bool]:
-    """Returns False for each setting whose kind of entries Canal leaves out, and reports the keys. `kinds`: see SHOWN_KINDS."""
+    """Returns False for each Sluice setting that must be switched off because Canal filters out these entries. Reports the keys.
+    SHOWN_KINDS describes `kinds`.
+    """
     found = {own: False for key, own in kinds.items() if settings.flag(key)}
     if keys := settings.given(*kinds):
         report.taken.append(
@@ -144,7 +148,9 @@ def read_properties(file: Path) -> dict[str, str]:
 
 
 def instances(folder: Path, server: Settings) -> list[str]:
-    """Returns the names of the instances: the listed ones, and, with canal.auto.scan, each folder that contains an instance.properties."""
+    """Returns the names of the instances. These are the listed ones and, with canal.auto.scan, each folder that contains an
+    instance.properties.
+    """
     listed = server.get("canal.destinations")
     expression = server.get("canal.destinations.expr")
     names = _expanded(expression) if expression else [name.strip() for name in listed.split(",") if name.strip()]

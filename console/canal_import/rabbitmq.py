@@ -1,4 +1,4 @@
-"""Converts Canal's rabbitmq.* to a broker in conf/. The functions are pure; `brokers` calls them."""
+"""Converts Canal's rabbitmq.* to a broker in conf/. `brokers` calls it."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def rabbitmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str
 
 
 def _address(name: str, text: str, report: ImportReport) -> dict[str, Any]:
-    """Converts an address to settings of the broker. `text`: a host, host:port, or a URI, which may contain user, password and virtual
-    host.
+    """Converts an address to settings of the broker. `text` is a host, host:port, or a URI, which may contain a user, a password and a
+    virtual host.
     """
     if not text.startswith("amqp"):
         return {"servers": text}
     try:
         uri = urllib.parse.urlsplit(text)
         port = uri.port
-    except ValueError:  # The library's message is dropped, because it may contain a part of the password.
+    except ValueError:  # The message of urllib is dropped, because it may contain a part of the password.
         raise ConfigurationError(
             "rabbitmq.host is not a URI such as amqp://user:password@host:5672/virtual_host; write / and @ of a password as %2F and %40"
         ) from None
@@ -66,7 +66,9 @@ def _address(name: str, text: str, report: ImportReport) -> dict[str, Any]:
 
 
 def _binding(settings: Settings, report: ImportReport, *, bindable: bool) -> dict[str, Any]:
-    """Returns the settings for the queue's binding. Like Canal, Sluice declares and binds the queue only if all of them are present."""
+    """Returns the settings that bind the queue to the exchange. Like Canal, Sluice declares and binds a queue only if queue, exchange,
+    routing key and exchange type are all set.
+    """
     said = {own: settings.get(key) for key, own in BINDING}
     if all(said.values()) and bindable:
         report.taken.append("rabbitmq.routingKey, rabbitmq.deliveryMode: the queue is declared and bound")

@@ -1,6 +1,6 @@
-"""Converts Canal's keys to settings in conf/, and reports each key as converted, not converted or not needed. The functions are pure.
+"""Converts Canal's keys to settings in conf/, and reports each key as converted, not converted or not needed.
 
-No key is dropped silently: `keys` reports those that no rule here mentions.
+`keys` reports the keys that no rule here mentions, so that no key is dropped silently.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Im
         record["start"] = start
     _start_standby(record, settings, cursors, findings)
     brokers = brokers_of(name, settings, findings)
-    if brokers:  # With a broker, Canal does not run its own server.
+    if brokers:  # Canal does not serve clients while it sends to a broker.
         record["brokers"] = brokers
     elif settings.flag(NO_SERVER):
         keys = settings.given(NO_SERVER, *SERVER)
@@ -135,7 +135,7 @@ def _cut_filters(cursors: Cursors, include: str) -> list[str]:
 
 
 def _source(name: str, settings: Settings, findings: ImportReport) -> dict[str, Any]:
-    """Returns the settings that master and standby share; they do not include the address."""
+    """Returns the settings that master and standby share: all of `source` except the address."""
     source: dict[str, Any] = {"user": settings.get("canal.instance.dbUsername", "canal")}
     if keys := settings.given(f"{INSTANCE}master.address", f"{INSTANCE}dbUsername", f"{INSTANCE}master.sslMode"):
         findings.taken.append(f"{keys}: `source`")
@@ -159,7 +159,7 @@ def _source(name: str, settings: Settings, findings: ImportReport) -> dict[str, 
 
 
 def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict[str, Any]:
-    """Returns the start position. As in Canal, a client's cursor takes precedence over the properties."""
+    """Returns the start position. As in Canal, the cursor of a client takes precedence over the position in the properties."""
     by_gtid = settings.flag(GTID_ON)
     _say_gtids(by_gtid, settings, findings)
     if cursors.begin is not None:
@@ -173,7 +173,7 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
             return {"gtid_set": left.gtid_set}
         if left.time_ms:
             return {"time": _moment(left.time_ms)}
-        # The position may be inside a transaction. The beginning of its file is the nearest safe start.
+        # The cursor's offset may be inside a transaction. The beginning of the file is the nearest position that is not.
         return {"file": left.file}
     start, used = configured_start(settings, POSITION_KEYS)
     _say_without_cursor(settings.given(*used), cursors.where, findings)
@@ -182,7 +182,7 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
 
 
 def _start_standby(record: dict[str, Any], settings: Settings, cursors: Cursors, findings: ImportReport) -> None:
-    """Sets the `start` of the standby source, which is used if the engine reads that source first."""
+    """Sets the start position of the standby source. It is used if the engine reads the standby source first."""
     keys = settings.given(*STANDBY_POSITION_KEYS)
     if "sources" not in record or not keys:
         return
@@ -200,7 +200,9 @@ def _start_standby(record: dict[str, Any], settings: Settings, cursors: Cursors,
 
 
 def configured_start(settings: Settings, keys: tuple[str, str, str, str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns the start position in the properties, and the keys that determine it. `keys`: of file, offset, time and GTID set."""
+    """Returns the start position that the properties configure, and the keys that determine it. `keys` are the keys of the file, offset,
+    time and GTID set.
+    """
     file, gtid = settings.get(keys[0]), settings.get(keys[3])
     offset, time_ms = settings.number(keys[1]), settings.number(keys[2])
     if settings.flag(GTID_ON) and gtid:
@@ -228,7 +230,9 @@ def _say_gtids(on: bool, settings: Settings, findings: ImportReport) -> None:
 
 
 def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> None:
-    """Reports the start position if no cursor was found. `used`: the keys that determine it; empty if none does."""
+    """Reports where the destination starts, because no cursor was found. `used` are the keys that determine the start, or is empty if none
+    does.
+    """
     if used:
         findings.taken.append(
             f"{used}: where to begin, as the properties say: no client's cursor was found in {looked_in}"
@@ -244,7 +248,7 @@ def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> No
 
 
 def _moment(milliseconds: int) -> str:
-    """Returns the beginning of the second. Changes committed earlier in that second are read again."""
+    """Returns the time, rounded down to the second. Changes of that second are therefore read again."""
     return dt.datetime.fromtimestamp(milliseconds // 1000, dt.UTC).isoformat()
 
 

@@ -1,6 +1,4 @@
-"""Converts Canal's master, standby and failure detection to `source` or `sources` and the heartbeat. The functions are pure; `rules`
-calls them.
-"""
+"""Converts Canal's master, standby and failure detection to `source`, or to `sources` and `heartbeat`. `rules` calls it."""
 
 from __future__ import annotations
 
@@ -13,13 +11,13 @@ MASTER, STANDBY = "canal.instance.master.address", "canal.instance.standby.addre
 DETECTING = "canal.instance.detecting."
 DETECTING_KEYS = ("enable", "sql", "interval.time", "retry.threshold", "heartbeatHaEnable")
 MYSQL_PORT = 3306
-INTERVAL_SECONDS, RETRIES = 5, 3  # Canal's defaults
+INTERVAL_SECONDS, RETRIES = 5, 3  # Canal's defaults.
 READS = re.compile(r"\s*(?:select|show)\b(?!.*\b(?:into|for\s+update)\b)", re.IGNORECASE | re.DOTALL)
 
 
 def sources_of(settings: Settings, common: dict[str, Any], taken: list[str], left: list[str]) -> dict[str, Any]:
-    """Returns `source`, or `sources` and `heartbeat`. `common`: the settings of every server, without its address. `taken`, `left`: lists
-    of the report, to which this function appends.
+    """Returns `source`, or `sources` and `heartbeat` if Canal has a standby. `common` has the settings of every server without its
+    address. Appends to `taken` and `left`, the lists of the report.
     """
     master = _address(settings.get(MASTER, f"127.0.0.1:{MYSQL_PORT}"))
     second = settings.get(STANDBY)
@@ -49,7 +47,9 @@ def _address(text: str) -> dict[str, Any]:
 
 
 def _heartbeat(settings: Settings, left: list[str]) -> dict[str, Any]:
-    """Returns the heartbeat. Canal switches servers only if detection and switching are both on; by default, both are off."""
+    """Returns the setting `heartbeat`. Sluice switches servers only if Canal does so: if both failure detection and switching are on. By
+    default, both are off.
+    """
     detects, changes = (settings.flag(DETECTING + key) for key in ("enable", "heartbeatHaEnable"))
     seconds = settings.number(f"{DETECTING}interval.time", INTERVAL_SECONDS)
     retries = settings.number(f"{DETECTING}retry.threshold", RETRIES)

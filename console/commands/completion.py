@@ -1,6 +1,6 @@
 """Completes the names of destinations and tables in the shell. `main` calls it when a shell requests completions.
 
-The names come from conf/ and from each destination's tables.json, so completion opens no connection.
+The names come from conf/ and from the destinations' tables.json, so completion needs no connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Names = Callable[[str], list[str]]
 
 
 def complete_names(command: Any) -> None:
-    """Adds name completion to the parameters of a command and its subcommands. Parameters with a completion of their own keep it."""
+    """Makes the parameters of a command and its subcommands complete names. Parameters that already have a completion keep it."""
     for parameter in getattr(command, "params", ()):
         of_table = (parameter.metavar or "").startswith("DATABASE.TABLE") or parameter.name in TABLE_PARAMETERS
         if of_table:
@@ -27,7 +27,7 @@ def complete_names(command: Any) -> None:
 
 
 def destination_names(incomplete: str) -> list[str]:
-    """Returns the destinations and groups in conf/; empty if conf/ cannot be read."""
+    """Returns the destinations and groups in conf/ that begin with `incomplete`. The list is empty if conf/ cannot be read."""
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.cdc_engine.config.conf_files import read_conf_files  # noqa: PLC0415
     from sluice.cdc_engine.errors import SluiceError  # noqa: PLC0415
@@ -39,7 +39,9 @@ def destination_names(incomplete: str) -> list[str]:
 
 
 def table_names(incomplete: str) -> list[str]:
-    """Returns the captured tables of all destinations as "database.table". In a comma-separated list, it completes the last name."""
+    """Returns the captured tables of all destinations that match `incomplete`, as "database.table". In a comma-separated list, the last
+    name is completed.
+    """
     from sluice.cdc_engine.config import load_config  # noqa: PLC0415
     from sluice.cdc_engine.errors import SluiceError  # noqa: PLC0415
     from sluice.cdc_engine.table_meta.table_list.reading import read_tables  # noqa: PLC0415

@@ -39,8 +39,8 @@ def named(tables: str) -> tuple[str, ...]:
 
 
 def config_now(directory: Path | None = None) -> SluiceConfig:
-    """Returns conf/ as the engines of this host use it. If a file is invalid, its previous content is used, and a warning is printed to
-    stderr. Raises ConfigurationError.
+    """Returns conf/ as the engines of this host use it. If a file is invalid, its last valid content is used, and a warning is printed to
+    stderr. Raises ConfigurationError if there is no valid content.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415

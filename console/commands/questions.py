@@ -1,5 +1,5 @@
-"""Defines four commands. `sluice sql` queries the lake, and `sluice equal` compares it with the source. `sluice history` and `sluice why`
-show the changes that led to the content of the lake.
+"""The commands `sluice sql` and `sluice equal`, which query the lake and compare it with the source, and `sluice history` and `sluice
+why`, which show the changes behind the content of the lake.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def repair(  # noqa: PLR0917  one argument an option
 
 
 def _show(made: dict[str, Any] | list[Any]) -> None:
-    """Prints a record as JSON, or a list as lines."""
+    """Prints a dict as JSON, and a list as lines."""
     if isinstance(made, dict):
         screen.print_json(json.dumps(made))
         return

@@ -1,4 +1,4 @@
-"""Creates the console for standard output. `options` and the benchmarks use it."""
+"""Creates the console that prints to standard output. The commands and the benchmarks use it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 from rich.console import Console
 
-# The width of output to a pipe: enough for every cell, because a program that reads the pipe cannot use truncated cells.
+# The width of output to a pipe. It is large enough for every cell, because a program that reads the pipe cannot use truncated cells.
 PIPE_COLUMNS = 400
 
 

@@ -1,3 +1,3 @@
-"""Runs the demo: a private MySQL with the tables of a shop, random traffic, the whole stack, a live view, and a comparison of source and
-lake.
+"""The demo: a private MySQL with the tables of a shop, random traffic, all processes of Sluice, a live view, and a comparison of source
+and lake.
 """

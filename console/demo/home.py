@@ -17,14 +17,14 @@ from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.console.toolchain.errors import SetupError
 
 DESTINATION = "shop"
-# The first binlog file contains the CREATE statements of the tables, so the demo starts with it.
+# The demo starts here, because the first binlog file contains the CREATE statements of the tables.
 FIRST_BINLOG = "binlog.000001"
 USUAL_PORTS = (3000, 4266, 15002, 33306)
 
 
 @dataclasses.dataclass(frozen=True)
 class DemoHome:
-    """The directory of a demo. Every start writes the folder conf again; data, lake and source stay."""
+    """The directory of a demo. Each start writes conf/ again, and keeps data, lake and source."""
 
     folder: Path
 
@@ -47,7 +47,9 @@ class DemoHome:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Locks the directory for one demo. The kernel releases the lock of a killed demo, so that a remaining lock file does not block."""
+        """Locks the directory for one demo, so that a second one cannot start in it. If the demo is killed, the kernel
+        releases the lock.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "demo.lock").open("a+") as handle:
             try:
@@ -80,13 +82,13 @@ class DemoHome:
 
 
 def open_home(folder: Path | None) -> DemoHome:
-    """Returns the demo in the given directory, or in .sluice/demo of the current one."""
+    """Returns the demo in the given directory, or in .sluice/demo of the working directory."""
     return DemoHome((folder or Path(".sluice") / "demo").absolute())
 
 
 def demo_ports(base: int) -> tuple[dict[str, int], int]:
-    """Returns the ports of the stack, by their names in conf/, and the port of MySQL: four consecutive ports from `base`, or the default
-    ports if `base` is 0.
+    """Returns the ports of Sluice's processes, by their names in conf/, and the port of MySQL. The four ports are consecutive from `base`.
+    If `base` is 0, they are the default ports.
     """
     webserver, code_server, spark, mysql = range(base, base + 4) if base else USUAL_PORTS
     return {"webserver": webserver, "code_server": code_server, "spark_connect": spark}, mysql

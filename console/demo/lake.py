@@ -16,14 +16,14 @@ from deltalake.exceptions import TableNotFoundError
 from sluice.equality.table_plan import OPERATION, SIGNS
 from sluice.spark_jobs.tables.commit_record import read_commit, row_counts
 
-# Operation in a change log → the field of `Changes` that counts it.
+# Operation in a change log → the field of `Changes` that has its number.
 LOGGED = {"insert": "inserted", "update_postimage": "updated", "delete": "deleted"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """The numbers of rows that commits inserted, updated and deleted in Delta. Changes of one key within a batch count as one, because
-    they are folded.
+    """The numbers of rows that commits inserted, updated and deleted in Delta. Several changes of one key within a batch are one change,
+    because a merge folds them.
     """
 
     inserted: int = 0
@@ -35,7 +35,7 @@ class Changes:
 
 
 class DemoTable:
-    """One Delta table of the demo, which is read again only after a new version. `keyless`: the Delta table is a change log."""
+    """One Delta table of the demo. It is read again only when it has a new version. With `keyless`, the Delta table is a change log."""
 
     def __init__(self, path: Path, *, keyless: bool) -> None:
         self.path, self.keyless = path, keyless
@@ -45,7 +45,7 @@ class DemoTable:
 
     @property
     def version(self) -> int:
-        """The newest version; -1 while the table does not exist."""
+        """The newest version, or -1 while the table does not exist."""
         try:
             if self._table is None:
                 self._table = DeltaTable(str(self.path))
@@ -56,12 +56,12 @@ class DemoTable:
         return self._table.version()
 
     def row_count(self) -> int:
-        """Returns the number of rows. For a change log, returns the number of rows that remain after all its changes."""
+        """Returns the number of rows. For a change log, this is the number of rows that remain after all its changes."""
         operations = self._count()
         return sum(SIGNS[name] * count for name, count in operations.items()) if self.keyless else operations.total()
 
     def changes(self, after_version: int = -1) -> Changes:
-        """Returns the changes of all commits after a version. For a change log, returns all its changes."""
+        """Returns the changes of all commits after a version. For a change log, returns all changes, whatever the version."""
         if self.keyless:
             operations = self._count()
             return Changes(**{field: operations[name] for name, field in LOGGED.items()})
@@ -90,7 +90,9 @@ def sum_metrics(history: list[dict[str, Any]]) -> Changes:
 
 @dataclasses.dataclass(frozen=True)
 class Marked:
-    """A marker row: when MySQL wrote it and when Delta showed it, in seconds since 1970, and the delivery that merged it."""
+    """A marker row. `sent` is when MySQL wrote it, and `shown` when Delta showed it, in seconds since 1970. `delivery` is the delivery
+    that merged it.
+    """
 
     sent: float
     shown: float
@@ -98,10 +100,11 @@ class Marked:
 
 
 def markers_shown(path: Path, after_version: int) -> list[Marked]:
-    """Returns the marker rows that were added after a version, in the order in which Delta versions added them.
+    """Returns the marker rows that Delta versions after `after_version` added, in the order of these versions. The traffic writes a marker
+    every two seconds.
 
-    `sent` is the marker's own `sent_at` by MySQL's clock. `shown` is when the file of the first Delta version with the marker was written
-    to `_delta_log`, because every reader sees the marker from then on. The traffic writes a marker every two seconds.
+    `sent` is the marker's `sent_at`, by MySQL's clock. `shown` is the time at which the first Delta version with the marker was written to
+    `_delta_log`, because every reader sees the marker from then on.
     """
     newest = DemoTable(path, keyless=False).version
     if newest < 0:
@@ -124,14 +127,14 @@ def freshness_seconds(path: Path, after_version: int) -> list[float]:
 
 
 def percentile(ascending: list[float], share: float) -> float | None:
-    """Returns the smallest value that at least the given share of the values do not exceed, or None if there are no values."""
+    """Returns the smallest value that is at least as great as the given share of the values. Returns None if there are no values."""
     if not ascending:
         return None
     return round(ascending[min(len(ascending) - 1, max(0, -(-len(ascending) * int(share * 100) // 100) - 1))], 2)
 
 
 def _markers(path: Path, version: int) -> dict[int, float]:
-    """Returns marker id → when MySQL wrote it, in seconds since 1970, for the markers in one Delta version."""
+    """Returns the markers in one Delta version: marker id → when MySQL wrote it, in seconds since 1970."""
     table = DeltaTable(str(path), version=version)
     if "sent_at" not in {field.name for field in table.schema().fields}:
         return {}

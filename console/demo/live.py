@@ -1,4 +1,4 @@
-"""Draws the live view of `sluice demo` in the terminal: rows on both sides, lag, the last run, and the address of Dagster's UI."""
+"""Draws the live view of `sluice demo` in the terminal: the rows on both sides, the lag, the last run, and the address of Dagster's UI."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sluice.console.status.report import DestinationStatus
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """The state of the demo at one moment. `rows`: table → (rows in MySQL, rows in Delta, Delta version)."""
+    """The state of the demo at one moment. `rows` has (rows in MySQL, rows in Delta, Delta version) for each table."""
 
     rows: Mapping[str, tuple[int, int, int]]
     engine: DestinationStatus
@@ -37,7 +37,7 @@ def take(
     engine: DestinationStatus,
     transactions: int,
 ) -> Picture:
-    """Counts the rows on both sides. This takes a few milliseconds per table while the shop is small."""
+    """Returns the current state of the demo. Counting the rows on both sides takes a few milliseconds per table while the shop is small."""
     rows = {}
     with contextlib.closing(connection.cursor()) as cursor:
         for name, table in lake.items():

@@ -1,4 +1,4 @@
-"""Runs the demo's traffic against MySQL at a steady rate in a thread, and writes a marker row every two seconds.
+"""Runs the demo's traffic against MySQL at a steady rate, in a thread, and writes a marker row every two seconds.
 
 An ALTER TABLE … ADD COLUMN and a TRUNCATE run once each, at configured times.
 """
@@ -21,7 +21,7 @@ Connection = pymysql.Connection  # pymysql's class is generic only in its type s
 
 
 def load_shop(connection: Connection[Any]) -> Shop:
-    """Returns the state of the shop in MySQL, so that the traffic of a restarted demo continues with it."""
+    """Returns the rows of the shop that MySQL has, so that the traffic of a restarted demo continues with them."""
     shop = Shop()
     with connection.cursor() as cursor:
         for table in vars(shop):
@@ -38,7 +38,9 @@ def load_shop(connection: Connection[Any]) -> Shop:
 
 
 class TrafficThread:
-    """Runs the traffic in a thread. `failure`: the error that ended the traffic. `transactions`: the number of committed transactions."""
+    """Runs the traffic in a thread. `failure` is the error that ended the traffic. `transactions` is the number of
+    committed transactions.
+    """
 
     def __init__(
         self,
@@ -60,13 +62,13 @@ class TrafficThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the traffic after the current transaction. Raises the error that ended it earlier, if there was one."""
+        """Ends the traffic after the current transaction. If an error had ended the traffic before, raises SetupError."""
         self._stop.set()
         self._thread.join(60)
         self.raise_failure()
 
     def abandon(self) -> None:
-        """Ends the traffic and raises no error. It may be called after `stop`."""
+        """Ends the traffic, also after `stop`, and raises nothing."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(60)
@@ -82,7 +84,7 @@ class TrafficThread:
                 self._loop(connection)
             finally:
                 connection.close()
-        except Exception as error:  # The main thread raises it.
+        except Exception as error:  # `raise_failure` raises it in the main thread.
             self.failure = error
 
     def _loop(self, connection: Connection[Any]) -> None:
@@ -129,7 +131,7 @@ def run_transaction(connection: Connection[Any], transaction: Transaction) -> No
 
 
 def write_marker(connection: Connection[Any]) -> None:
-    """Writes a marker row with the server's clock. When Delta shows the marker, Delta has all changes before it."""
+    """Writes a marker row with the time of the server. When Delta shows the marker, it has all changes committed before it."""
     sql = (
         f"INSERT INTO {DATABASE}.{MARKERS} SELECT COALESCE(MAX(id), 0) + 1, UTC_TIMESTAMP(6) FROM {DATABASE}.{MARKERS}"
     )

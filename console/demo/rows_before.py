@@ -1,7 +1,7 @@
-"""Shows the progress of the initial snapshot in the demo, from the start of the stack to the publication. `run` starts it.
+"""Shows the progress of the initial snapshot in the demo, from the start of Sluice to the publication. `run` starts it.
 
-The snapshot begins while the rest of the stack still starts, and may end before the first view of all tables. Therefore a separate thread
-watches it.
+It runs in a thread, because the snapshot begins while other processes of Sluice still start, and may end before the live view first
+appears.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from sluice.console.acts.snapshot import described
 from sluice.console.lake.progress_bars import ProgressBars
 
 LOOK_SECONDS = 0.25
-WAIT_SECONDS_MAX = 600.0  # After this time, the view of all tables, which includes the engine's state, is more useful.
-SAY_SECONDS = 5.0  # The interval between two lines of progress, if the output is not a terminal.
+# After this time, the live view is more useful than the progress, because it shows the state of the engine.
+WAIT_SECONDS_MAX = 600.0
+SAY_SECONDS = 5.0  # The interval between two lines of progress when the output is not a terminal.
 
 
 class RowsBefore:
-    """Shows the progress of one snapshot. `records`: the snapshot records. `name`: the "database.table". `where`: a sentence that says
-    where to look. Shows nothing if an earlier demo has already published the snapshot.
+    """Shows the progress of the snapshot of the table `name` ("database.table"), as `records` have it. At the end it prints `where`, a
+    sentence that says where to look. If an earlier demo has already published the snapshot, it shows nothing.
     """
 
     def __init__(self, records: SnapshotRecords, name: str, screen: Console, where: str) -> None:
@@ -53,10 +54,8 @@ class RowsBefore:
         return record is not None and not record.is_open
 
     def wait(self, meanwhile: Callable[[], None]) -> None:
-        """Waits until the end of the snapshot was shown: it is published, has failed, or takes longer than WAIT_SECONDS_MAX. Shows
-        nothing after that.
-
-        Calls `meanwhile` repeatedly.
+        """Waits until the snapshot is published or has failed, but at most WAIT_SECONDS_MAX, and then ends the display. Calls `meanwhile`
+        about every second.
         """
         end = time.monotonic() + WAIT_SECONDS_MAX
         while self._thread.is_alive() and time.monotonic() < end:
@@ -76,7 +75,7 @@ class RowsBefore:
             self._say(_end(record, self._where))
 
     def _follow(self, show: Callable[[SnapshotRecord], None]) -> SnapshotRecord | None:
-        """Returns the record when it no longer changes, or None if the display was ended before that."""
+        """Shows the snapshot until it has ended, and returns its record. Returns None if the display was ended earlier."""
         while not self._ended.wait(LOOK_SECONDS):
             record = self._get()
             if record is not None:

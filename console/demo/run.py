@@ -1,6 +1,6 @@
-"""Runs `sluice demo` from start to end: sets up, starts, runs the traffic, shows the view or the comparison, and stops.
+"""Runs `sluice demo`: sets up, starts everything, runs the traffic, shows the live view or the comparison, and stops.
 
-All processes are children that end with the demo: after Ctrl-C, SIGTERM, an error and even SIGKILL of the demo, none continues.
+All processes are children of the demo. None of them outlives it, even if the demo is killed by SIGKILL.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ from sluice.equality.values import Extent, TableResult
 from sluice.orchestration.base.table_catalog import delta_key
 
 MYSQL = "mysql"
-ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0  # The times for the endless demo; --once derives them from its length.
-ACK_SECONDS_MAX = 1800.0  # The longest wait after the traffic until all its transactions are acked.
-# If nothing is acked for this long, the wait fails. A first merge on a busy machine takes minutes.
+# When the ALTER and the TRUNCATE run in a demo without --once. With --once, they run after a share of its length.
+ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0
+ACK_SECONDS_MAX = 1800.0  # The longest wait, after the traffic has ended, until all its transactions are acked.
+# If nothing is acked for this long, the demo gives up. A first merge on a busy machine takes minutes.
 STALL_SECONDS_MAX = 600.0
 VIEW_SECONDS = 2.0
-SAY_SECONDS = 5.0  # The interval between two sentences about the same wait.
-# The interval of views without a terminal, where each view is printed below the previous one.
+SAY_SECONDS = 5.0  # The interval between two sentences that report the progress of a wait.
+# The interval of views when the output is not a terminal, so that each view is printed below the previous one.
 PLAIN_VIEW_SECONDS = 15.0
 
 
@@ -65,7 +66,7 @@ class DemoOptions:
 
 
 class Demo:
-    """A demo with its source, stack and lake."""
+    """A running demo: its source, the processes of Sluice, and its lake."""
 
     def __init__(self, options: DemoOptions, home: DemoHome, screen: Console) -> None:
         self.options, self.home, self.screen = options, home, screen
@@ -95,7 +96,7 @@ class Demo:
         self.before = RowsBefore(records, f"{DATABASE}.{VISITS}", screen, where)
 
     def start(self) -> None:
-        """Starts MySQL, then the stack. Returns when all processes answer."""
+        """Starts MySQL, then the processes of Sluice. Returns when all of them answer."""
         self._sweep()
         self._say("starting MySQL")
         self.source.start(self.options.visits)
@@ -105,7 +106,7 @@ class Demo:
         self.runs = RunLog(self.stack.dagster_home, self.config.lake, DESTINATION, self.began)
 
     def stop(self) -> None:
-        """Ends all processes of this demo. MySQL is the last one, so that it answers until the engine has stopped."""
+        """Ends all processes of this demo. MySQL ends last, because the engine reads from it until the engine has stopped."""
         self.before.__exit__()
         left = self.stack.down()
         self.source.stop()
@@ -116,7 +117,7 @@ class Demo:
             )
 
     def watch(self, pace: TrafficThread) -> None:
-        """Shows the initial snapshot, then the live view, until Ctrl-C. Without a terminal, it prints the view at intervals."""
+        """Shows the initial snapshot, then the live view, until Ctrl-C. If the output is not a terminal, prints the view at intervals."""
         self.before.wait(lambda: self._look_after(pace))
         if not self.screen.is_terminal:
             self._watch(pace, self.screen.print, PLAIN_VIEW_SECONDS)
@@ -133,7 +134,7 @@ class Demo:
                 time.sleep(seconds)
 
     def once(self, pace: TrafficThread, before: dict[str, Before]) -> DemoSummary:
-        """Runs the traffic for the configured time, waits until it is merged, and compares both sides."""
+        """Runs the traffic for the configured time, waits until all of it is merged, and compares both sides."""
         self._say(f"traffic for {self.options.seconds} s at {self.options.rate:g} transactions/s; UI: {self.stack.url}")
         end = time.monotonic() + self.options.seconds
         while time.monotonic() < end:
@@ -152,7 +153,7 @@ class Demo:
         self.stack.revive()
 
     def _compared(self) -> dict[str, TableResult]:
-        """Compares every table row by row, as `sluice equal` does, and returns table → result."""
+        """Compares every table row by row, as `sluice equal` does. Returns the result of each table."""
         source = source_of(self.config.destinations[DESTINATION])
         request = ComparedDestination(
             self.config, DESTINATION, dataclasses.replace(source, password=lambda: self.source.password)
@@ -181,7 +182,7 @@ class Demo:
             time.sleep(0.5)
 
     def _wait_until_published(self) -> None:
-        """Waits until the initial snapshot is published. On a quiet machine that happens long before the traffic ends."""
+        """Waits until the initial snapshot is published. On an idle machine, that happens long before the traffic ends."""
         records, begun = SnapshotRecords(self.config.destination_dir(DESTINATION)), time.monotonic()
         while (record := records.get(f"{DATABASE}.{VISITS}")) is None or record.is_open:
             self.stack.revive()
@@ -205,7 +206,9 @@ class Demo:
         return f"acked {engine.cursor or 'nothing'} of {end[0]}:{end[1]}, engine {state}, last run {self.runs.read().last}{stopped}"
 
     def _sweep(self) -> None:
-        """Ends processes of an earlier demo in this directory. They exist only if the processes that guard them were killed too."""
+        """Ends processes that an earlier demo in this directory has left. That happens only if the processes that guard them were killed
+        too.
+        """
         self.stack.down()
         for record in self.file.load():
             stop(record, [StopStep(terminate, 30.0)])
@@ -216,7 +219,9 @@ class Demo:
 
 
 def run_demo(options: DemoOptions, screen: Console) -> int:
-    """Runs the demo and returns its exit code: 0 after Ctrl-C or if all tables are equal, otherwise 1. With --once, Ctrl-C gives 1."""
+    """Runs the demo and returns its exit code. It is 0 if all tables are equal, and otherwise 1. After Ctrl-C, it is 0 without --once, and
+    1 with it.
+    """
     home = open_home(options.folder)
     with home.alone(), signals.heard():
         if options.fresh:

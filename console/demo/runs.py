@@ -1,4 +1,6 @@
-"""Reads the demo's runs from Dagster's records, and the number of batches that they merged. The live view and the summary use it."""
+"""Reads from Dagster's records which runs the demo had, and from the lake how many batches they merged. The live view and the summary use
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from sluice.orchestration.base.batch_reference import DESTINATION_TAG
 
 @dataclasses.dataclass(frozen=True)
 class RunSummary:
-    """A summary of the demo's runs. `runs`: the number of runs, ended or not. `batches`: the number of positions for which the lake has a
-    consistent snapshot. `last`: the newest run, as text.
+    """The runs of the demo. `runs` is their number, ended or not. `batches` is the number of merged batches. `last` describes the newest
+    run.
     """
 
     runs: int
@@ -30,7 +32,7 @@ class RunSummary:
 
 
 class RunLog:
-    """Reads the runs of one destination that were created at or after `since` (seconds since 1970)."""
+    """Reads the runs of one destination that were created at or after `since`, in seconds since 1970."""
 
     def __init__(self, dagster_home: Path, lake: str, destination: str, since: float) -> None:
         self._instance = DagsterInstance.from_config(str(dagster_home))
@@ -51,8 +53,8 @@ class RunLog:
         return RunSummary(len(records), self._batches(), last)
 
     def _batches(self) -> int:
-        """Returns the number of merged batches. A draining run merges many, and each batch records one consistent snapshot after its last
-        table.
+        """Returns the number of merged batches. Runs cannot be counted instead, because a draining run merges many batches. For each
+        batch, the lake records one consistent snapshot after the last table.
         """
         try:
             cuts = pa.table(DeltaTable(self._cuts).scan(columns=["order_key", "published_at"]))

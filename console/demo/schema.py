@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 DATABASE = "shop"
-MARKERS = "markers"  # The traffic inserts a row every MARKER_SECONDS, to measure freshness.
-ADDED_COLUMN = "loyalty_points"  # The ALTER TABLE during the traffic adds this column.
+MARKERS = "markers"  # The traffic inserts a row every MARKER_SECONDS, by which freshness is measured.
+ADDED_COLUMN = "loyalty_points"  # The column that the traffic adds by ALTER TABLE.
 
 TABLES: dict[str, str] = {
     "customers": """
@@ -108,7 +108,7 @@ TABLES: dict[str, str] = {
 }
 
 
-VISITS = "visits"  # The rows of this table are older than the binlog.
+VISITS = "visits"  # The rows of this table are in no binlog file, so a snapshot reads them.
 VISITS_BODY = """
         id INT UNSIGNED NOT NULL PRIMARY KEY AUTO_INCREMENT,
         customer_id INT UNSIGNED NOT NULL,
@@ -117,11 +117,13 @@ VISITS_BODY = """
         rating DECIMAL(4,2) NOT NULL,
         visited_at DATETIME(3) NOT NULL"""
 VISITS_FIRST = 1000
-VISITS_AT_ONCE = 500_000  # The maximum number of rows per INSERT.
+VISITS_AT_ONCE = 500_000  # The greatest number of rows in one INSERT.
 
 
 def old_statements(rows: int) -> list[str]:
-    """Returns statements that create and fill the table `visits` before it is captured. Execute them once, with the binlog switched off."""
+    """Returns statements that create and fill the table `visits`. They must run once, with the binlog switched off, before the table is
+    captured.
+    """
     name, columns = f"{DATABASE}.{VISITS}", "customer_id, url, seconds, rating, visited_at"
     first = (
         f"INSERT INTO {name} ({columns}) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {VISITS_FIRST}) "

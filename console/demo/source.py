@@ -23,7 +23,9 @@ SERVER_ID = 4201
 
 
 class DemoSource:
-    """The MySQL server of a demo. `folder` contains the server's data and the password file (mode 0600), and remains after a stop."""
+    """The MySQL server of a demo. `folder` has the server's data and the file with the password (mode 0600). It remains when the server
+    stops.
+    """
 
     def __init__(self, folder: Path, port: int | None) -> None:
         self.folder = folder
@@ -32,8 +34,8 @@ class DemoSource:
         self.server = DatabaseServer(VERSION, folder / "mysql", port=port, options=options)
 
     def start(self, visits: int) -> None:
-        """Starts the server, and creates the user and, if it is missing, the shop. `visits`: the number of rows that exist before the
-        binlog.
+        """Starts the server, and creates the user for Sluice. If the shop does not exist yet, creates it, with `visits` rows that are in
+        no binlog file.
         """
         self.server.start()
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
@@ -46,7 +48,7 @@ class DemoSource:
 
     @staticmethod
     def _make_old(cursor: Any, visits: int) -> None:
-        """Creates the rows of the initial snapshot with the binlog switched off, so that no binlog file contains them."""
+        """Creates the rows that the initial snapshot will read. The binlog is switched off, so that no binlog file contains them."""
         cursor.execute("SET SESSION sql_log_bin = 0")
         cursor.execute(create_database_statement())
         if not cursor.execute(f"SHOW TABLES FROM {DATABASE} LIKE '{VISITS}'"):
@@ -59,7 +61,7 @@ class DemoSource:
         self.server.stop()
 
     def connect(self) -> pymysql.Connection[Any]:
-        """Connects as root with the time zone UTC, as the shop does."""
+        """Connects as root in the time zone UTC, as the traffic does."""
         return self.server.connect(init_command="SET time_zone = '+00:00'")
 
     def end(self) -> tuple[int, int]:
@@ -83,7 +85,7 @@ class DemoSource:
 
 
 def _password(folder: Path) -> str:
-    """Returns the password of the demo's user. The first start creates it and stores it in a file that only this user can read."""
+    """Returns the password of the demo's user. The first start creates it, in a file that only the current user can read."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "password"
     if not file.exists():

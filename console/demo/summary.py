@@ -1,4 +1,4 @@
-"""Builds the summary of `demo --once`: the row-by-row comparison of both sides, the numbers of changes and runs, and the freshness."""
+"""Builds the summary of `demo --once`: the comparison of both sides row by row, the numbers of changes and runs, and the freshness."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.equality.values import TableResult
 
 @dataclasses.dataclass(frozen=True)
 class Before:
-    """The state of a table when the demo began, so that a restarted demo reports only its own changes."""
+    """A table's version and changes when the demo began. They are subtracted, so that a restarted demo reports only its own changes."""
 
     version: int
     changes: Changes
@@ -40,7 +40,7 @@ class TableSummary:
 
 @dataclasses.dataclass(frozen=True)
 class DemoSummary:
-    """The summary of a demo, and the content of the file of `demo --json`."""
+    """The summary of a demo. `demo --json` writes it to a file."""
 
     tables: Mapping[str, TableSummary]
     runs: RunSummary
@@ -70,7 +70,7 @@ def summarise(
     runs: RunSummary,
     wall_seconds: float,
 ) -> DemoSummary:
-    """Collects the results of all tables. `compared`: the comparisons after the traffic had ended and was acked."""
+    """Combines the results of all tables. `compared` are the comparisons, made when the traffic had ended and was acked."""
     tables = {}
     for name, table in lake.items():
         start = before[name]

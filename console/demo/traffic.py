@@ -1,8 +1,8 @@
 """Generates the traffic of the shop: an endless sequence of transactions from a seed. `pace` executes it on MySQL.
 
-`DemoTraffic` keeps a list of the existing keys. It draws each transaction only from this list and from its seed. So the same start gives
-the same statements. The traffic contains the patterns that are difficult for a merge: key changes, two swapped keys, delete and re-insert
-in one transaction, updates and deletes of a table without a key.
+`DemoTraffic` keeps a list of the existing keys. A transaction depends only on this list and on the seed, so the same start gives the same
+statements. The traffic contains what is difficult for a merge: changed keys, two swapped keys, a delete and a re-insert in one
+transaction, and updates and deletes of a table without a key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Transaction = list[Statement]
 
 @dataclasses.dataclass
 class Shop:
-    """The existing keys per table. They are in lists, so that a random index selects the same key in every run."""
+    """The existing keys of each table. They are in lists, so that a random index selects the same key in every run."""
 
     customers: list[int] = dataclasses.field(default_factory=list)
     addresses: list[int] = dataclasses.field(default_factory=list)
@@ -33,14 +33,14 @@ class Shop:
     stock_movements: list[int] = dataclasses.field(default_factory=list)
     flash_sales: list[int] = dataclasses.field(default_factory=list)
     has_added_column: bool = False
-    visits: int = 0  # The ids of the visits are 1 to this number, without the deleted ones.
+    visits: int = 0  # The ids of the visits are between 1 and this number. Deleted ones are missing.
 
 
-KEY_OF = {"products": "sku"}  # All other tables have the key `id`.
+KEY_OF = {"products": "sku"}  # The key column, where it is not `id`.
 
 
 class DemoTraffic:
-    """Draws random transactions. Ids rise over all tables, so that no new row reuses an existing key."""
+    """Draws random transactions. An id is greater than all ids before it, in any table, so that no new row reuses a key."""
 
     def __init__(self, shop: Shop, seed: str) -> None:
         self.shop = shop
@@ -51,7 +51,7 @@ class DemoTraffic:
         self._kinds: list[Callable[[], Transaction]] = kinds
 
     def first(self) -> list[Transaction]:
-        """Returns the transactions that fill an empty shop: one each for categories, products and customers."""
+        """Returns the transactions that fill an empty shop, one each for categories, products and customers."""
         return [
             [self._new_category(number) for number in range(1, 9)],
             [self._new_product() for _ in range(60)],
@@ -59,7 +59,7 @@ class DemoTraffic:
         ]
 
     def next(self) -> Transaction:
-        """Returns the next transaction. It has one to a dozen statements, and none needs the result of an earlier one."""
+        """Returns the next transaction. It has between one and a dozen statements, and none of them needs the result of an earlier one."""
         return self._draw.choice(self._kinds)()
 
     def _weights(self) -> list[tuple[Callable[[], Transaction], int]]:
@@ -275,7 +275,7 @@ class DemoTraffic:
         return _insert("carts", id=key, customer_id=customer, contents=document(draw), updated_at=moment(draw))
 
     def _replace_cart(self) -> Transaction:
-        """Deletes a key and inserts it again in one transaction; sometimes only deletes it."""
+        """Deletes a row and usually inserts it again in the same transaction."""
         if not self.shop.carts:
             return self._fill_cart()
         cart = self._draw.choice(self.shop.carts)
@@ -334,7 +334,7 @@ class DemoTraffic:
         return [("DELETE FROM shop.visits WHERE id = %s", (self._draw.randint(1, self.shop.visits),))]
 
     def _renumber_visit(self) -> Transaction:
-        """Moves a row to the other end of the table, past the rows that a snapshot is reading."""
+        """Moves a row to the end of the table, past the rows that a snapshot is reading."""
         key = self._draw.randint(1, self.shop.visits)
         return [("UPDATE shop.visits SET id = %s WHERE id = %s", (self.shop.visits + self._id(), key))]
 
@@ -358,7 +358,7 @@ def _insert_many(table: str, rows: list[dict[str, Any]]) -> Statement:
 
 
 def _integers(keys: Any) -> list[int]:
-    """Returns the numbers of keys, for example 12 for `SKU-12`; empty if `keys` is not a list."""
+    """Returns the numbers in the keys, for example 12 for `SKU-12`. Returns nothing if `keys` is not a list."""
     if not isinstance(keys, list):
         return []
     return [abs(key) if isinstance(key, int) else int(key.rpartition("-")[2]) for key in keys]

@@ -30,7 +30,7 @@ SECONDS_OF_YEARS = 2 * 365 * 86400
 
 
 def text(draw: Random, words: int) -> str:
-    """Returns a few words, which contain letters of one to four bytes, quotes and escapes."""
+    """Returns a few words with letters of one to four bytes, quotes and escapes."""
     return " ".join(draw.choice(WORDS) for _ in range(words))
 
 
@@ -39,7 +39,7 @@ def money(draw: Random, units_max: int) -> Decimal:
 
 
 def moment(draw: Random) -> dt.datetime:
-    """Returns a time of day and date with microseconds; MySQL rounds it to the column's precision."""
+    """Returns a date and time with microseconds, which MySQL rounds to the column's precision."""
     return EPOCH + dt.timedelta(seconds=draw.randrange(SECONDS_OF_YEARS), microseconds=draw.randrange(1_000_000))
 
 
@@ -48,7 +48,7 @@ def day(draw: Random) -> dt.date:
 
 
 def duration(draw: Random) -> str:
-    """Returns a TIME, which may be negative or longer than a day."""
+    """Returns a value of the type TIME, which may be negative or longer than a day."""
     sign = "-" if draw.random() < 0.2 else ""
     return f"{sign}{draw.randrange(839)}:{draw.randrange(60):02}:{draw.randrange(60):02}.{draw.randrange(1000):03}"
 

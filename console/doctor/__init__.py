@@ -1,1 +1,1 @@
-"""Implements `sluice doctor`: collects the facts for a report of a defect in one text without secrets."""
+"""Collects the facts that a report of a defect needs in one text without secrets, for `sluice doctor`."""

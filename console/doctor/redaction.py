@@ -1,7 +1,7 @@
-"""Hides secrets in texts that leave the machine. It hides known values wherever they occur, and texts that have the form of a secret.
+"""Hides secrets in texts that leave the machine: known values wherever they occur, and whatever has the form of a secret.
 
 Known values come from the variables and files that conf/ names, from environment variables with names such as TOKEN, from the tokens of
-engines, and from settings that contain a secret. `report` applies this module to all of its output.
+engines, and from settings that contain a secret. `report` passes all its output through this module.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 HIDDEN = "<hidden>"
-# A secret with fewer characters is hidden only as a whole word, because the text would be unreadable otherwise.
+# A secret with fewer characters is hidden only where it is a whole word, because otherwise the text would become unreadable.
 SHORT = 4
-FILE_BYTES_MAX = 64 << 10  # The number of bytes that are read from a file with a secret.
+FILE_BYTES_MAX = 64 << 10  # The greatest number of bytes that are read from a file with a secret.
 NAMES_SECRET = re.compile(
     r"pass(word|wd|phrase)?|pwd|secret|token|credential|salt|(^|[_.-])(key|sas|signature|auth)($|[_.-])|access_?key|"
     r"account_?key|authorization|headers?$|private",
     re.IGNORECASE,
 )
 NAMES_LOCATION = re.compile(r"(_env|_file|^file|^env|^key|^certificate|^authority)$")
-LOCATIONS = frozenset({"env", "file", "command"})  # The keys of a mapping that names the location of a secret.
+LOCATIONS = frozenset({"env", "file", "command"})  # The keys of a mapping that says where a secret is.
 REFERENCE = re.compile(r"\$[A-Za-z_][\w.-]*")
 FORMS = (
     (re.compile(r"(://[^\s/:@?#'\"]*):[^\s/@'\"]+@"), rf"\1:{HIDDEN}@"),  # The password in a URL.
@@ -44,7 +44,7 @@ QUERY = re.compile(r"(\w+://[^\s?#'\"]+)\?[^\s'\"]+")
 
 
 class Redactor:
-    """Hides known secrets and texts in the form of a secret. It replaces longer secrets first, so that no part of one remains."""
+    """Hides known secrets, and whatever has the form of a secret. Longer secrets are replaced first, so that no part of one remains."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         forms = {form for secret in secrets if secret.strip() for form in _forms(secret.strip())}
@@ -71,7 +71,9 @@ class Redactor:
 
 
 def shown_setting(value: Any, name: str = "") -> Any:
-    """Returns a setting of conf/ without secrets. It shows where a secret is, but no secret value and no arguments of a command."""
+    """Returns a setting of conf/ without secrets. It shows where a secret is, but neither its value nor the arguments of a command that
+    prints it.
+    """
     if isinstance(value, Mapping):
         if NAMES_SECRET.search(name) and not set(value) <= LOCATIONS:
             return {str(key): HIDDEN for key in value}
@@ -88,7 +90,7 @@ def shown_setting(value: Any, name: str = "") -> Any:
 
 
 def secrets_in(value: Any, name: str, root: Path, environment: Mapping[str, str]) -> set[str]:
-    """Returns the secrets in a setting of conf/: literal values, and the values of the variables and files that it names."""
+    """Returns the secrets in a setting of conf/: literal values, and the values of the variables and files that the setting names."""
     found: set[str] = set()
     if isinstance(value, Mapping):
         for key, part in value.items():
@@ -123,7 +125,7 @@ def _stands_for_secret(name: str) -> bool:
 
 
 def _of_file(path: Path) -> set[str]:
-    """Returns the content of a file with a secret, and each of its lines. Returns nothing if the file cannot be read."""
+    """Returns the content of a file with a secret, and each of its lines. Returns an empty set if the file cannot be read."""
     try:
         with path.open("rb") as opened:
             text = opened.read(FILE_BYTES_MAX).decode(errors="replace")

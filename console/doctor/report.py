@@ -1,7 +1,7 @@
-"""Collects the report of `sluice doctor`: versions, conf/, state, errors in logs, disk and ports. It opens no connection to a source, and
-passes every text through a `Redactor`.
+"""Collects the report of `sluice doctor`: versions, conf/, state, errors in logs, disk and ports. It connects to no source, and passes
+every text through a `Redactor`.
 
-A part that cannot be collected becomes a sentence in the report, because the report is needed when something is broken.
+If a part cannot be collected, the report has a sentence instead of it, because the report is needed when something is broken.
 """
 
 from __future__ import annotations
@@ -63,13 +63,14 @@ VARIABLES = (
 )
 TOKEN_FILES = ("engine-token", "*/run-endpoint.json", "engine/*/run-endpoint.json")
 ERROR = re.compile(r"error|exception|traceback|critical|fatal|refused|denied|killed|no space", re.IGNORECASE)
-LINES_MAX, LINE_MAX, LOG_BYTES_MAX = 40, 400, 512 << 10  # The limits per log.
+# The limits per log: lines, characters of a line, bytes that are searched.
+LINES_MAX, LINE_MAX, LOG_BYTES_MAX = 40, 400, 512 << 10
 
 Part = Callable[[], Any]
 
 
 def collect(conf: Path, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Returns the report as JSON values without secrets."""
+    """Returns the report, without secrets, as values for JSON."""
     texts, unreadable = _texts(conf)
     config = _config(conf)
     redactor = Redactor(_secrets(texts, conf.parent, config if isinstance(config, SluiceConfig) else None, environment))
@@ -93,13 +94,13 @@ def collect(conf: Path, environment: Mapping[str, str] = os.environ) -> dict[str
     for name, part in parts.items():
         try:
             record[name] = part()
-        except Exception as error:  # An error of any kind must not hide the other parts.
+        except Exception as error:  # An error in one part must not prevent the other parts.
             record[name] = f"cannot be collected: {type(error).__name__}: {error}"
     return dict(redactor.value(json.loads(json.dumps(record, default=str))))
 
 
 def as_text(record: Mapping[str, Any]) -> str:
-    """Returns the report as text for a person, with one section per part."""
+    """Returns the report as text, with one section per part."""
     head = (
         "This report contains names of hosts, tables and columns, and error messages: read the report before you "
         "send it.\n"
@@ -108,7 +109,9 @@ def as_text(record: Mapping[str, Any]) -> str:
 
 
 def write_archive(record: Mapping[str, Any], path: Path) -> None:
-    """Writes the report as text and as JSON to an archive that only its owner can read. Raises OSError."""
+    """Writes the report, as text and as JSON, to an archive that only its owner can read. Raises OSError if the archive
+    cannot be written.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, text in (("report.txt", as_text(record)), ("report.json", json.dumps(record, indent=1))):
@@ -125,7 +128,7 @@ def _section(part: Any) -> str:
 
 
 def _texts(conf: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the parsed files of conf/, and a sentence for each file that cannot be parsed. Comments are left out, because they may
+    """Returns the parsed files of conf/, and a sentence for each file that cannot be parsed. Comments are not returned, because they may
     contain secrets.
     """
     parsed: dict[str, Any] = {}
@@ -142,13 +145,13 @@ def _texts(conf: Path) -> tuple[dict[str, Any], dict[str, str]]:
             parsed[name] = yaml.safe_load(text) or {}
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
-            # The sentence quotes nothing from the file, because a secret may be at the position of the error.
+            # The sentence quotes nothing from the file, because there may be a secret at the position of the error.
             unreadable[name] = f"the file is not YAML{f': line {mark.line + 1}' if mark else ''}"
     return parsed, unreadable
 
 
 def _config(conf: Path) -> SluiceConfig | str:
-    """Returns the configuration in use, or a sentence if there is none. The sentence quotes nothing from conf/."""
+    """Returns the configuration in use, or a sentence if conf/ is invalid. The sentence quotes nothing from conf/."""
     try:
         return as_kept(conf).config
     except SluiceError:
@@ -172,7 +175,7 @@ def _secrets(
 
 
 def _tokens(text: str) -> set[str]:
-    """Returns the token in the JSON of an endpoint file, or the text itself if it is not such JSON."""
+    """Returns the token in the JSON of an endpoint file. If the text is not such JSON, returns the text itself."""
     try:
         return {str(json.loads(text)["token"])}
     except (ValueError, TypeError, KeyError):
@@ -241,8 +244,9 @@ def _ports(config: SluiceConfig) -> dict[str, str]:
 
 
 def _log_errors(data_dir: Path) -> dict[str, list[str]]:
-    """Returns log file → its last lines that look like errors."""
-    endings = ("*.log", "*.log.1")  # A log that has begun again has what came before in a second file.
+    """Returns, for each log file, its last lines that look like errors."""
+    # When a log reaches its size limit, its content moves to a second file with this ending.
+    endings = ("*.log", "*.log.1")
     logs = sorted(log for folder in log_files.FOLDERS for ending in endings for log in (data_dir / folder).glob(ending))
     return {str(log.relative_to(data_dir)): _errors_of(log) for log in logs}
 

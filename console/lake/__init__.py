@@ -1,1 +1,1 @@
-"""Contains the commands that query or change the lake."""
+"""The commands that query or change the lake."""

@@ -1,4 +1,4 @@
-"""Implements `sluice equal`: compares source and lake by the package `equality`, and shows the result."""
+"""Compares source and lake with the package `equality`, and shows the result, for `sluice equal`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MARKS = {
 
 
 def extent_of(sample: float, *, full: bool, since_last: bool, settle_seconds: float) -> Extent:
-    """Returns the extent of the comparison. Raises ConfigurationError if two options exclude each other."""
+    """Returns how much the comparison covers. Raises ConfigurationError if two options exclude each other."""
     if sum((sample > 0, full, since_last)) > 1:
         raise ConfigurationError("--sample, --full and --since-last exclude each other")
     if sample:
@@ -41,7 +41,9 @@ def compare(
     extent: Extent,
     say: Callable[[str], None] | None = None,
 ) -> Iterable[TableResult]:
-    """Compares the tables of a destination and yields the results. `say`: as in `ComparedDestination`. Raises ConfigurationError."""
+    """Compares the tables of a destination, and yields the results. `ComparedDestination` describes `say`. Raises ConfigurationError if
+    there is no such destination.
+    """
     settings = require_destination(config, destination)
     request = ComparedDestination(
         config,
@@ -70,7 +72,7 @@ def render(results: Sequence[TableResult]) -> RenderableType:
 
 
 def sentences_of(result: TableResult) -> list[str]:
-    """Returns the sentences about a compared table that are shown below the table of numbers."""
+    """Returns the sentences about a compared table that are printed below the table of numbers."""
     said = [result.reason] if result.reason else []
     said += [
         f"chunk {each.chunk}: rows differ; {each.source_rows} in the source, {each.lake_rows} in the lake"

@@ -1,7 +1,7 @@
-"""Implements `sluice history`: lists the batches that changed a table, from the records in its Delta log. It does not read Dagster's
-storage.
+"""Lists the batches that changed a table, for `sluice history`. It reads them from the table's Delta log, not from Dagster's storage.
 
-Each entry is an interval of the source: positions, GTIDs, commit times, changes by kind, and the table's versions before and after.
+Each entry is an interval of the source: its positions, GTIDs and commit times, the changes by kind, and the table's versions before and
+after.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Match = Callable[[CommittedInterval], bool]
 
 @dataclasses.dataclass(frozen=True)
 class HistoryTable:
-    """A captured table and its path in the lake. `key`: the columns by which it is merged; empty for a table without a key.
-    `current_state`: whether it is a current-state table.
+    """A captured table and its path in the lake. `key` are the columns by which it is merged, and is empty for a table without a key.
+    `current_state` is whether its Delta table is a current-state table.
     """
 
     destination: str
@@ -43,15 +43,19 @@ class HistoryTable:
     key: tuple[str, ...]
     storage_options: dict[str, str]
     current_state: bool = True
-    # Shard column → its value in the rows of the source table.
+    # The shard column, with its value in the rows of the source table. It is empty for a table that is not a shard.
     shard: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def is_concerned_by(self, commit: CommittedInterval) -> bool:
-        """Returns whether a commit may have changed rows of this source table. Sluice's commits for other shards have not."""
+        """Returns whether a commit may have changed rows of this source table. In a Delta table that shards share, Sluice's commits for
+        other shards have not.
+        """
         return not self.shard or (commit.table, commit.destination) in {("", ""), (self.name, self.destination)}
 
     def log(self, version: int | None = None) -> Any:
-        """Returns the Delta table at a version, by default the newest. Raises SetupError if it does not exist or cannot be read."""
+        """Returns the Delta table at a version, or at the newest if `version` is None. Raises SetupError if the table does not exist or
+        cannot be read.
+        """
         try:
             return deltalake.DeltaTable(self.path, version=version, storage_options=self.storage_options or None)
         except TableNotFoundError as error:
@@ -61,8 +65,8 @@ class HistoryTable:
 
 
 def captured_table(config: SluiceConfig, name: str, destination: str = "") -> HistoryTable:
-    """Returns the table "database.table" of the destination that captures it. Raises ConfigurationError if none or several destinations
-    capture it.
+    """Returns the table "database.table" of the destination that captures it. Raises ConfigurationError if no destination captures it, or
+    several do.
     """
     if destination:
         require_destination(config, destination)
@@ -86,16 +90,16 @@ def captured_table(config: SluiceConfig, name: str, destination: str = "") -> Hi
 
 
 def history_of(table: HistoryTable) -> list[CommittedInterval]:
-    """Returns the batches in the Delta log, and the commits of other writers between them, newest first."""
+    """Returns the batches in the Delta log, newest first. Commits of other writers between them are included."""
     commits = (read_commit(commit) for commit in table.log().history())
     return batches(commit for commit in commits if table.is_concerned_by(commit))[::-1]
 
 
 def at(history: Sequence[CommittedInterval], word: str) -> list[CommittedInterval]:
-    """Returns the entries of a history (newest first) that `word` selects: a version, FILE:OFFSET, a GTID, or a time in ISO form (UTC by
-    default).
+    """Returns the entries that `word` selects from a history, which is sorted newest first. `word` is a version, FILE:OFFSET, a GTID, or a
+    time in ISO form, by default in UTC.
 
-    A time selects the newest batch with a change that was committed at or before it. Raises ConfigurationError for any other text.
+    A time selects the newest batch with a change that committed at or before this time. Raises ConfigurationError for any other text.
     """
     if word.isdigit():
         version = int(word)
@@ -113,7 +117,7 @@ def at(history: Sequence[CommittedInterval], word: str) -> list[CommittedInterva
 
 
 def _contains(interval: CommittedInterval, position: re.Match[str]) -> bool:
-    """Returns whether a position is after the start of an interval and not after its end."""
+    """Returns whether a position is after the start of an interval and not after the interval's end."""
     wanted = file_number(position["file"]), int(position["offset"])
     if position["epoch"] is not None and int(position["epoch"]) != interval.epoch:
         return False
@@ -126,7 +130,9 @@ def _file_and_offset(position: Any) -> tuple[int, int]:
 
 
 def _gtid(word: str) -> Match | None:
-    """Returns a function that returns whether an interval contains the GTID; None if `word` is not a GTID. A date is not a GTID."""
+    """Returns a function that tells whether an interval contains the GTID in `word`. Returns None if `word` is not a GTID. A date is not
+    one.
+    """
     if re.fullmatch(r"\d{4}-\d\d-\d\d", word) or not re.fullmatch(
         r"[0-9a-fA-F-]{36}(:[a-z_]\w*)?:\d+|\d+-\d+-\d+", word
     ):
@@ -172,7 +178,7 @@ def render(history: Sequence[CommittedInterval]) -> Table:
 
 
 def _hand(interval: CommittedInterval) -> str:
-    """Returns what made a commit: the delivery of a batch, or a snapshot, backfill or repair with its id."""
+    """Returns what made a commit: the delivery of a batch, or a snapshot, backfill or repair, with its id."""
     if not interval.ours:
         return "another hand"
     if interval.kind == MAINTENANCE_KIND:
@@ -192,5 +198,5 @@ def _changes(interval: CommittedInterval) -> str:
 
 
 def moment(time_us: int) -> str:
-    """Formats a time for a person, in UTC."""
+    """Formats a time in UTC for display."""
     return dt.datetime.fromtimestamp(time_us / 1e6, dt.UTC).strftime("%Y-%m-%d %H:%M:%S") if time_us else ""

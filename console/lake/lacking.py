@@ -1,7 +1,7 @@
-"""Finds what a Delta table lacks compared with its state after the last run, and why runs refuse it. `lake accept` and `schema resume`
-use it.
+"""Finds what a Delta table lacks compared with its state after the last run, and why runs refuse it. `lake accept` and `schema resume` use
+it.
 
-It reads only logs, no rows: positions and changes come from the records of commits, row counts from the files' statistics.
+It reads only logs, no rows. Positions and changes come from the records in commits, and row counts from the statistics of files.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 
 def refuse_unless_left_by_runs(config: SluiceConfig, destination: str, name: str, state: str) -> None:
-    """Raises ActRefusedError if a table stopped because of its Delta table, and the next run would refuse that table again.
-
-    Without this check, the table would count as resumed until a run refuses its next change.
+    """Raises ActRefusedError if the table stopped because of its Delta table, and the next run would refuse the Delta table again. Without
+    this check, the table would seem to be resumed until a run refuses its next change.
     """
     if state in OF_THE_LAKE and (why := _why_refused(config, destination, name)):
         raise ActRefusedError(
@@ -41,9 +40,7 @@ def refuse_unless_left_by_runs(config: SluiceConfig, destination: str, name: str
 
 
 def _why_refused(config: SluiceConfig, destination: str, name: str) -> str:
-    """Returns why the next run would refuse the Delta table, and what to do, by the rules of runs. Returns an empty text if a run would
-    accept the table.
-    """
+    """Returns why the next run would refuse the Delta table, and what to do. Returns "" if the run would accept it."""
     directory = config.destination_dir(destination)
     ledger, records = read_ledger(directory), LakeTables(directory)
     owner = Owner(ledger_id=ledger.ledger_id, destination=destination, table=name)
@@ -83,7 +80,7 @@ def _record(kept: tuple[str, int] | None) -> TableRecord | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lacking:
-    """Compares a Delta table with its state after the last run of its owner. `table`: None if the Delta table is gone."""
+    """Compares a Delta table with its state after the last run of its owner. `table` is None if the Delta table does not exist any more."""
 
     lake: DestinationLake
     owner: Owner
@@ -91,7 +88,7 @@ class Lacking:
     cursor: str
 
     def sentence(self) -> str:
-        """Returns sentences about what the table lacks compared with its state after the last run."""
+        """Returns sentences about what the Delta table lacks compared with its state after the last run."""
         left = self.lake.left(self.owner.table)
         if self.table is None:
             return f"The Delta table is gone, so all rows that runs merged up to {self.cursor} are missing."
@@ -113,7 +110,7 @@ class Lacking:
         return self._lost(record, lost)
 
     def _older(self, record: TableRecord, newest: CommittedInterval | None) -> str:
-        """Describes an older copy of the table, whose log does not contain the missing commits."""
+        """Describes a table that was replaced by an older copy. The log of the copy does not contain the missing commits."""
         versions = f"{record.version - self.table_version} versions ({self.table_version + 1} to {record.version})"
         since = _position(newest.end) if newest is not None else "the first change of the table"
         return f"The Delta table has {self._rows()}. {versions} are missing: the changes from {since} to {self.cursor}."
@@ -145,7 +142,9 @@ class Lacking:
 
 
 def _is_renamed(owner: Owner, record: TableRecord, history: Iterable[Mapping[str, Any]]) -> bool:
-    """Returns whether a run replaced the table by another one after a RENAME, which changes the table's id."""
+    """Returns whether a run of `owner` has replaced the Delta table because the source renamed the table. In that case the table's id has
+    changed although nothing is lost.
+    """
     return any(
         rewrites(each) and is_by(owner, each) for each in history if int(each.get("version", 0)) > record.version
     )

@@ -1,7 +1,9 @@
-"""Implements `sluice why`: shows the history of one row from the versions of its Delta table, with values, commit time, batch and run.
+"""Shows the changes of one row with values, commit time, batch and run, for `sluice why`. It finds them in the versions of the Delta
+table.
 
-A row contains the order key of its last change, and each commit records its range of order keys. So each step back reads only the version
-before that commit. If a version lacks the row, the commits that may have deleted rows are searched, newest first.
+A row contains the order key of its last change, and each commit records the range of its order keys. A row therefore leads to the commit
+that wrote it, and only the version before that commit is read next. If a version lacks the row, the commits that may have deleted it are
+searched, newest first.
 """
 
 from __future__ import annotations
@@ -31,21 +33,22 @@ Row = Mapping[str, Any]
 
 
 class GoneError(Exception):
-    """A version of the table cannot be read, because VACUUM has removed its files."""
+    """Raised if a version of the table cannot be read any more, for example because VACUUM has removed its files."""
 
 
 class RowVersions(Protocol):
-    """Reads one row at each version of the table."""
+    """Reads one row in any version of the table."""
 
     def row(self, version: int) -> Row | None:
-        """Returns the row at a version, with Sluice's own columns; None if it does not exist. Raises GoneError."""
+        """Returns the row in a version, including Sluice's own columns, or None if that version lacks it. Raises GoneError if the version
+        cannot be read.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
 class LifeStep:
-    """One change of the row. `values`: the new values; for a deleted row, its last ones. `commit`: None if the log does not contain it.
-
-    `happened`: insert, update or delete, or that this is the oldest known state.
+    """One change of the row. `happened` is insert, update or delete, or says that this is the oldest known state. `values` are the new
+    values, or the last ones of a deleted row. `commit` is None if the log does not contain it.
     """
 
     happened: str
@@ -65,7 +68,7 @@ class LifeStep:
 
 
 def life(versions: RowVersions, commits: Sequence[CommittedInterval]) -> Iterator[LifeStep]:
-    """Yields the changes of a row, newest first. `commits`: all commits in the log, newest first."""
+    """Yields the changes of a row, newest first. `commits` are all commits in the log, newest first."""
     at, looks = (commits[0].version if commits else -1), 0
     while at >= 0 and looks < LOOKS_MAX:
         looks += 1
@@ -76,7 +79,7 @@ def life(versions: RowVersions, commits: Sequence[CommittedInterval]) -> Iterato
                 yield _step("the oldest version that the log has", row, None)
                 return
             before = _look(versions, commit.version - 1)
-            # The backfill merged the interval again, but did not change this row.
+            # A backfill merged the interval again, but did not change this row.
             if commit.backfill and before == row:
                 at = commit.version - 1
                 continue
@@ -97,7 +100,7 @@ def _look(versions: RowVersions, version: int) -> Row | None:
 
 
 def _commit_of(commits: Sequence[CommittedInterval], order_key: int, at: int) -> CommittedInterval | None:
-    """Returns the newest commit up to version `at` whose range contains the order key."""
+    """Returns the newest commit up to version `at` whose range contains the order key, or None if the log has none."""
     return next(
         (each for each in commits if each.version <= at and each.first_order_key <= order_key <= each.last_order_key),
         None,
@@ -116,7 +119,7 @@ def _happened(row: Row, before: Row | None) -> str:
 
 def _step(happened: str, row: Row, commit: CommittedInterval | None) -> LifeStep:
     values = {name: value for name, value in row.items() if name not in OURS}
-    # A snapshot's commit has the time at which the rows were read, not a commit time of the source.
+    # In a snapshot's commit, the time is when the rows were read, not when the source committed them.
     if commit is not None and commit.snapshot:
         return LifeStep(f"{happened}, {SNAPSHOT}" if happened == "delete" else SNAPSHOT, values, commit, None)
     when = row.get(COMMIT_TIME) if happened != "delete" or commit is None else moment(commit.last_commit_time_us)
@@ -124,7 +127,7 @@ def _step(happened: str, row: Row, commit: CommittedInterval | None) -> LifeStep
 
 
 class TableVersions:
-    """Implements `RowVersions` with deltalake, which skips files that cannot contain the key."""
+    """Reads a row by deltalake, which skips files that cannot contain the key."""
 
     def __init__(self, table: HistoryTable, key: Mapping[str, str]) -> None:
         self._table = table
@@ -142,9 +145,9 @@ class TableVersions:
 
 
 def row_life(table: HistoryTable, key: str) -> Iterator[LifeStep]:
-    """Yields the changes of the row with a key: `5`, `id=5`, or `7,a` in the order of the key's columns.
+    """Yields the changes of the row with a key. `key` has the form `5`, `id=5`, or `7,a` in the order of the key's columns.
 
-    Raises ConfigurationError for an invalid key. Raises GoneError after the known changes if older versions cannot be read.
+    Raises ConfigurationError if the key is malformed. If older versions cannot be read, raises GoneError after the known changes.
     """
     versions = TableVersions(table, {**parse_key(table, key), **table.shard})
     commits = sorted((read_commit(each) for each in table.log().history()), key=lambda each: -each.version)
@@ -152,7 +155,7 @@ def row_life(table: HistoryTable, key: str) -> Iterator[LifeStep]:
 
 
 def known_life(table: HistoryTable, key: str) -> tuple[list[LifeStep], str]:
-    """Returns the known changes of a row, and why older changes are unknown; an empty text if all are known."""
+    """Returns the known changes of a row, and why older changes are unknown. The reason is empty if all changes are known."""
     steps: list[LifeStep] = []
     try:
         steps.extend(row_life(table, key))
@@ -162,7 +165,7 @@ def known_life(table: HistoryTable, key: str) -> tuple[list[LifeStep], str]:
 
 
 def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
-    """Parses a key as typed. Returns key column → value. Raises ConfigurationError."""
+    """Parses a key that a user typed. Returns the value of each key column. Raises ConfigurationError if the key does not fit the table."""
     if not table.current_state:
         instead = f"query {table.path} with `sluice sql`: it has one row for each version or change of a row"
         raise ConfigurationError(
@@ -187,7 +190,7 @@ def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
 
 
 def _part(part: str, key: Sequence[str]) -> tuple[str, str]:
-    """Returns column and value of `column=value`. The column is empty if the text does not begin with the name of a key column."""
+    """Parses `column=value`. If the text does not begin with the name of a key column, the returned name is empty."""
     name, equals, value = part.partition("=")
     column = next((each for each in key if equals and each.lower() == name.strip().lower()), "")
     return column, value if column else part
@@ -229,14 +232,16 @@ def render(steps: Sequence[LifeStep]) -> Table:
 
 
 def _read_time(commit: CommittedInterval | None) -> str:
-    """Returns a text about when a snapshot read the row, whose commit time is unknown; empty if no snapshot read it."""
+    """Returns a text that says before which time a snapshot read the row, because the row's commit time is unknown. The text is empty if
+    no snapshot read the row.
+    """
     return (
         f"before {moment(commit.last_commit_time_us)}, the time of the snapshot" if commit and commit.snapshot else ""
     )
 
 
 def _changed(step: LifeStep, before: Row) -> str:
-    """Returns all values of an inserted or deleted row, but only the changed values of an updated one."""
+    """Returns the values to show: all of an inserted or deleted row, and only the changed ones of an updated row."""
     whole = not step.happened.startswith("update")
     pairs = ((name, value) for name, value in step.values.items() if whole or before.get(name) != value)
     return ", ".join(f"{name}={value}" for name, value in pairs)

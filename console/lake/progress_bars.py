@@ -1,5 +1,5 @@
-"""Shows the progress of reading as bars on a terminal: amount, percent, rate and time left. Snapshots, backfills, repairs and the demo
-use it.
+"""Shows on a terminal how far reading has progressed, as bars with amount, percent, rate and remaining time. Snapshots, backfills, repairs
+and the demo use it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from sluice.cdc_engine.progress import ReadProgress, Unit, figures
 
 
 class ProgressBars:
-    """Shows one bar per name between `__enter__` and `__exit__`. Other output appears above the bars. `transient`: remove the bars at the
-    end.
+    """Shows one bar per name, from `__enter__` to `__exit__`. Other output appears above the bars. With `transient`, the bars are removed
+    at the end.
     """
 
     def __init__(self, screen: Console, unit: Unit, *, transient: bool = False) -> None:
@@ -32,8 +32,8 @@ class ProgressBars:
         self._shown.stop()
 
     def show(self, name: str, made: ReadProgress, description: str = "") -> None:
-        """Updates the bar of a name. `description`: the text next to the bar; default: the name. The figures appear once reading has
-        begun.
+        """Updates the bar of a name. `description` is the text next to the bar. If it is empty, the name is shown. The figures appear when
+        reading has begun.
         """
         if name not in self._bars:
             self._bars[name] = self._shown.add_task(name, total=None)

@@ -1,7 +1,7 @@
-"""Implements `sluice quarantine`: shows values that could not be decoded, and writes them into the lake once they can be decoded.
+"""Shows values that could not be decoded, and writes them into the lake when they can be decoded, for `sluice quarantine`.
 
-A replay decodes each value with the installed version of Sluice and the table's current configuration (`charsets`, `zero_dates`). A
-restored value leaves the quarantine. A value stays in it if it still cannot be decoded, or if its row has changed since.
+A replay decodes each value with the installed version of Sluice and the table's current settings (`charsets`, `zero_dates`). A value that
+was written into the lake leaves the quarantine. A value stays in it if it still cannot be decoded, or if its row has changed since.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from sluice.orchestration.run.spark_merge import KeptRecords
 from sluice.spark_jobs.errors import SparkUnavailableError, TableError
 from sluice.spark_jobs.table_owner import Owner
 
-RAW_SHOWN = 24  # How many bytes of a value are shown.
+RAW_SHOWN = 24  # The number of bytes of a value that are shown.
 VALUES_A_DELETE = 200
 SESSIONS_FILE = "quarantine-sessions.json"
-# How long to wait for the run lock: long enough for a draining run, which releases the lock between two batches.
+# The longest wait for the run lock. It is long enough for a draining run, because the run releases the lock between two batches.
 RUN_LOCK_SECONDS = 30.0
 Record = dict[str, Any]
-# The value was read before the table had rules, so it is not masked, and the row condition was not applied to its row.
+# The value was read before the table had such rules. It is therefore not masked, and its row was not filtered.
 RULED = (
     "conf/ now filters, masks or transforms the rows of the table (rows, masks, transform): re-snapshot the "
     "table instead (`sluice snapshot start`)"
@@ -47,7 +47,7 @@ NO_CURRENT_STATE = (
     "the table has no current-state table, and Sluice never rewrites a change log or history: re-snapshot "
     "the table instead (`sluice snapshot start`)"
 )
-# In the Delta table, rows of other shards may have the same key, and rows of other destinations the same order key.
+# In the shared Delta table, rows of other shards may have the same key, and rows of other destinations the same order key.
 SHARED = (
     "the table has become a shard, and a snapshot has read its rows again, so no row has the position of the "
     "value: re-snapshot the table instead (`sluice snapshot start`)"
@@ -56,7 +56,7 @@ SHARED = (
 
 @dataclasses.dataclass
 class Replayed:
-    """The result of a replay for one column. `reason`: why the last refused value is still refused."""
+    """The result of a replay for one column. `reason` says why values are still refused, by the example of the last one."""
 
     table: str
     column: str
@@ -67,7 +67,9 @@ class Replayed:
 
 
 def quarantined(config: SluiceConfig, destination: str, table: str = "") -> list[Record]:
-    """Returns the destination's quarantined values in the order of the stream, of one "database.table" or of all tables."""
+    """Returns the quarantined values of a destination, in the order of the stream. `table` is a "database.table", or
+    empty for all tables.
+    """
     require_destination(config, destination)
     try:
         log = _log(config, destination)
@@ -79,7 +81,7 @@ def quarantined(config: SluiceConfig, destination: str, table: str = "") -> list
 
 
 def to_json(record: Record) -> Record:
-    """Converts a record for `--json`: bytes become hexadecimal digits, times ISO text."""
+    """Converts a record for `--json`. Bytes become hexadecimal digits, and times become ISO text."""
     shown = {**record, "raw": record["raw"].hex(), "commit_time": record["commit_time"].isoformat()}
     del shown["layout"]
     return shown
@@ -97,8 +99,8 @@ def render(records: Iterable[Record]) -> Table:
 
 
 def replay(config: SluiceConfig, destination: str, table: str = "") -> list[Replayed]:
-    """Decodes every quarantined value again and writes those that can be decoded into the lake. Raises RunLockTimeoutError while a run
-    merges, and SetupError if no Spark answers.
+    """Decodes every quarantined value again, and writes those that can now be decoded into the lake. Raises RunLockTimeoutError if a run
+    merges during the whole wait for the run lock, and SetupError if no Spark answers.
     """
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
     from sluice.spark_jobs.session import open_sessions  # noqa: PLC0415
@@ -124,7 +126,7 @@ def render_replayed(results: Iterable[Replayed]) -> Table:
 
 
 def _columns(records: list[Record]) -> Iterator[list[Record]]:
-    """Yields the records in groups with the same table, column and layout."""
+    """Groups the records by table, column and layout of the column."""
 
     def column_of(record: Record) -> tuple[str, str, str]:
         return _name(record), record["column"], record["layout"]
@@ -147,7 +149,7 @@ def _replay_column(config: SluiceConfig, destination: str, session: Any, records
         return dataclasses.replace(result, refused=len(records), reason=SHARED)
     column = column_of(first["layout"])
     column = dataclasses.replace(column, charset=options.charsets.get(column.name, column.charset))
-    decoded: dict[int, Any] = {}  # Index of a record → its value.
+    decoded: dict[int, Any] = {}  # The index of a record → its decoded value.
     try:
         kind = type_of(column, options.zero_dates)
     except TypeUnsupportedError as error:
@@ -161,7 +163,8 @@ def _replay_column(config: SluiceConfig, destination: str, session: Any, records
             decoded[number] = value
     if not decoded:
         return result
-    keyed = column.name not in json.loads(first["key"])  # Without a key, all columns identify a row.
+    # If the table has no key, all its columns identify a row, so the record's key contains this column too.
+    keyed = column.name not in json.loads(first["key"])
     values, names = _values(records, decoded, keyed=keyed)
     with tempfile.TemporaryDirectory(dir=config.destination_dir(destination)) as folder:
         file = Path(folder) / "values.parquet"
@@ -189,8 +192,8 @@ def _table(config: SluiceConfig, destination: str, session: Any, name: str) -> A
 
 
 def _values(records: list[Record], decoded: dict[int, Any], *, keyed: bool) -> tuple[pa.Table, list[str]]:
-    """Returns the values in the form that `put_back` needs, and the columns that identify their rows. If a row with a key had several
-    values in one transaction, only the last one is included.
+    """Returns the values in the form that `put_back` needs, and the columns that identify their rows. If one row with a key had several
+    such values in one transaction, only the last value is included.
     """
     rows = {number: json.loads(records[number]["key"]) for number in decoded}
     last = {(records[number]["order_key"], records[number]["key"]): number for number in decoded}
@@ -213,7 +216,7 @@ def _one(raw: bytes) -> Values:
 
 
 def _forget(config: SluiceConfig, destination: str, fence: Any, of: Record, records: list[Record]) -> None:
-    """Removes restored values from the quarantine. `fence`: the fence of the run lock, which the caller holds."""
+    """Removes values that were written into the lake from the quarantine. `fence` is the fence of the run lock, which the caller holds."""
     same = " AND ".join(f'"{name}" = {_text(of[name])}' for name in ("database", "table", "column"))
     for part in _parts(records):
         these = " OR ".join(f"(order_key = {each['order_key']} AND image = {each['image']})" for each in part)
@@ -223,7 +226,7 @@ def _forget(config: SluiceConfig, destination: str, fence: Any, of: Record, reco
 
 
 def _parts(records: list[Record]) -> Iterator[list[Record]]:
-    """Yields the records in groups that are small enough for one SQL condition."""
+    """Divides the records into groups that are small enough for one SQL condition."""
     yield from (records[start : start + VALUES_A_DELETE] for start in range(0, len(records), VALUES_A_DELETE))
 
 

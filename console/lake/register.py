@@ -1,4 +1,4 @@
-"""Implements `sluice lake register`: registers the Delta tables of a destination in the catalog of conf/."""
+"""Registers the Delta tables of a destination in the catalog of conf/, for `sluice lake register`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from sluice.spark_jobs.errors import SparkJobError
 
 
 def register(config: SluiceConfig, destination: str) -> Registered:
-    """Looks up every table in the catalog, registers the missing ones, and returns the record. Raises ConfigurationError, SluiceError."""
+    """Looks up every table of a destination in the catalog, and registers the missing ones. Returns the record of all registered tables.
+    Raises ConfigurationError if conf/ has no catalog, and ActRefusedError if the catalog refuses.
+    """
     require_destination(config, destination)
     if config.catalog is None:
         raise ConfigurationError(

@@ -1,5 +1,5 @@
-"""Implements the command-line side of `sluice backfill` and `sluice repair`: builds requests, and shows plans, progress and results. The
-rules are in `cdc_engine.instance.rows` and `orchestration.run.rows`.
+"""Builds the requests of `sluice backfill` and `sluice repair`, and shows plans, progress and results. `cdc_engine.instance.rows` and
+`orchestration.run.rows` do the work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ MIB = 1 << 20
 
 
 def backfill_request(config: SluiceConfig, given: RowsConfig) -> BackfillRequest:
-    """Returns the request that the options describe, as the launchpad of the job does. Raises ConfigurationError, SetupError."""
+    """Returns the request that the options describe, by the same rules as the launchpad of Dagster's job. Raises ConfigurationError if an
+    option is invalid, and SetupError if the interval cannot be found.
+    """
     require_destination(config, given.destination)
     try:
         return backfill_of(config, given, time.time_ns() // 1000, Path.cwd())
@@ -40,7 +42,7 @@ def backfill_request(config: SluiceConfig, given: RowsConfig) -> BackfillRequest
 
 
 def backfill_plan(config: SluiceConfig, request: BackfillRequest) -> Plan:
-    """Returns the plan of a backfill. Raises the errors of `plan_backfill`, and ConfigurationError for an unknown destination."""
+    """Returns the plan of a backfill. Raises ConfigurationError if there is no such destination, and the errors of `plan_backfill`."""
     require_destination(config, request.destination)
     return plan_backfill(config, request)
 
@@ -71,7 +73,9 @@ def backfill_rows(made: Plan) -> Table:
 
 
 def backfill(config: SluiceConfig, request: BackfillRequest, to: Console) -> Done:
-    """Runs the backfill and prints its progress to `to`. Raises SluiceError, or SetupError if a table could not be merged."""
+    """Runs the backfill, and prints its progress to `to`. Raises SetupError if a table could not be merged, and SluiceError for other
+    expected errors.
+    """
     require_destination(config, request.destination)
     with _run(config, request.destination, to) as run:
         return run_backfill(run, request)
@@ -79,7 +83,9 @@ def backfill(config: SluiceConfig, request: BackfillRequest, to: Console) -> Don
 
 @contextlib.contextmanager
 def _run(config: SluiceConfig, destination: str, to: Console) -> Iterator[RowsRun]:
-    """Yields the dependencies of an operation for this command. Sentences, and on a terminal a progress bar, are printed to `to`."""
+    """Yields what a backfill or repair needs in the process of a command. Its sentences are printed to `to`, and so is a progress bar if
+    `to` is a terminal.
+    """
     say = functools.partial(to.print, markup=False, highlight=False, soft_wrap=True)
     with _bars(to) as progress, ports_of_command() as ports:
         listener = RowsListener(say=say, progress=progress)
@@ -88,7 +94,7 @@ def _run(config: SluiceConfig, destination: str, to: Console) -> Iterator[RowsRu
 
 @contextlib.contextmanager
 def _bars(to: Console) -> Iterator[Callable[[ReadProgress], None]]:
-    """Yields a function that shows progress on a terminal, and does nothing elsewhere."""
+    """Yields a function that shows progress if `to` is a terminal, and that otherwise does nothing."""
     if not to.is_terminal:
         yield lambda _: None
         return
@@ -106,7 +112,7 @@ def backfill_outcome(done: Done) -> Table:
 
 
 def repair_plan(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepair, ...]:
-    """Returns the plan of a repair. Raises the errors of `plan_repair`, and ConfigurationError for an unknown destination."""
+    """Returns the plan of a repair. Raises ConfigurationError if there is no such destination, and the errors of `plan_repair`."""
     require_destination(config, request.destination)
     return plan_repair(config, request)
 
@@ -121,7 +127,9 @@ def repair_rows(planned: Sequence[TableRepair]) -> Table:
 
 
 def repair(config: SluiceConfig, request: RepairRequest, planned: tuple[TableRepair, ...], to: Console) -> Repaired:
-    """Runs the repair and prints its progress to `to`. Raises SluiceError, or SetupError if a table could not be merged."""
+    """Runs the repair, and prints its progress to `to`. Raises SetupError if a table could not be merged, and SluiceError for other
+    expected errors.
+    """
     with _run(config, request.destination, to) as run:
         return run_repair(run, request, planned)
 

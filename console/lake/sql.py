@@ -1,7 +1,8 @@
-"""Implements `sluice sql`: runs one SQL query on the lake with DuckDB, which reads the Delta tables itself. Spark need not run.
+"""Runs one SQL query on the lake, for `sluice sql`. DuckDB reads the Delta tables itself, so Spark need not run. The lake is local or in
+an object store (`sql_store`).
 
-Each captured table is a view `database.table`, its change log `database.table__log`, its history `database.table__history`. Shards that
-form one table are a view `folder.table`, named after the table's path in the lake. The lake is local or in a store (`sql_store`).
+Each captured table is a view `database.table`. Its change log is `database.table__log`, and its history is `database.table__history`.
+Shards that share one Delta table are one view `folder.table`, named after the table's path in the lake.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Row = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True)
 class SqlTable:
-    """An existing Delta table and its name in SQL. `spelled`: the table's real name, if it differs from the name in SQL."""
+    """An existing Delta table, with its name in SQL. `spelled` is the table's real name, if it differs from the name in SQL."""
 
     database: str
     table: str
@@ -54,9 +55,8 @@ class SqlTable:
 
 
 class SqlAnswer:
-    """The result of a query, whose rows are read from the lake while the caller iterates.
-
-    `left_out`: a sentence for each table that could not become a view.
+    """The result of a query. Its rows are read from the lake while the caller iterates over them. `left_out` has a sentence for each table
+    that could not become a view.
     """
 
     def __init__(self, cursor: duckdb.DuckDBPyConnection, left_out: Collection[str] = ()) -> None:
@@ -71,7 +71,7 @@ class SqlAnswer:
 def lake_tables(config: SluiceConfig) -> list[SqlTable]:
     """Returns the Delta tables of all destinations, with their change logs and histories.
 
-    If two destinations capture the same table, the second one becomes `destination_database.table`. Names that differ only in case get a
+    If two destinations capture the same table, the second one's name is `destination_database.table`. Names that differ only in case get a
     number, because DuckDB does not distinguish them.
     """
     found: dict[tuple[str, str], SqlTable] = {}
@@ -81,15 +81,15 @@ def lake_tables(config: SluiceConfig) -> list[SqlTable]:
                 database = _database(config, destination, table)
                 if (other := found.get((database, name))) is not None and other.path != path:
                     database = f"{destination}_{database}"
-                # `_make_view` checks whether a table in an object store exists, and only for tables in the query.
+                # Whether a table in an object store exists is checked later, by `_make_view`, and only for the tables in the query.
                 if path and ("://" in path or (Path(path) / "_delta_log").is_dir()):
                     found[database, name] = SqlTable(database, name, path)
     return _distinguished(found.values())
 
 
 def _distinguished(tables: Collection[SqlTable]) -> list[SqlTable]:
-    """Returns the tables with `__1`, `__2`, … appended to names that differ only in case. None of them keeps its own name, because it
-    would be ambiguous in DuckDB.
+    """Appends `__1`, `__2`, … to names that differ only in case. All of them get a number, because the name without one would be ambiguous
+    in DuckDB.
     """
     same = defaultdict[tuple[str, str], list[SqlTable]](list)
     for table in tables:
@@ -106,14 +106,14 @@ def _distinguished(tables: Collection[SqlTable]) -> list[SqlTable]:
 
 
 def _database(config: SluiceConfig, destination: str, table: TableVersion) -> str:
-    """Returns the database of a table's view. For shards, this is the folder of their common table."""
+    """Returns the database of a table's view. For a shard, this is the folder of the Delta table that the shards share."""
     shard = config.destinations[destination].shard(table.database, table.table)
     return table.database if shard is None else shard.into.rpartition("/")[0].replace("/", "_") or destination
 
 
 def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[tuple[str, str]]:
-    """Returns (name, path) of the current-state table, and of change log and history, with an empty path for those that conf/ does not
-    configure.
+    """Returns (name, path) of the current-state table, the change log and the history. The path is empty if conf/ does not configure this
+    kind.
     """
     log, history = config.side_table_paths(destination, table.database, table.table)
     current_state = config.destinations[destination].table(table.database, table.table).current_state
@@ -124,7 +124,7 @@ def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[
 
 
 def ask(config: SluiceConfig, question: str) -> SqlAnswer:
-    """Runs the query. Raises SetupError with DuckDB's message; if a name was not found, the message lists the tables."""
+    """Runs the query. Raises SetupError with DuckDB's message if the query fails. If a name was not found, the message lists the tables."""
     if not is_readable(config.lake):
         raise SetupError(
             f"The lake is at {config.lake}, but `sluice sql` reads only local lakes and lakes in S3, Azure and Google Cloud "
@@ -145,7 +145,7 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
         for table in _named(tables, question):
             try:
                 _make_view(connection, table, options)
-            except Exception as error:  # The query may need only other tables.
+            except Exception as error:  # The query continues, because it may need only other tables.
                 left_out.append(f"{table.database}.{table.table} cannot be read: {_shown(error, options)}")
         searched = ",".join(schemas).replace("'", "''")
         connection.execute(f"SET search_path = '{searched}'")
@@ -155,7 +155,9 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
 
 
 def _shown(error: Exception, options: dict[str, str]) -> str:
-    """Returns an error's text without the secrets in `options`, the store's options, which are empty for a local lake."""
+    """Returns the text of an error, without the secrets in `options`. `options` are the options of the store, and are empty for a local
+    lake.
+    """
     return without_secrets(str(error), options) if options else str(error)
 
 
@@ -167,7 +169,7 @@ def _storage_options(config: SluiceConfig) -> dict[str, str]:
 
 
 def _refused(error: duckdb.Error, question: str, tables: Sequence[SqlTable], left_out: Sequence[str]) -> SetupError:
-    """Converts DuckDB's error to the error of the command. If a name was not found, the message lists the tables."""
+    """Converts DuckDB's error to the error of the command. If a name was not found, its message lists the tables."""
     if writes(question):
         return SetupError("`sluice sql` only reads the lake. Use SELECT. To change rows, change them in the source.")
     if not isinstance(error, duckdb.CatalogException):
@@ -188,7 +190,9 @@ def quoted(name: str) -> str:
 
 
 def _connect() -> duckdb.DuckDBPyConnection:
-    """Returns a DuckDB connection with the Delta reader from its Python package. It downloads nothing."""
+    """Returns a DuckDB connection that can read Delta tables. The extension for this comes from a Python package, so nothing is
+    downloaded.
+    """
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
     load_extension(connection, "delta")
     connection.execute("SET TimeZone = 'UTC'")
@@ -196,8 +200,8 @@ def _connect() -> duckdb.DuckDBPyConnection:
 
 
 def _named(tables: Sequence[SqlTable], question: str) -> Sequence[SqlTable]:
-    """Returns the tables whose names occur in the query, or all tables if none does (SHOW ALL TABLES). Creating a view reads a Delta log,
-    so fewer views are faster.
+    """Returns the tables whose names occur in the query. If none occurs, as in SHOW ALL TABLES, returns all tables. A view is created only
+    for these, because creating a view reads a Delta log.
     """
     words = set(re.findall(r"\w+", question.lower()))
     named = [table for table in tables if set(re.findall(r"\w+", table.table.lower())) <= words]
@@ -216,7 +220,7 @@ def _make_view(connection: duckdb.DuckDBPyConnection, table: SqlTable, options: 
 
 
 def _refuse_misread(table: SqlTable, options: dict[str, str]) -> None:
-    """Raises SetupError for a table with partitions and column mapping, because DuckDB returns NULL for its partition columns
+    """Raises SetupError if a table has both partitions and column mapping, because DuckDB returns NULL for its partition columns
     (docs/readers.md).
     """
     metadata = deltalake.DeltaTable(table.path, storage_options=options or None).metadata()
@@ -238,14 +242,14 @@ def render(answer: SqlAnswer) -> Group:
 
 
 def write_csv(answer: SqlAnswer, out: TextIO) -> None:
-    """Writes a header and one line per row as CSV. NULL is an empty field."""
+    """Writes the rows as CSV, with a header line. NULL is an empty field."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(answer.columns)
     writer.writerows(["" if value is None else _text(value) for value in row] for row in answer.rows())
 
 
 def write_json(answer: SqlAnswer, out: TextIO) -> None:
-    """Writes the rows as a JSON list of objects. Values without a JSON form become text."""
+    """Writes the rows as a JSON list of objects. A value that JSON cannot represent becomes text."""
     out.write("[")
     for at, row in enumerate(answer.rows()):
         record = dict(zip(answer.columns, row, strict=True))
@@ -254,7 +258,7 @@ def write_json(answer: SqlAnswer, out: TextIO) -> None:
 
 
 def _text(value: object) -> str:
-    """Converts a value to text: bytes to base64, times to ISO 8601, other values as `str` does."""
+    """Converts a value to text: bytes as base64, a time in ISO 8601, and any other value by `str`."""
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(bytes(value)).decode("ascii")
     return value.isoformat(sep=" ") if isinstance(value, dt.datetime) else str(value)

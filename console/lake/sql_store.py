@@ -1,7 +1,7 @@
-"""Gives a DuckDB connection access to a lake in a store. For S3 and Azure, it loads DuckDB's extensions from their Python packages, and
-creates a DuckDB secret from `storage_options`. The secret is only in memory, and DuckDB drops it with the connection.
+"""Gives a DuckDB connection access to a lake in an object store. For S3 and Azure, it loads DuckDB's extensions from their Python
+packages, and creates a DuckDB secret from `storage_options`. The secret is only in memory, and DuckDB drops it with the connection.
 
-DuckDB's reader of Google Cloud Storage takes no service accounts. So deltalake reads the tables there, and DuckDB gets their rows
+DuckDB cannot use service accounts of Google Cloud Storage. Therefore deltalake reads the tables there, and passes their rows to DuckDB
 (`DeltaRows`).
 """
 
@@ -24,7 +24,7 @@ from sluice.object_stores.errors import StoreError
 from sluice.object_stores.google import is_google
 from sluice.object_stores.options import YES, known
 
-REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")  # The variables that deltalake reads too.
+REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")  # The environment variables from which deltalake takes the region.
 S3_READERS = ("httpfs", "aws")  # The extension `aws` finds the credentials of the machine's role.
 AZURE_READERS = ("azure",)
 URL_SCHEMES = ("s3://", "s3a://")
@@ -33,12 +33,12 @@ HTTP, HTTPS = "http://", "https://"
 
 
 def is_readable(path: str) -> bool:
-    """Returns whether `sluice sql` can read a path: a local path, or one in S3, Azure or Google Cloud Storage."""
+    """Returns whether `sluice sql` can read a path: a local one, or one in S3, Azure or Google Cloud Storage."""
     return "://" not in path or path.startswith(URL_SCHEMES) or is_azure(path) or is_google(path)
 
 
 class DeltaRows:
-    """The rows of a Delta table that deltalake reads. DuckDB calls the method for each scan of the table."""
+    """The rows of a Delta table, read by deltalake. DuckDB requests a new stream for each scan of the table."""
 
     def __init__(self, path: str, options: Mapping[str, str]) -> None:
         self._table = deltalake.DeltaTable(path, storage_options=dict(options) or None)
@@ -47,7 +47,7 @@ class DeltaRows:
         """Implements Arrow's protocol for streams."""
         rows: Any = deltalake.QueryBuilder().register("t", self._table).execute("SELECT * FROM t")
         reader: Any = pa.RecordBatchReader.from_stream(rows)
-        # DuckDB lets Arrow filter the rows, which Arrow cannot do for views of strings.
+        # DuckDB lets Arrow filter the rows, and Arrow cannot filter columns of string views.
         fields = [field.with_type(WITHOUT_VIEWS.get(field.type, field.type)) for field in reader.schema]
         stream: object = reader.cast(pa.schema(fields)).__arrow_c_stream__(requested_schema)
         return stream
@@ -56,9 +56,8 @@ class DeltaRows:
 def open_stores(
     connection: duckdb.DuckDBPyConnection, paths: Iterable[str], storage_options: Mapping[str, str]
 ) -> None:
-    """Loads the extensions for the stores of the given paths, and creates their secrets. `storage_options`: with resolved secrets.
-
-    Raises SetupError if a package is missing, or DuckDB finds no credentials.
+    """Loads DuckDB's extensions for the stores of the given paths, and creates DuckDB secrets for them. The secrets in `storage_options`
+    must be resolved. Raises SetupError if a package is missing, or if DuckDB finds no credentials.
     """
     stores = {is_azure(path): path for path in paths if not is_google(path)}
     if path := stores.get(True):
@@ -82,7 +81,7 @@ def _open_store(
         connection.execute(f"CREATE SECRET lake_{store} ({settings})")
     except StoreError as error:
         raise SetupError(str(error)) from None
-    # The error may quote the statement, which contains the credentials, so its text is dropped.
+    # DuckDB's message is dropped, because it may quote the statement, which contains the credentials.
     except duckdb.Error as error:
         raise SetupError(
             f"DuckDB found no usable credentials for {store} ({type(error).__name__}): set them in "
@@ -91,7 +90,7 @@ def _open_store(
 
 
 def load_extension(connection: duckdb.DuckDBPyConnection, name: str) -> None:
-    """Loads a DuckDB extension from its Python package. It downloads nothing."""
+    """Loads a DuckDB extension from its Python package. Nothing is downloaded."""
     package = importlib.import_module(f"duckdb_extension_{name}")
     extension = next(Path(str(package.__file__)).parent.rglob(f"{name}.duckdb_extension"))
     connection.execute(f"LOAD {_text(str(extension))}")
@@ -99,7 +98,7 @@ def load_extension(connection: duckdb.DuckDBPyConnection, name: str) -> None:
 
 def azure_secret(lake: str, storage_options: Mapping[str, str]) -> dict[str, str]:
     """Returns the settings of a DuckDB secret for Azure, as SQL. If the options contain no credentials, DuckDB uses those of the
-    environment, of Azure's command line or of the machine's identity. Raises StoreError.
+    environment, of Azure's command line or of the machine's identity. Raises StoreError if the options are not usable.
     """
     location = azure_location(lake, storage_options)
     given = location.arguments

@@ -1,5 +1,5 @@
-"""Checks whether this host can use the lake's object store: jars, environment variables, and a request to the store. `sluice check` calls
-it.
+"""Checks whether this host can use the lake's object store: it looks for jars and environment variables, and sends a request. `sluice
+check` calls it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TITLES = {"s3": "S3", "google": "Google Cloud Storage"}
 
 
 def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[str], list[str]]:
-    """Returns problems and warnings, one sentence each. `starts_spark`: whether Sluice starts Spark, which then needs jars for the
+    """Returns problems and warnings, one sentence each. `starts_spark` is whether `sluice up` starts Spark, which then needs jars for the
     store.
     """
     problems: list[str] = []
@@ -64,9 +64,7 @@ def _role(config: SluiceConfig) -> str:
 
 
 def _answer_of_staging(config: SluiceConfig, options: dict[str, str]) -> str:
-    """Returns why the object store of staged batches cannot be read. Returns an empty text if it can be read, or if
-    conf/ configures none.
-    """
+    """Returns why the object store of staged batches cannot be read. Returns "" if it can be read, or if conf/ configures none."""
     staging = config.staging if is_in_a_store(config.staging) else ""
     try:
         if staging:
@@ -77,11 +75,11 @@ def _answer_of_staging(config: SluiceConfig, options: dict[str, str]) -> str:
 
 
 def _answer(lake: str, options: dict[str, str]) -> str:
-    """Returns the store's error, or an empty text. A lake without tables is not an error."""
+    """Returns the store's error, or "" if the store answers. A lake without tables is not an error."""
     import deltalake  # noqa: PLC0415  a second to import
 
     try:
         deltalake.DeltaTable.is_deltatable(f"{lake}/_sluice_check", storage_options={**options, **SOON})
-    except Exception as error:  # Each store raises errors of its own kinds.
+    except Exception as error:  # Each store raises its own kinds of errors.
         return f"the lake {lake} cannot be read: {without_secrets(str(error), options)}; see storage_options in sluice.yaml"
     return ""

@@ -1,6 +1,4 @@
-"""Implements the command-line side of `sluice lake swap`: shows the plan and swaps the tables. The rules are in
-`spark_jobs.backfill.swap`.
-"""
+"""Shows the plan of `sluice lake swap`, and swaps the tables. `spark_jobs.backfill.swap` decides whether a swap is permitted."""
 
 from __future__ import annotations
 
@@ -15,15 +13,17 @@ from sluice.orchestration.run.rows.swap import SwapPlan, SwapRequest, plan_swap,
 
 
 def plan(config: SluiceConfig, request: SwapRequest) -> SwapPlan:
-    """Returns the plan of a swap. Raises ConfigurationError for an unknown destination, SetupError if a log cannot be read."""
+    """Returns the plan of a swap. Raises ConfigurationError if there is no such destination, and SetupError if a Delta
+    log cannot be read.
+    """
     require_destination(config, request.destination)
     with ports_of_command():
         return plan_swap(config, request)
 
 
 def run(config: SluiceConfig, request: SwapRequest, say: Callable[[str], None]) -> int:
-    """Swaps the tables and returns the resulting version of the live table. Raises SluiceError, or SetupError if the swap is refused or
-    cannot be written.
+    """Swaps the tables, and returns the new version of the live table. Raises SetupError if the swap is refused or cannot be written, and
+    SluiceError for other expected errors.
     """
     with ports_of_command() as ports:
         return run_swap(ports, config, request, say)

@@ -1,7 +1,7 @@
-"""Shows the Delta tables of a destination and their owners (`sluice lake`), and transfers them to a new ledger.
+"""Shows the Delta tables of a destination and their owners, for `sluice lake`, and transfers them to a new ledger.
 
-Runs refuse a table that is missing, restored, replaced, another owner's, or ahead of the ledger (`spark_jobs.table_owner`), and never
-take it over by themselves. `console.lake.accept` takes it over if an operator requests it.
+Runs refuse a table that is missing, restored, replaced, owned by somebody else, or ahead of the ledger (`spark_jobs.table_owner`). They
+never take it over by themselves. An operator takes it over with `console.lake.accept`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from sluice.spark_jobs.targets.shards import Shard
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeTable:
-    """A table of the lake as its Delta log describes it. `epoch`, `delivery`: the highest numbers that its owner's ledger has recorded in
-    it; 0 if there are none.
+    """A table of the lake, as its Delta log describes it. `epoch` and `delivery` are the highest ones that the ledger of its owner has
+    recorded in it. They are 0 if there are none.
     """
 
     name: str
@@ -61,7 +61,7 @@ class DestinationLake:
         require_destination(config, destination)
 
     def names(self) -> list[str]:
-        """Returns the destination's tables as "database.table": those that its engine recorded, or, if there are none, those in the
+        """Returns the destination's tables as "database.table". If its engine has not recorded any tables yet, they are read from the
         source.
         """
         directory = self._config.destination_dir(self._destination)
@@ -85,17 +85,17 @@ class DestinationLake:
             raise SetupError(unreadable_log(path, error)) from error
 
     def highest_epoch(self) -> int:
-        """Returns the highest epoch of all existing tables; 0 if there are none."""
+        """Returns the highest epoch of all existing tables, or 0 if there are none."""
         return max((table.epoch for table in self.tables()), default=0)
 
     def take_over(self, ledger_id: str) -> None:
-        """Makes the ledger the owner of all existing tables, in their current state."""
+        """Makes a ledger the owner of all existing tables, in their current state."""
         for table in self.tables():
             self.own(table, ledger_id)
 
     def own(self, table: LakeTable, ledger_id: str) -> None:
-        """Makes the ledger the owner of a table, and records the current state as the one that the next run expects. The caller holds the
-        run lock.
+        """Makes a ledger the owner of a table. Records the table's current state as the one that the next run expects. The caller holds
+        the run lock.
         """
         owner = Owner(ledger_id=ledger_id, destination=self._destination, table=table.name)
         log = self._open(table.path)
@@ -108,8 +108,8 @@ class DestinationLake:
             self._records.keep({table.name: (table.table_id, self._open(table.path).version())})
 
     def _write_owner(self, table: LakeTable, owner: Owner) -> None:
-        """Writes the owner into the Delta table, under the table lock if several destinations write the table. For a shard, it also
-        writes where the table locks are.
+        """Writes the owner into the Delta table. If several destinations write the table, holds the table lock meanwhile. For a shard,
+        also records where the table locks are.
         """
         config, destination = self._config, self._destination
         locks, whose = table_locks_of(config, destination), written_target(config, destination)(table.name)
@@ -129,7 +129,7 @@ class DestinationLake:
             ) from error
 
     def _own_side_tables(self, name: str, ledger_id: str) -> None:
-        """Changes the owner of the change log and the history, whose Delta names contain the owner. If one is missing, removes its
+        """Changes the owner of the change log and the history. Their Delta names contain it. If one of them is missing, removes its
         record, so that the next run creates it again.
         """
         records = self._records
@@ -161,7 +161,7 @@ class DestinationLake:
         self._records.forget(name)
 
     def left(self, name: str) -> tuple[str, int] | None:
-        """Returns (id, version) of the table after the last run; None if no run has written it."""
+        """Returns (id, version) of the table after the last run, or None if no run has written it."""
         if self._has_current_state_table(name):
             return self._records.get(name)
         kept = self._records.side_tables(name)
@@ -170,7 +170,7 @@ class DestinationLake:
         )
 
     def commits(self, path: str) -> list[dict[str, Any]]:
-        """Returns Delta's history of a table, newest commit first. Raises SetupError."""
+        """Returns Delta's history of a table, newest commit first. Raises SetupError if the log cannot be read."""
         try:
             log = self._open(path)
             return [] if log is None else list(log.history())
@@ -178,7 +178,9 @@ class DestinationLake:
             raise SetupError(unreadable_log(path, error)) from error
 
     def rows(self, path: str, version: int | None = None) -> int | None:
-        """Returns the number of rows of a table at a version, by default the newest; None if the log does not state it."""
+        """Returns the number of rows of a table in a version, or in the newest if `version` is None. Returns None if the log does not
+        state it.
+        """
         try:
             log = self._open(path)
             if log is None:
@@ -212,7 +214,7 @@ class DestinationLake:
         return self._config.destinations[self._destination].table(*name.split(".", 1)).current_state
 
     def _side_tables(self, name: str) -> list[tuple[str, str]]:
-        """Returns (kind, path) of the change log and of the history; the path is empty if conf/ does not configure it."""
+        """Returns (kind, path) of the change log and of the history. The path is empty if conf/ does not configure this kind."""
         database, _, table = name.partition(".")
         return list(zip((LOG, HISTORY), self._config.side_table_paths(self._destination, database, table), strict=True))
 
@@ -242,7 +244,7 @@ def _described(name: str, path: str, log: Any, shard: Shard | None) -> LakeTable
 
 
 def _described_side_table(name: str, path: str, log: Any) -> LakeTable:
-    """Describes the change log or history of a table without a current-state table. Its Delta name contains its owner."""
+    """Describes the change log or history of a table that has no current-state table. The owner is a part of its Delta name."""
     app_id = str(log.metadata().name or "")
     parts = app_id.split("/", 4)
     ours = len(parts) == SIDE_PARTS and parts[0] == "sluice"
@@ -260,7 +262,7 @@ def _described_side_table(name: str, path: str, log: Any) -> LakeTable:
 
 
 def _highest_key(log: Any) -> int:
-    """Returns the greatest order key of a row by the statistics of the files; -1 without statistics."""
+    """Returns the greatest order key in the statistics of the files, or -1 if there are no statistics."""
     files: Any = pa.table(log.get_add_actions(flatten=True))
     column = f"max.{physical_names(log).get(ORDER_KEY, ORDER_KEY)}"
     found = pc.max(files[column]).as_py() if column in files.column_names else None
@@ -268,9 +270,7 @@ def _highest_key(log: Any) -> int:
 
 
 def _highest_delivery(log: Any, owner: Owner | None) -> int:
-    """Returns the newest delivery that the owner's ledger has merged into the table, from the newest commit that records one; otherwise
-    0.
-    """
+    """Returns the newest delivery that the owner's ledger has merged into the table, or 0 if none of the newest commits records one."""
     for commit in log.history(COMMITS_LOOKED_AT):
         try:
             record = json.loads(str(commit.get("userMetadata") or "{}"))
@@ -282,11 +282,12 @@ def _highest_delivery(log: Any, owner: Owner | None) -> int:
 
 
 COMMITS_LOOKED_AT = 100
-SIDE_PARTS = 5  # The parts of the Delta name of a change log or history: sluice/destination/ledger/kind/table.
+# The number of parts in the Delta name of a change log or history: sluice/destination/ledger/kind/table.
+SIDE_PARTS = 5
 
 
 def render(tables: list[LakeTable], ledger_id: str) -> Table:
-    """Formats the tables with their owners, one line each."""
+    """Formats the tables and their owners, one line each."""
     shown = Table("table", "version", "owner", "epoch", "path")
     for table in tables:
         owner = table.owner

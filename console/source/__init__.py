@@ -1,1 +1,1 @@
-"""Implements `sluice source`: lists the sources of a destination and switches between them."""
+"""The commands `sluice source`, which list the sources of a destination and switch between them."""

@@ -1,4 +1,4 @@
-"""Queries a source of conf/ once, as the engine does. `sluice check` and `sluice position` use it."""
+"""Queries a source of conf/ once, as the engine does. `sluice check`, `sluice init` and `sluice position` use it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ if TYPE_CHECKING:  # Importing the engine takes seconds, and `sluice up` does no
 
 @dataclasses.dataclass(frozen=True)
 class AnsweredSource:
-    """A source and the facts that it reported about itself."""
+    """A source, and what it reported about itself."""
 
     source: Source
     facts: ServerFacts
 
 
 def ask_source(destination: DestinationConfig) -> AnsweredSource:
-    """Connects to the source, reads its facts, and disconnects. Raises ConfigurationError, SourceConnectionError."""
+    """Connects to the source, reads its facts, and disconnects. Raises ConfigurationError if the settings are invalid, and
+    SourceConnectionError if the source does not answer.
+    """
     from sluice.cdc_engine.instance.sources import source_of  # noqa: PLC0415
     from sluice.cdc_engine.parser.connection import SourceConnection  # noqa: PLC0415
     from sluice.cdc_engine.parser.server_facts import read_facts, with_oldest_file  # noqa: PLC0415
@@ -36,7 +38,7 @@ def ask_source(destination: DestinationConfig) -> AnsweredSource:
 
 
 def oldest_sentence(facts: ServerFacts, now: float) -> str:
-    """Returns the age of the source's oldest binlog file as the end of a sentence; empty if it is unknown."""
+    """Returns the age of the source's oldest binlog file as the end of a sentence. The text is empty if the age is unknown."""
     from sluice.cdc_engine.parser.server_facts import oldest_file  # noqa: PLC0415
 
     file = oldest_file(facts)
@@ -45,7 +47,9 @@ def oldest_sentence(facts: ServerFacts, now: float) -> str:
 
 
 def known_path_clashes(config: SluiceConfig) -> list[str]:
-    """Returns the path clashes between the tables that the engines, or the last discovery of the sources, recorded."""
+    """Returns a sentence for each table whose Delta path is equal to another table's, or inside it. It checks the tables that engines, or
+    the last discovery of the sources, have recorded.
+    """
     tables = {
         name: sorted(table.name for table in read_tables(config.destination_dir(name))) for name in config.destinations
     }
@@ -53,7 +57,9 @@ def known_path_clashes(config: SluiceConfig) -> list[str]:
 
 
 def require_destination(config: SluiceConfig, name: str) -> DestinationConfig:
-    """Returns the configured destination. Raises ConfigurationError, which lists the existing ones."""
+    """Returns the configuration of a destination. Raises ConfigurationError if there is none. The message lists the
+    existing destinations.
+    """
     if name in config.groups:
         members = ", ".join(config.groups[name].members)
         raise ConfigurationError(

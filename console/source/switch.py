@@ -1,4 +1,4 @@
-"""Lists the sources of a destination with those from which the stream can continue, and switches to another one."""
+"""Lists the sources of a destination, says from which of them the stream can continue, and switches to another one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from sluice.console.source.query import require_destination
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedSource:
-    """One source of a destination. `number`: its number in conf/, starting at 1. `refused`: why the stream cannot continue from it, or
-    empty.
+    """One source of a destination. `number` is its number in conf/, starting at 1. `refused` says why the stream cannot continue from it,
+    and is empty if it can.
     """
 
     number: int
@@ -36,7 +36,7 @@ class ListedSource:
 def listed(
     config: SluiceConfig, name: str, ask_source: Callable[[Source, str], TakeoverAnswer] = ask
 ) -> list[ListedSource]:
-    """Queries all sources of a destination and compares each with the position at which the stream continues."""
+    """Returns the sources of a destination. Each of them is queried, and compared with the position at which the stream continues."""
     destination = require_destination(config, name)
     ledger = read_ledger(config.destination_dir(name))
     position, epochs = ledger.resume_position, Epochs(highest=ledger.epoch, unfinished=ledger.unfinished)
@@ -66,10 +66,10 @@ def render(sources: list[ListedSource]) -> Table:
 def switch(
     config: SluiceConfig, name: str, to: int = 0, ask_source: Callable[[Source, str], TakeoverAnswer] = ask
 ) -> ListedSource:
-    """Switches to source number `to`, or, if `to` is 0, to the next one from which the stream can continue. A running engine switches at
-    its next heartbeat.
+    """Switches to source number `to`. If `to` is 0, switches to the next source from which the stream can continue. A running engine
+    switches at its next heartbeat.
 
-    Raises ConfigurationError if conf/ has no such source, ActRefusedError if the stream cannot continue from any candidate.
+    Raises ConfigurationError if conf/ has no such source, and ActRefusedError if the stream cannot continue from it.
     """
     sources = listed(config, name, ask_source)
     if len(sources) == 1:
