@@ -26,11 +26,11 @@ def captured(directory: Path) -> tuple[str, ...]:
 
 
 def chosen(directory: Path, tables: Sequence[str]) -> list[str]:
-    """Returns the named tables, or all captured ones if none is named. Raises ActRefusedError if a table is not captured, and MetaError if
-    the list cannot be read.
+    """Returns the named tables, or all captured ones if none is named. A stopped table may be named although it was dropped: its stop ends
+    then. Raises ActRefusedError if another table is not captured, and MetaError if the list cannot be read.
     """
     known = captured(directory)
-    unknown = sorted(set(tables) - set(known))
+    unknown = sorted(set(tables) - set(known) - {stop.name for stop in read_ledger(directory).stopped_tables})
     if unknown:
         raise ActRefusedError(
             f"{directory.name} does not capture {', '.join(unknown)}; it captures {', '.join(known) or 'nothing yet'}"

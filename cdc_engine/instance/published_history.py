@@ -100,6 +100,12 @@ class PublishedHistory:
         self._history.resnapshot(schema, position)
         self.publish(position)
 
+    def forget_dropped(self, name: TableKey, position: Position) -> None:
+        """Continues without a dropped table, as `TableHistory.forget_dropped` does. Call it only while the stream is not read."""
+        self._fence()
+        self._history.forget_dropped(name, position)
+        self.publish(position)
+
     def state(self, database: str, table: str, position: Position) -> KnownTable:
         """Returns the state of a table, as `TableHistory.state` does. While the parser runs, call it only for positions up to the cursor,
         which the parser does not change any more.

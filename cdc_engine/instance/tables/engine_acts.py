@@ -28,6 +28,7 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import EngineState
 from sluice.cdc_engine.store.files.forget import forget_events
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import was_dropped
 from sluice.cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
@@ -127,21 +128,32 @@ class EngineActs:
         parts = steering.parts
         if self._must_wait(wanted, due, parts):
             wanted, due = tuple(each for each in wanted if each.kind is ResumeKind.CANCEL), ()
-        taken: list[TableSchema] = []
+        taken: list[str] = []
 
-        def resnapshot(schema: TableSchema, position: Position) -> None:
+        def stop_stream(table: str) -> None:
             with steering.still:
                 parts.parser.stop()  # Only the parser may change the history while it reads.
             # The stored events do not contain the table's rows, so no engine may continue from them after a crash.
             forget_events(self._directory)
-            taken.append(schema)
+            taken.append(table)
+
+        def resnapshot(schema: TableSchema, position: Position) -> None:
+            stop_stream(f"{schema.database}.{schema.table}")
             parts.history.resnapshot(schema, position)
+
+        def forget_dropped(stop: StoppedTable, position: Position) -> bool:
+            if not was_dropped(parts.history.state(stop.database, stop.table, position)):
+                return False
+            stop_stream(stop.name)
+            parts.history.forget_dropped((stop.database, stop.table), position)
+            return True
 
         dependencies = snapshot_requests.RequestDependencies(
             meta=parts.meta,
             records=SnapshotRecords(self._directory),
             schema=functools.partial(schema_of_stopped, parts),
             resnapshot=resnapshot,
+            forget_dropped=forget_dropped,
             is_no_table=lambda stop: is_no_table_now(parts.source, stop.database, stop.table),
             run_lock=lambda: open_lock(self._directory, RUN_LOCK),
         )
@@ -150,8 +162,7 @@ class EngineActs:
             self._retakes.take_up(due, dependencies)
         finally:
             if taken:
-                names = {f"{each.database}.{each.table}" for each in taken}
-                filter_change.take_rules(self._config, self._directory, parts.policies, names)
+                filter_change.take_rules(self._config, self._directory, parts.policies, set(taken))
                 steering.read_again()
         requested = [each for each in wanted if each.kind is ResumeKind.RESUME]
         if not requested:

@@ -25,7 +25,7 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import HEALED_BY_ROWS, RESOLVABLE, TableState
-from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable, was_dropped
 from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema, rows_elsewhere
 
 # The shortest and the longest pause between two attempts if the first one led to no publication.
@@ -37,14 +37,16 @@ log = structlog.get_logger()
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResnapshotDependencies:
     """What a re-snapshot needs of the engine. `schema` returns the schema of a stopped table where the stream continues, or None if it is
-    unknown. `resnapshot` continues the schema history with a schema from a position on. `is_no_table` returns whether the name belongs to
-    a view or a sequence.
+    unknown. `resnapshot` continues the schema history with a schema from a position on. `forget_dropped` continues the schema history
+    without a table that was dropped, and returns False if the table was not dropped. `is_no_table` returns whether the name belongs to a
+    view or a sequence.
     """
 
     meta: MetaManager
     records: SnapshotRecords
     schema: Callable[[StoppedTable, Position], TableSchema | None]
     resnapshot: Callable[[TableSchema, Position], None]
+    forget_dropped: Callable[[StoppedTable, Position], bool] = lambda _stop, _position: False
     is_no_table: Callable[[StoppedTable], bool] = lambda _stop: False
 
 
@@ -72,8 +74,8 @@ class Resnapshots:
         return stop.state == TableState.SCHEMA_UNKNOWN or (allowed and stop.state in HEALED_BY_ROWS)
 
     def take_up(self, due: Sequence[StoppedTable], dependencies: ResnapshotDependencies) -> None:
-        """Re-snapshots the tables from the cursor on. Resumes names that belong to a view or a sequence. If the schema of a table is
-        unknown, the table stays stopped, and a later call tries again. No batch may be in flight.
+        """Re-snapshots the tables from the cursor on. Ends the stops of tables that were dropped. Resumes names that belong to a view or a
+        sequence. If the schema of a table is unknown, the table stays stopped, and a later call tries again. No batch may be in flight.
 
         Raises SourceConnectionError if the source must be asked and does not answer.
         """
@@ -93,6 +95,8 @@ class Resnapshots:
             if schema is not None:
                 resnapshot(stop, schema, cursor, dependencies)
                 log.warning("table_taken_anew", table=stop.name, state=stop.state, reason=stop.reason)
+            elif end_dropped(stop, cursor, dependencies):
+                continue
             # Views and sequences have no rows in the binlog. If a table gets the name later, it stops at its first row.
             elif dependencies.is_no_table(stop):
                 dependencies.meta.update(_resumes(stop))
@@ -117,6 +121,24 @@ def resnapshot(stop: StoppedTable, schema: TableSchema, cursor: Position, depend
     dependencies.meta.update(_resumes(stop))
 
 
+def end_dropped(stop: StoppedTable, cursor: Position, dependencies: ResnapshotDependencies) -> bool:
+    """Ends the stop of a table that was dropped while it was stopped, because there are no rows to read. Cancels its snapshot, if one is
+    open. The Delta table keeps the rows that it had at the stop. Returns False if the table was not dropped before the cursor.
+
+    The stop is removed last, so that everything is repeated after a crash.
+    """
+    if not dependencies.forget_dropped(stop, cursor):
+        return False
+    record = dependencies.records.get(stop.name)
+    if record is not None and record.is_open:
+        dependencies.records.update(stop.name, lambda now: now.canceled() if now.is_open else now)
+    dependencies.meta.update(_resumes(stop))
+    log.warning(
+        "stopped_table_was_dropped", table=stop.name, state=stop.state, reason=stop.reason, position=str(stop.position)
+    )
+    return True
+
+
 def _resumes(stop: StoppedTable) -> Transition:
     return lambda ledger: ledger.resume_table(stop.database, stop.table)
 
@@ -134,7 +156,7 @@ def schema_after(stop: StoppedTable, there: KnownTable, ask: Callable[[], TableS
     `there` is what the schema history knows about the table. `ask` returns the source's schema, or None if a later statement has changed
     the table.
     """
-    if isinstance(there, DroppedTable) or (isinstance(there, Stopped) and there.gone):
+    if isinstance(there, DroppedTable) or was_dropped(there):
         return None
     found = there.schema if isinstance(there, Stopped) else there
     if found is None or stop.state in RESOLVABLE:

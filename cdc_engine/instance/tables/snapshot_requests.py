@@ -53,11 +53,13 @@ def fulfil(wanted: Sequence[ResumeRequest], dependencies: RequestDependencies) -
 
 
 def _resnapshot(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
-    """Continues the table at the cursor. Its snapshot was requested before."""
+    """Continues the table at the cursor, or ends its stop if it was dropped. Its snapshot was requested before."""
     cursor, stop = dependencies.meta.ledger.cursor, dependencies.meta.ledger.stopped(wanted.database, wanted.table)
     if cursor is None or stop is None:
         return
     schema = dependencies.schema(stop, cursor)
+    if schema is None and resnapshot.end_dropped(stop, cursor, dependencies):
+        return
     if schema is None:
         dependencies.records.update(wanted.name, lambda record: record.failed(UNKNOWN))
     else:

@@ -27,16 +27,14 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.change.evolution import SCHEMA_UNKNOWN
 from sluice.cdc_engine.table_meta.change.foreign_keys import ForeignKeyRules
 from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
-from sluice.cdc_engine.table_meta.change.stored_objects import ObjectKey, StoredObject, StoredObjects, object_changes
+from sluice.cdc_engine.table_meta.change.stored_objects import StoredObjects
 from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
 from sluice.cdc_engine.table_meta.ddl.lexer import UnreadableError
 from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
 from sluice.cdc_engine.table_meta.ddl.reader import defect_text, leading_words, read_statement
 from sluice.cdc_engine.table_meta.ddl.statement import (
     OF_SESSION,
-    AlterTable,
     DropDatabase,
-    RenameTables,
     SetDatabase,
     Statement,
     Unread,
@@ -61,6 +59,7 @@ from sluice.cdc_engine.table_meta.history.kept.table_records import (
     stopped_record,
     table_record,
 )
+from sluice.cdc_engine.table_meta.history.object_records import object_records, seeded_objects
 from sluice.cdc_engine.table_meta.history.questions import Question, Unknown
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DroppedTable, Stopped, TableSchema
@@ -102,7 +101,7 @@ class TableHistory:
     def seed(self, snapshot: SchemaSnapshot, position: Position) -> None:
         """Stores a snapshot as the state at `position`. Later statements of the stream change it."""
         self.rewind(position)
-        objects = _seeded_objects(snapshot.stored_objects, self._known.stored_objects(position.order_key), position)
+        objects = seeded_objects(snapshot.stored_objects, self._known.stored_objects(position.order_key), position)
         self._store([*snapshot_records(snapshot, position), *objects])
 
     def follows_objects(self, position: Position) -> bool:
@@ -119,7 +118,7 @@ class TableHistory:
     def note_objects(self, objects: StoredObjects, position: Position) -> None:
         """Stores the triggers and views that apply from `position` on. The stream starts again there."""
         self.rewind(position)
-        self._store(_seeded_objects(objects, self._known.stored_objects(position.order_key), position))
+        self._store(seeded_objects(objects, self._known.stored_objects(position.order_key), position))
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         """Returns the version of a table whose row events follow at `position`.
@@ -255,6 +254,13 @@ class TableHistory:
         self.rewind(position)
         self._store([table_record(RecordKind.SNAPSHOT, position, schema)])
 
+    def forget_dropped(self, name: TableKey, position: Position) -> None:
+        """Continues without a stopped table that was dropped before `position`, at which the stream starts again. A later CREATE TABLE then
+        begins a new table.
+        """
+        self.rewind(position)
+        self._store([dropped_record(position, name, DroppedTable(schema=None))])
+
     def compact(self, positions: Collection[Position], records_min: int = 1) -> int:
         """Removes the records that are not needed to continue from any of `positions`. Returns how many were removed.
 
@@ -383,7 +389,7 @@ def _recorded(
 ) -> _Taken:
     records = [
         *_database_records(read, context, server, position),
-        *_object_records(read, context, position),
+        *object_records(read, context, position),
         *_effect_records(effects, position),
     ]
     return effects, records, tuple(_changes(effects, position))
@@ -421,47 +427,6 @@ def _database_records(
             charset = context.session.server or server.charset
     if charset is not None and charset != there:
         yield _charset_record(name, charset, position)
-
-
-def _object_records(statement: Statement, context: DdlContext, position: Position) -> list[HistoryRecord]:
-    there = context.known.stored_objects(context.key)
-    of_temporary = context.session.thread_specific and isinstance(statement, RenameTables | AlterTable)
-    if there is None or of_temporary:
-        return []
-    changes = object_changes(
-        statement,
-        there,
-        context.full_name,
-        lambda database: lowered(database) if context.lower_case_names else database,
-    )
-    if changes.unknown:
-        return [_complete_record(position, complete=False)]
-    return [_object_record(position, key, made) for key, made in changes.objects.items()]
-
-
-def _seeded_objects(
-    objects: StoredObjects | None, there: StoredObjects | None, position: Position
-) -> list[HistoryRecord]:
-    """Returns the records for triggers and views that were read from the server. `there` are those that the history has at the position."""
-    if objects is None:  # The account may not see triggers and views.
-        return [] if there is None else [_complete_record(position, complete=False)]
-    new = {each.key for each in objects.objects}
-    gone = [each.key for each in (there.objects if there else ()) if each.key not in new]
-    return [
-        _complete_record(position, complete=objects.complete),
-        *(_object_record(position, each.key, each) for each in objects.objects),
-        *(_object_record(position, key, None) for key in gone),
-    ]
-
-
-def _complete_record(position: Position, *, complete: bool) -> HistoryRecord:
-    return HistoryRecord(kind=RecordKind.OBJECTS, position=position, content={"complete": complete})
-
-
-def _object_record(position: Position, key: ObjectKey, made: StoredObject | None) -> HistoryRecord:
-    what, database, name = key
-    content = {"what": what} if made is None else made.to_json()
-    return HistoryRecord(kind=RecordKind.OBJECT, position=position, database=database, table=name, content=content)
 
 
 def _charset_record(database: str, charset: str, position: Position) -> HistoryRecord:

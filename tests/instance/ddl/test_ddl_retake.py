@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sluice.cdc_engine.acts.snapshot import chosen, start
 from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.destination_files import LakeTables, read_ledger
 from sluice.cdc_engine.errors import MetaError, SourceConnectionError
@@ -241,6 +242,36 @@ def test_ddl_where_conf_says_never_a_table_stops_by_name(captured: Captured) -> 
         assert engine.hand_out(0.3) is None
     assert stops_of(captured) == {"numbers": "DDL_UNSUPPORTED"}
     assert SnapshotRecords(captured.directory).all() == ()
+
+
+@pytest.mark.servers
+@pytest.mark.found
+@pytest.mark.parametrize("by_operator", [True, False])
+def test_ddl_the_stop_of_a_table_ends_after_the_table_was_dropped(captured: Captured, by_operator: bool) -> None:
+    """Defect 35: a table that stopped and was then dropped stayed stopped forever, because no command could end its stop."""
+    captured.describe("snapshot: never")
+    name = f"{captured.database}.numbers"
+    captured.run(f"CREATE TABLE {captured.database}.calm (n INT PRIMARY KEY, filler LONGTEXT)")
+    with running(captured) as engine:
+        captured.insert([1])
+        captured.run(f"ALTER TABLE {name} ADD m INT AS (n + 1) STORED", f"DROP TABLE {name}")
+        captured.run(f"INSERT INTO {captured.database}.calm VALUES (7, 'x')")
+        taken: list[Any] = []
+        while 7 not in taken:
+            taken += captured.take(engine, 1)
+        assert stops_of(captured) == {"numbers": "DDL_UNSUPPORTED"}
+        if by_operator:
+            start(captured.directory, chosen(captured.directory, [name]))
+            idle_until(engine, "the stop ends", lambda: not stops_of(captured))
+            assert [each.state for each in SnapshotRecords(captured.directory).all()] == [SnapshotState.CANCELED]
+    if not by_operator:
+        captured.describe("snapshot: when_needed")
+    with running(captured) as engine:
+        idle_until(engine, "the stop ends", lambda: not stops_of(captured))
+        captured.run(f"CREATE TABLE {name} (n INT PRIMARY KEY, filler LONGTEXT)")
+        captured.insert([8])
+        assert captured.take(engine, 1) == [8]
+    assert stops_of(captured) == {}
 
 
 @pytest.mark.servers

@@ -13,6 +13,11 @@ KnownTable = TableSchema | Stopped | DroppedTable | None
 TableKey = tuple[str, str]
 
 
+def was_dropped(there: KnownTable) -> bool:
+    """Returns whether a table was dropped, also if it was stopped then."""
+    return isinstance(there, DroppedTable) or (isinstance(there, Stopped) and there.gone)
+
+
 class KnownSchemas:
     """The schemas by order key. Records must be added in ascending order. `drop_after` removes the last ones."""
 
