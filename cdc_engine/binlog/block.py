@@ -1,7 +1,7 @@
-"""Operations on whole blocks (`contracts.Block`): drop events, compact, join neighbours, find transaction ends.
+"""Operations on blocks (`contracts.Block`): drop row events, copy the used bytes into a smaller buffer, join adjacent blocks, compute
+positions.
 
-`sink` drops events and compacts; `store` joins and splits blocks and reads positions. No function changes its argument. No Python loop
-runs once per event or per transaction: numpy and numba do that work.
+No function changes its argument. The loops over events and transactions run in numpy and numba, not in Python.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ QUERY_ARRAYS: Mapping[str, npt.DTypeLike] = dict.fromkeys(
 
 
 def keep_events(block: Block, mask: Mask) -> Block:
-    """Returns the block with only the row events whose `mask` is true. `mask`: bool, one per event. Every transaction stays, even if it
-    becomes empty. A statement's SQL text (rows query event) stays only if the statement's first row event stays.
+    """Returns the block with only the row events whose `mask` is true (bool, one per event). All transactions stay, even those that become
+    empty. The SQL text of a statement (rows query event) stays only if the statement's first row event stays.
     """
     kept_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)))
     arrays: dict[str, Any] = {name: getattr(block, name)[mask] for name in EVENT_ARRAYS}
@@ -80,8 +80,8 @@ def without_first(block: Block, transactions: int) -> Block | None:
 
 
 def last_transaction(block: Block) -> Block:
-    """Returns only the last transaction of a block that has no row events but at least one transaction. An ack of the result moves the
-    cursor past all transactions of `block`.
+    """Returns a block with only the last transaction of `block`, which must have transactions but no row events. An ack of the result
+    moves the cursor past all transactions of `block`.
     """
     last = block.transaction_count - 1
     before = executed_set(block, last - 1) if last else block.start_gtid_set
@@ -110,7 +110,7 @@ def can_follow(block: Block, before: Block) -> bool:
     """Returns whether `block` can be joined to `before`: both belong to one binlog file, neither has a schema change or a statement, and
     no transaction is missing between them.
 
-    A missing transaction would also be missing from the executed set of the joined block.
+    Otherwise the executed set of the joined block would lack the missing transaction.
     """
     same_stream = block.file == before.file and block.epoch == before.epoch and block.server_uuid == before.server_uuid
     same_references = block.tables is before.tables and block.gtid_sources is before.gtid_sources
@@ -148,7 +148,7 @@ def _gather(source: Bytes, source_offset: Int64s, target_offset: Int64s, length:
 
 
 def transaction_bytes(block: Block) -> Int64s:
-    """Returns, for each transaction, the total bytes of the row events up to its end (int64, ascending)."""
+    """Returns, for each transaction, the bytes of the block's row events up to the transaction's end (int64, ascending)."""
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_bytes, dtype=np.int64)))
     ends: Int64s = before[block.transaction_events]
     return ends

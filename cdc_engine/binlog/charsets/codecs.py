@@ -1,10 +1,12 @@
 """Registers Python codecs that decode MySQL's character sets as the server does. `collations` gets each charset's codec name from here.
 
-Python's codecs differ from the server's conversion in a few characters. Python has no codec for MySQL's `latin1`
-(cp1252 with its five undefined bytes filled) and for some other charsets. This file registers codecs for all of them under the name
-"mysql_<charset>". tests/binlog/charsets compares every codec with real servers. Bytes that are not a character
-raise UnicodeDecodeError, or become lone surrogates with "surrogateescape", but never a replacement character. Some charsets
-have characters in Python that the server lacks, such as the euro sign in `greek`; the codecs decode them.
+Python's codecs differ from the server's conversion in a few characters. Python has no codec for MySQL's `latin1` (cp1252, with control
+characters for its five undefined bytes) and for some other charsets. This file registers codecs for all of them under the name
+"mysql_<charset>". tests/binlog/charsets compares every codec with real servers.
+
+Invalid bytes raise UnicodeDecodeError. With the error handler "surrogateescape", they become lone surrogates. They never become a
+replacement character. In some charsets, Python has characters that the server lacks, such as the euro sign in `greek`. The codecs decode
+them.
 """
 
 from __future__ import annotations
@@ -57,17 +59,18 @@ CODECS: dict[str, tuple[str, dict[str, str]]] = {
 _LATIN1_HOLES = "\x81\x8d\x8f\x90\x9d"
 
 CODEC_PREFIX = "mysql_"
-# Suffix of a codec that decodes a two-byte backslash as U+FF3C: in a statement, only a one-byte backslash begins an escape sequence.
+# The suffix of codecs that decode a two-byte backslash as U+FF3C. In a statement, only a one-byte backslash begins an escape sequence.
 LEXED_SUFFIX = "_lexed"
 LEXED = {"sjis", "ujis"}
-# Charset → pattern of the piece that is decoded at once: a run of one-byte characters, or one multi-byte character.
+# Charset → pattern that divides bytes into pieces. A piece is decoded at once: a run of one-byte characters, or one multi-byte
+# character.
 PIECES = {
     "big5": re.compile(rb"[\x00-\x80]+|[\x81-\xff].|.", re.DOTALL),
     **dict.fromkeys(
         ("ujis", "eucjpms"), re.compile(rb"[\x00-\x7f]+|\x8f[\xa1-\xfe]{2}|[\x8e\xa1-\xfe][\xa1-\xfe]|.", re.DOTALL)
     ),
 }
-# Python decodes characters with this prefix differently from the server; a text with the prefix is decoded one character at a time.
+# Charset → prefix of characters that Python decodes differently from the server. A text with the prefix is decoded piece by piece.
 MISREAD = {"eucjpms": b"\x8f\xa2"}
 Decode = Callable[[bytes, str], str]
 Encode = Callable[[str], bytes]
@@ -81,9 +84,10 @@ def codec_of(charset: str) -> str:
 
 
 def lexed_codec_of(charset: str) -> tuple[str, dict[int, str]]:
-    """Returns the codec that decodes a statement before it is split into words, and the str.translate table for its names and literals.
+    """Returns (codec, table) for the text of a statement. The codec decodes the statement before it is split into words. The table (for
+    str.translate) then corrects its names and literals.
 
-    The server splits swe7 text as if it were ASCII; the table then replaces the ten signs that are letters in swe7.
+    The server splits swe7 text as if it were ASCII. The table then replaces the ten signs that are letters in swe7.
     """
     if charset in LEXED:
         return f"{CODEC_PREFIX}{charset}{LEXED_SUFFIX}", {ord(wide): sign for wide, sign in CODECS[charset][1].items()}
@@ -118,8 +122,8 @@ def _one_byte(charset: str) -> tuple[Decode, Encode]:
 
 
 def _corrected(charset: str, *, lexed: bool) -> tuple[Decode, Encode]:
-    """Returns (decode, encode) functions of a charset: those of Python's codec, corrected for characters that the server maps differently
-    and extended by characters that Python lacks. `lexed`: do not correct.
+    """Returns the (decode, encode) functions of a charset. They are those of Python's codec, corrected for characters that the server maps
+    differently, and extended by characters that Python lacks. `lexed`: whether to leave out the corrections.
     """
     base, differences = CODECS[charset]
     differences = {} if lexed else differences

@@ -1,9 +1,9 @@
-"""Decodes the text of statements, and computes what the server stores for a literal: client charset → connection
-charset → column charset.
+"""Decodes the text of statements. Computes what the server stores for a literal: it converts the literal from the client's charset to the
+connection's, and then to the column's.
 
-No other file decodes statements. `events.control` calls `statement_text`; `table_meta` calls the other functions for
-names, labels and defaults. Bytes that are not a character stay in the text as lone surrogates (Python's
-"surrogateescape"), so that no byte is lost or guessed.
+No other file decodes statements. `events.control` calls `statement_text`; `table_meta` calls the other functions for names, labels and
+defaults. Bytes that are not a character stay in the text as lone surrogates (Python's "surrogateescape"), so that no byte is lost or
+guessed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def shown(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Literals:
-    """Converts literals as the server does: from the client charset through the connection charset. An empty charset changes nothing."""
+    """Converts literals as the server does: from the client charset through the connection charset. An empty charset
+    means no conversion.
+    """
 
     client: str = ""
     connection: str = ""
@@ -93,7 +95,9 @@ class Literals:
 
 
 def _padded(raw: bytes, charset: str) -> str:
-    """Decodes bytes as a column of `charset` stores them: zero bytes in front complete the first character. Raises LiteralUnknownError."""
+    """Decodes a literal's bytes as a column of `charset` stores them: the server adds zero bytes in front until the first character is
+    complete. Raises LiteralUnknownError.
+    """
     return raw_in(bytes(-len(raw) % WIDE.get(charset, 1)) + raw, charset)
 
 
@@ -129,7 +133,7 @@ def as_bytes(text: str, charset: str) -> bytes:
 
 
 def _encoded(text: str, client: str) -> bytes:
-    """Returns the bytes that the binlog event has for a text. `client`: the charset from which the text was decoded."""
+    """Encodes a text as the bytes that it has in the binlog event. `client`: the charset from which the text was decoded."""
     try:
         return text.encode(_codec(client), "surrogateescape")
     except UnicodeEncodeError as error:

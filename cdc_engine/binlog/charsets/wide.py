@@ -1,8 +1,8 @@
 """Transcodes text of multi-byte charsets to UTF-8 in a numba kernel. Called by `column_types.transcoding`.
 
-The kernel computes UTF-16 and UTF-32 characters from their bytes. For other charsets, tables are made from the codec when the
-first text arrives: code points by one byte, by two bytes, and by two bytes after 0x8F (ujis, eucjpms). The caller decodes texts
-that the kernel cannot (four-byte characters of gb18030, invalid bytes) with the codec.
+The kernel computes UTF-16 and UTF-32 characters from their bytes. For other charsets, it reads tables with the code points of single
+bytes, of pairs of bytes, and of pairs after 0x8F (ujis, eucjpms). The tables are made with the charset's codec when the first text
+arrives. The kernel cannot decode four-byte characters of gb18030 and invalid bytes. The caller then uses the codec.
 """
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
@@ -79,8 +79,8 @@ def transcode_wide(
     offsets: Int32s,
     out: Bytes,
 ) -> Integer:
-    """Writes the values to `out` in UTF-8, back to back, and their ends to `offsets`. `unit`: bytes of a UTF-16 or UTF-32 unit; 0 for
-    charsets that `tables` decode.
+    """Decodes the values and writes them to `out` in UTF-8, back to back. Writes their ends to `offsets`. `unit`: bytes of a UTF-16 or
+    UTF-32 unit; 0 for charsets that `tables` decode.
 
     Returns the first row that cannot be decoded, or -1. `out` must have at least UTF8_BYTES_A_BYTE times the values' bytes.
     """

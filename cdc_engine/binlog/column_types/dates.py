@@ -28,7 +28,8 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column, Int64s
 
 NO_DATE = np.iinfo(np.int64).min  # The kernels write this for an invalid date.
-# Microseconds per unit of a fraction, indexed by its bytes: 1 byte counts hundredths of a second, 2 ten-thousandths, 3 millionths.
+# Microseconds per unit of a fraction, indexed by its number of bytes: 1 byte counts hundredths of a second, 2 ten-thousandths, 3
+# millionths.
 MICROS_OF_FRACTION = (1, 10_000, 100, 1)
 # Bytes of a DATETIME in MariaDB's own format, indexed by its fraction digits.
 OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)
@@ -92,13 +93,17 @@ def _timestamp(width: int, finish: Any, digits: int) -> ColumnType:
 
 
 def old_fraction_digits(column: Column) -> int:
-    """Returns the fraction digits of MariaDB's own formats (mysql56_temporal_format=OFF). Only the declared type says how many they are."""
+    """Returns the number of fraction digits of a column in MariaDB's own formats (mysql56_temporal_format=OFF). Only the declared type has
+    it.
+    """
     return declared_digits(column.mysql_type)
 
 
 @compiled
 def days_from_civil(year: int, month: int, day: int) -> int:
-    """Returns the days since 1970-01-01 of a Gregorian date, or NO_DATE. Years begin in March, so that the leap day is the last day."""
+    """Returns the days from 1970-01-01 to a Gregorian date, or NO_DATE for an invalid date. The computation counts years from March, so
+    that the leap day is the last day of a year.
+    """
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
     if year < 1 or year > 9999 or month < 1 or month > 12 or day < 1:
         return NO_DATE
@@ -182,8 +187,8 @@ def _packed_datetimes(values: Values) -> tuple[Int64s, int]:
 
 
 def _old_datetimes(values: Values, digits: int) -> tuple[Int64s, Int64s]:
-    """Converts MariaDB's big-endian number to the packed layout of DATETIME2. The radix is 13 for the month and 32 for the day. It is 24,
-    60 and 60 for the time, and 10 to the power of `digits` for the fraction.
+    """Converts MariaDB's own format to the packed layout of DATETIME2. A value is one big-endian number. Its parts have the radixes 13 for
+    the month, 32 for the day, 24, 60 and 60 for the time, and 10 ** `digits` for the fraction.
     """
     number = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, OLD_DATETIME_BYTES[digits], number)
@@ -230,7 +235,9 @@ def _packed_instants(values: Values, finish: Any) -> tuple[Int64s, Int64s]:
 
 
 def _instants(micros: Int64s, fraction_micros: Int64s | int, arrow: pa.DataType) -> AnyArray:
-    """Returns an Arrow array in which NO_DATE is NULL. The gather kernels read a NULL of the source as zero, so it is NO_DATE too."""
+    """Returns an Arrow array with NULL for each NO_DATE. A NULL of the source stays NULL: the gather kernels read it as zero, which is
+    NO_DATE.
+    """
     valid = micros != NO_DATE
     data = np.where(valid, micros + fraction_micros, 0)
     return pa.Array.from_buffers(arrow, len(micros), [validity_of(valid), buffer_of(data)])

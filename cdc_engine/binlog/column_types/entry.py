@@ -68,12 +68,12 @@ def validity_of(valid: np.typing.NDArray[np.bool_]) -> pa.Buffer | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ColumnType:
-    """How a row image stores a column's values, and how to decode them. Either each value follows `prefix_bytes` bytes that contain its
-    length, or `prefix_bytes` is 0 and each value has `width` bytes.
+    """How a row image stores a column's values, and how to decode them.
 
-    `finish` decodes all values of a column to an Arrow array of the type `arrow`. `spark`: the type's name in Spark SQL.
-    `may_become_null`: some values that are not NULL in the source (zero dates) become NULL, so a NOT NULL column may contain NULL.
-    `by_zero_dates`: zero-date policy → type, for the policies "error" and "text"; empty for types without dates.
+    If `prefix_bytes` is not 0, each value follows a length of that many bytes. If it is 0, each value has `width` bytes. `finish` decodes
+    all values of a column to an Arrow array of the type `arrow`. `spark`: the type's name in Spark SQL. `may_become_null`: whether some
+    values that are not NULL in the source (zero dates) become NULL, so that a NOT NULL column may contain NULL. `by_zero_dates`: the types
+    that replace this type under the zero-date policies "error" and "text"; empty for types without dates.
     """
 
     prefix_bytes: int = 0

@@ -77,7 +77,7 @@ def _utf8(values: Values) -> AnyArray:
 
 
 def _wide(values: Values, codec: str, charset: str) -> AnyArray:
-    """Decodes multi-byte charsets. Copies a column of ASCII bytes if the charset's first 128 characters are ASCII."""
+    """Decodes values of a multi-byte charset. If all bytes are ASCII, and the charset contains ASCII, copies them."""
     array, ascii_only = copied(values, pa.string())
     if ascii_only and codec not in wide.UNITS and (wide.singles(codec)[:0x80] == ASCII).all():
         return array
@@ -162,7 +162,7 @@ def transcode(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s, offse
 
 
 def _single_byte(values: Values, table: Int32s, charset: str) -> AnyArray:
-    """Decodes one-byte charsets. Copies a column of ASCII bytes if the charset's first 128 characters are ASCII."""
+    """Decodes values of a one-byte charset. If all bytes are ASCII, and the charset contains ASCII, copies them."""
     array, ascii_only = copied(values, pa.string())
     if ascii_only and (table[:0x80] == ASCII).all():
         return array

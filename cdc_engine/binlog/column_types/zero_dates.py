@@ -55,7 +55,7 @@ def _refusing(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
 
 
 def _packed_days(values: Values, days: Packed) -> tuple[Int64s, int]:
-    """Converts dates (year << 9 | month << 5 | day, which `days` returns shifted left by 17) to the packed layout of DATETIME2."""
+    """Converts the dates that `days` returns, (year << 9 | month << 5 | day) << 17, to the packed layout of DATETIME2."""
     whole = days(values)[0] >> 17
     months = (whole >> 9) * 13 + (whole >> 5 & 15)
     return months << 22 | (whole & 31) << 17, 0

@@ -1,8 +1,7 @@
-"""Kernels that apply JSON differences to documents and print the results, all rows of a column at once. Called by
-`rows.diffs`.
+"""Kernels that apply JSON differences to documents and print the results, all rows of a column at once. Called by `rows.diffs`.
 
-`json_diff` describes the format and does the same work in Python. Tests compare these kernels with `json_diff`. It also processes the
-rows for which the kernels return LEFT: differences that cannot be applied, and keys with escapes.
+`json_diff` describes the format and does the same work in Python. Tests compare the two. The kernels return LEFT for a difference that
+they cannot apply, and for a key with escapes. The caller then uses `json_diff` for the row.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
@@ -137,7 +136,9 @@ def packed(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
 def changed(
     buffer: Bytes, at: Integer, end: Integer, operation: Integer, root: Integer, node: Integer, nodes: Int64s
 ) -> bool:
-    """Applies one difference to the node whose path the buffer has from `at` to `end`. Returns False if that is impossible."""
+    """Applies one difference to the document `root`. Its path is in the buffer from `at` to `end`, and its new value is `node`. Returns
+    False if it cannot be applied.
+    """
     if at >= end or buffer[at] != DOLLAR:
         return False
     at, here = at + 1, root
@@ -163,8 +164,8 @@ def changed(
 def insert(
     buffer: Bytes, nodes: Int64s, parent: Integer, kind: Integer, first: Integer, second: Integer, node: Integer
 ) -> bool:
-    """Inserts a member in key order, or a cell before the cell with the number `first`. A number before the first cell inserts at the
-    beginning. Returns False if the parent is not of the leg's kind or has the key already.
+    """Inserts `node` into `parent`: into an object in key order, or into an array before the cell with the index `first`. An index before
+    the first cell means the first cell. Returns False if the parent is not of the leg's kind or already has the key.
     """
     if scalar(nodes, parent) or keyed(nodes, parent) != (kind == MEMBER):
         return False

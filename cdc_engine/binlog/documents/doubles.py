@@ -87,8 +87,8 @@ def shortest_digits(fraction: Integer, exponent: Integer) -> tuple[Integer, Inte
 
 @kernel
 def closest(value: Integer, least: Integer, most: Integer, power: Integer) -> tuple[Integer, Integer]:
-    """Returns (digits, power of ten) of the shortest number from `least` to `most`, or of equally short ones the closest to `value`. The
-    three are multiples of a quarter of 10 ** power.
+    """Returns (digits, power of ten) of the shortest number from `least` to `most`. Of equally short ones, it is the closest to `value`.
+    The three arguments are in units of a quarter of 10 ** power.
     """
     tens = value // FORTY
     if tens > np.uint64(0):

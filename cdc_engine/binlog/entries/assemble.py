@@ -27,7 +27,7 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 # These numbers replace a value's size: NULL if the value is NULL, ABSENT if the row image omits the value.
 NULL, ABSENT = -1, -2
 QUERY_KIND = 7  # numbers.EventType.QUERY
-# A Column message of a column can begin in three ways, which differ in sqlType. These are the indices of the beginnings.
+# Indices of the three ways in which a Column message can begin. They differ in sqlType: the usual one, the wider one, and that of NULL.
 PLAIN, HIGH, OF_NULL = 0, 1, 2
 # The bytes of the Pair `rowsCount` before the length of its value.
 ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)

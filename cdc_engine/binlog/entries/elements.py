@@ -62,11 +62,12 @@ def elements(
     queries: bool = False,
     frames: bool = True,
 ) -> tuple[Int8s, Int64s, State]:
-    """Lists the elements of the row events and the transaction ends [first, last). Returns (kinds, indices, new state). A kind is BEGIN,
-    ROWS, END or QUERY; an index is that of the transaction, row event or rows query.
+    """Lists the elements of a range of the block. Returns (kinds, indices, new state). A kind is BEGIN, ROWS, END or QUERY; an index is
+    that of the transaction, row event or rows query.
 
-    `kept`: bool, one per row event of the block. `queries`: whether to list rows queries. `frames`: whether to list the beginning and end
-    of every transaction; if false, only of one transaction every few seconds of the source's clock.
+    `events`, `transactions`: the row events and the transaction ends of the range, each [first, last). `kept`: bool, one per row event of
+    the block. `queries`: whether to list rows queries. `frames`: whether to list the beginning and end of every transaction; if false,
+    only of one transaction every few seconds of the source's clock.
     """
     shown = block.query_event if queries else NO_QUERIES
     room = events[1] - events[0] + 2 * (transactions[1] - transactions[0]) + 1 + len(shown)

@@ -1,8 +1,9 @@
 """Writes the GTIDs of transactions for entries and flat messages: Canal's props curtGtid, curtGtidSn and curtGtidLct, and the executed set
-that includes the transaction. Used by `messages` and the broker senders.
+that includes the transaction.
 
 While the transaction numbers of one server are consecutive, the texts of their executed sets differ in one number only. So Python code
-makes one template for each run of consecutive transactions, and a kernel writes each transaction's number into it."""
+makes one template for each run of consecutive transactions, and a kernel writes each transaction's number into it.
+"""
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def name_of(block: Block, transaction: int) -> str:
 
 
 def marks_of(block: Block, wanted: Int64s) -> GtidMarks:
-    """Returns the marks of the transactions `wanted`: ascending indices without duplicates."""
+    """Returns the GTID texts of the transactions `wanted` (ascending indices without duplicates)."""
     if not len(wanted):
         return NO_MARKS
     open_source, open_number = block.open_gtid if len(block.open_frame) else NO_GTID

@@ -1,7 +1,8 @@
-"""Finds the values of row images, and reads the facts of their events, for entries. Used by `rows` and `shown_rules`.
+"""Locates the values of row images for entries, and reads the facts of their events.
 
 The kernel locates every value of every image as the binlog has it. It differs from `rows.locate`, which serves the lake: an update always
-yields both images, and a column that an image omits (binlog_row_image MINIMAL, NOBLOB) starts at ABSENT."""
+yields both images, and a column that an image omits (binlog_row_image MINIMAL, NOBLOB) starts at ABSENT.
+"""
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
 from __future__ import annotations

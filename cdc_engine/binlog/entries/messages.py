@@ -230,8 +230,8 @@ def _frame_entries(part: EntryPart, chosen: Int64s, file: Bytes, marks: GtidMark
 
 
 def _frames(part: EntryPart, chosen: Int64s, indices: Int64s) -> Frames:
-    """Returns the offsets, times and ids of transactions' beginnings and ends. If a transaction continues in the next block, its first row
-    event replaces the unknown values.
+    """Returns the offsets, times and ids of transactions' beginnings and ends. For a transaction that continues in a later block, the
+    first listed row event replaces the values that are still unknown.
     """
     block, open_here = part.block, indices == OPEN_HERE
     frames = np.zeros(len(indices), FRAME)

@@ -1,7 +1,8 @@
-"""Applies the row filters and masks of conf/ to entries. Used by `rows` for tables that have filters or masks.
+"""Applies the row filters and masks of conf/ to entries.
 
 A consumer gets the same rows as the lake. An update becomes a DELETE if only the before image meets the filter, and an INSERT if only the
-after image does. So an event may become several entries or none. Hashed texts and integers have the same digest as in the lake."""
+after image does. So an event may become several entries or none. Hashed texts and integers have the same digest as in the lake.
+"""
 
 from __future__ import annotations
 
@@ -127,8 +128,8 @@ class ShownRules:
 
 
 def _outcomes(kinds: Int8s, side: Int8s, met: Chosen) -> tuple[Int8s, Chosen]:
-    """Returns (the kind of each image's entry after the filter is applied, which images meet the filter). `met`: which images meet the
-    filter. The before image of an update precedes its after image.
+    """Applies the filter to updates: an update of which only one image meets the filter becomes a DELETE or an INSERT. Returns (kind of
+    each image's entry, copy of `met`). `met`: which images meet the filter. The before image of an update precedes its after image.
     """
     kinds, shown = kinds.copy(), met.copy()
     before = np.flatnonzero((kinds == RowEventKind.UPDATE) & (side == BEFORE))

@@ -1,8 +1,9 @@
-"""Divides rows into units, assigns a partition to each unit, and groups units into messages. Used by `flat`, and by `packets` for entries.
+"""Divides rows into units, assigns a partition to each unit, and groups units into messages.
 
-A unit is an insert, an update or a delete of one row. Rows can be assigned to partitions by a hash of their key. An update of the key
-can then move a row to another partition, and a reader of both partitions may see the old and the new row in any order. Therefore such
-an update becomes two units: a delete of the old key in the old partition, and an insert of the new key in the new partition."""
+A unit is an insert, an update or a delete of one row. Rows can be assigned to partitions by a hash of their key. An update of the key can
+then move a row to another partition, and a reader of both partitions may see the old and the new row in any order. Therefore such an
+update becomes two units: a delete of the old key in the old partition, and an insert of the new key in the new partition.
+"""
 
 from __future__ import annotations
 
@@ -99,8 +100,8 @@ def _whole(shown: ShownRows, images: Int64s) -> Mask:
 
 
 def _whole_in(shown: ShownRows, images: Int64s, before: Int64s, hashing: Hashing) -> ShownRows:
-    """Copies hashed columns that an image omits from the before image: the update did not change them. If `hashing.splits` is false, the
-    rows stay as they are, because Canal hashes an omitted column as empty.
+    """Completes after images that omit hashed columns: copies the values from the before image, because the update did not change them. If
+    `hashing.splits` is false, the rows stay as they are, because Canal hashes an omitted column as empty.
     """
     lacks = [shown.sizes[column, images] == ABSENT for column in hashing.columns]
     if not hashing.splits or not any(each.any() for each in lacks):

@@ -137,7 +137,7 @@ class _Packet:
 
 
 class _NoConnection:
-    """A substitute for mysql-replication's connection. Its event classes call only `_get_dbms`."""
+    """A substitute for mysql-replication's connection. The library's event classes call only `_get_dbms`."""
 
     @staticmethod
     def _get_dbms() -> str:
