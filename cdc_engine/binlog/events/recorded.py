@@ -33,7 +33,7 @@ class _RecordedTransaction:
 
 
 class MemoryPrepared:
-    """Implements `ports.PreparedTransactions` in memory. It also stores committed transactions, for streams that are rewound."""
+    """Implements `ports.PreparedTransactions` in memory. It keeps committed transactions too, because a rewound stream reads them again."""
 
     def __init__(self) -> None:
         self._open: bytearray | None = None

@@ -63,13 +63,15 @@ def statement_kind(statement: str) -> StatementKind:
 
 
 def savepoint_name(statement: str) -> str:
-    """Returns the savepoint's name in SAVEPOINT x or ROLLBACK TO x; empty if it has none. In lower case, because MySQL ignores the case."""
+    """Returns the savepoint's name in SAVEPOINT x or ROLLBACK TO x. It is in lower case, because MySQL ignores the case. Empty if the
+    statement has no name.
+    """
     match = _SAVEPOINT_NAME.search(without_comments(statement))
     return _unquoted(match[1]).lower() if match else ""
 
 
 def xa_name(statement: str) -> str:
-    """Returns the transaction id in an XA statement, in the server's form but in lower case: x'…',x'…',1. Removes ONE PHASE at the end."""
+    """Returns the transaction id in an XA statement as the server writes it, x'…',x'…',1, but in lower case and without ONE PHASE."""
     words = without_comments(statement).split(None, 2)
     return re.sub(r"\s+ONE\s+PHASE\s*\Z", "", words[2] if len(words) > 2 else "", flags=re.IGNORECASE).strip().lower()
 

@@ -124,7 +124,8 @@ class TableMap:
     - `metadata`, by type: for FLOAT, DOUBLE, blobs, JSON and GEOMETRY, the bytes of the value or of its length. For VARCHAR and STRING,
       the maximum of bytes. For ENUM and SET, the bytes of the value. For BIT, whole bytes << 8 | additional bits. For NEWDECIMAL,
       precision << 8 | scale. For TIME2, DATETIME2 and TIMESTAMP2, the fraction digits. For all others 0.
-    - `charsets`: of the character columns; see `collations`. `labelled`: collation ids of the ENUM and SET columns. `labels`: theirs.
+    - `charsets`: the collations of the character columns; see `collations`. `labelled`: collation ids of the ENUM and SET columns only.
+    - `labels`: the labels of each column; empty for a column that is neither ENUM nor SET.
     - `primary_key`: indices of its columns. Empty means no primary key if `names` is not None. `key_prefixes`: how many characters of each
       key column are in the key; 0 means all.
     - `geometry_types`: OGC numbers of the geometry columns.

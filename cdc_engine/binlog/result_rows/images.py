@@ -38,8 +38,8 @@ def byte_of(buffer: Bytes, start: Integer, size: Integer, offset: Integer) -> In
 
 @compiled
 def fraction_of(buffer: Bytes, start: Integer, size: Integer, offset: Integer, digits: Integer) -> Integer:
-    """Returns the fraction of a second in the unit of a row image with `digits` fraction digits. The value has the microseconds at index
-    `offset`, or omits them.
+    """Returns the fraction of a second as a row image with `digits` fraction digits stores it. The value has the microseconds at index
+    `offset`, or omits them if they are 0.
     """
     micros = little_endian(buffer, start + offset, 4) if size >= offset + 4 else np.int64(0)
     return micros // (10_000 if digits <= 2 else 100 if digits <= 4 else 1)

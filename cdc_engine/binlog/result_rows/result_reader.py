@@ -1,7 +1,7 @@
 """Reads one SELECT result of MySQL's binary protocol: its column descriptions, then its rows as record batches.
 
-The caller's `receive` fills one buffer, which is reused, in pieces of any size. The buffer grows if a row is larger, and shrinks
-afterwards. Called by `cdc_engine.snapshot`.
+The caller's `receive` writes pieces of any size into one buffer, which is reused. The buffer grows for a row that is larger than it, and
+shrinks afterwards. Called by `cdc_engine.snapshot`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ResultReader:
         self._filled, self._cursor[locate.AT] = len(before), 0
 
     def _payload(self) -> bytes:
-        """Reads the next packet before the rows and returns its payload."""
+        """Reads the next of the packets that precede the rows. Returns its payload."""
         while (end := locate.packet_end(self._buffer, int(self._cursor[locate.AT]), self._filled)) < 0:
             if self._filled == len(self._buffer):
                 self._make_room()

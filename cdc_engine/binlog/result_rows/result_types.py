@@ -94,8 +94,8 @@ def result_type(column: Column, declared_charset: str, zero_dates: str = "null")
 
 
 def _same(found: ColumnType, column: Column) -> ResultType:
-    """Returns the result type for values whose sent bytes can be decoded like a row image: BIT as it is, and little-endian numbers, which
-    may have additional high bytes.
+    """Returns the result type for values that the server sends in the form of a row image: BIT, and little-endian numbers, which may have
+    additional high bytes.
     """
     code = TypeCode(column.type_code)
     unsigned = column.unsigned if code in WIDTHS and code not in {TypeCode.FLOAT, TypeCode.DOUBLE} else None

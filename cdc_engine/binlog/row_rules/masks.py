@@ -1,4 +1,4 @@
-"""Masks the values of columns: replaces them by NULL, by their first characters, or by a digest. Used by `rules`."""
+"""Masks the values of columns: replaces them by NULL, by their first characters, or by a digest."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ColumnMask:
         return hashed(values, self.salt.encode())
 
     def shown_text(self, text: str) -> str | None:
-        """Masks one text value. Returns None for NULL."""
+        """Returns one text value with the mask applied, or None if the mask is `null`."""
         found = self.shown(pa.array([text], pa.string()))
         return cast("str | None", found[0].as_py())
 

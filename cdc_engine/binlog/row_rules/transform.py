@@ -69,7 +69,7 @@ class Transform:
         return self.writes_to(column) or column.lower() in {name.lower() for name in self.reads}
 
     def writes_to(self, column: str) -> bool:
-        """Returns whether the function returns a column."""
+        """Returns whether the function writes the column."""
         return column.lower() in {name.lower() for name in self.writes}
 
 

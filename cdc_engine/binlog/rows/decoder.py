@@ -107,14 +107,16 @@ class ValueLocations:
 
 
 class RowDecoder:
-    """Decodes the row events of one table version. `kept` (int32, ascending): indices of the columns to decode; None means all.
+    """Decodes the row events of one table version.
 
-    If `version.key` has columns, the before image of an update becomes a row only if a key column's bytes change; otherwise it always
-    does. Raises TableStoppedError with TYPE_UNSUPPORTED if a column in `kept` cannot be decoded, and with SCHEMA_MISMATCH if a key
-    column is not in `kept`. `nulls_in_key`: allow NULL in the key, because it does not identify rows (columns that a foreign key
-    references). `every_preimage`: make rows of before images even if the key is unchanged, unless an update changes no column in `kept`.
+    - `kept` (int32, ascending): indices of the columns to decode; None means all.
+    - `nulls_in_key`: whether NULL is allowed in the key, because it does not identify rows (columns that a foreign key references).
+    - `every_preimage`: whether a before image becomes a row for every update that changes a column in `kept`.
+    - `columns`, `types`, `schema`, `key`: of the decoded rows, after the policy's rules, with the shard column.
 
-    `columns`, `types`, `schema`, `key`: of the decoded rows, after the policy's rules, with the shard column.
+    Without `every_preimage`, the before image of an update becomes a row only if a key column's bytes change. In a table without a key, it
+    always becomes one. Raises TableStoppedError with TYPE_UNSUPPORTED if a column in `kept` cannot be decoded, and with SCHEMA_MISMATCH if
+    a key column is not in `kept`.
     """
 
     def __init__(
@@ -246,9 +248,7 @@ class RowDecoder:
         return np.array([names.index(name.lower()) for name in self.version.key], np.int32)
 
     def _locate_any(self, events: _Events, cursor: Int64s) -> int:
-        """Locates a chunk's values. Uses the fast kernel until an image omits columns, and the slower kernel for that chunk and all later
-        ones.
-        """
+        """Locates a chunk's values. Uses the fast kernel until an image omits columns. From that chunk on, uses the slower kernel."""
         begun = cursor.copy()
         status = rows_locate.IMAGE_NOT_FULL if self._leaves_out else self._locate(events, cursor)
         if status == rows_locate.IMAGE_NOT_FULL:

@@ -44,8 +44,8 @@ def without(values: Values, differences: Int64s) -> Values:
 
 
 def documents(values: Values, differences: Int64s) -> AnyArray:
-    """Returns the documents after the differences, as texts in the order of `differences`. Raises ValueRefusedError for a difference that
-    cannot be applied.
+    """Applies the differences and returns the resulting documents as texts, in the order of `differences`. Raises ValueRefusedError for a
+    difference that cannot be applied.
     """
     rows, starts, sizes = (np.ascontiguousarray(differences[field]) for field in (ROW, BEFORE_START, BEFORE_SIZE))
     absent = np.flatnonzero(starts < 0)

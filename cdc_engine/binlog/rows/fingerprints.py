@@ -1,8 +1,7 @@
-"""Computes 128-bit fingerprints of row keys: equal keys have equal fingerprints, and different keys practically never do. Used by
-`staging`.
+"""Computes 128-bit fingerprints of row keys: equal keys have equal fingerprints, and different keys practically never do.
 
-The fingerprints are computed from decoded values, because the lake compares these. They begin with random bits, so that nobody can choose
-keys that collide. They never leave the process.
+The fingerprints are computed from decoded values, because the lake compares these. The computation begins with random bits, so that nobody
+can choose keys that collide. Fingerprints never leave the process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Kernel that finds which source row an image belongs to, if updates change keys. Used by `staging`.
+"""Kernel that finds which source row an image belongs to, if updates change keys. Called by `staging`.
 
-A *life* is one source row from its first image in a segment until it is deleted. Usually the key identifies the life, and the
-life is AT_HOME. After an update that changes the key and omits columns, the table `slots` maps the old and the new key to their lives."""
+A *life* is one source row from its first image in a segment until it is deleted. Usually an image belongs to the row that the lake has
+under the image's key. Its life is then AT_HOME. After an update that changes the key and omits columns, the table `slots` maps the old and
+the new key to their lives.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ class KeyedImages(NamedTuple):
 
 class BegunLives(NamedTuple):
     """The lives that begin in a call of `follow`, in order. `births`: number of the life's first image, or 0 if the lake has the row under
-    its original key. `origins`: index of an image with that key.
+    its original key. `origins`: index of an image that has the life's original key.
     """
 
     births: Int64s

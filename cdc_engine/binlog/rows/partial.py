@@ -1,8 +1,9 @@
-"""Handles row images that omit columns: fills in defaults, adds columns that say which values are present, and explains why a table
-stops. Called by `rows`.
+"""Handles row images that omit columns: fills in defaults, adds columns that say which values are present, and explains why a table stops.
+Called by `rows`.
 
-A column that the image of an INSERT omits has its constant default, which is filled in. A column that another image omits keeps the value
-that it has in the lake. Batches with such rows have the additional columns of `partial_schema` after the table's own."""
+If the image of an INSERT omits a column, the column has its constant default, which is filled in. If another image omits a column, the row
+keeps the value that it has in the lake. Batches with such rows have the additional columns of `partial_schema` after the table's own.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Defines a table's policy for its values, and finds the values of a column that cannot be decoded. Used by `rows`.
+"""Defines a table's policy for its values, and finds the values of a column that cannot be decoded.
 
-Only a column whose decoder raised an error is searched, by bisection. So the search costs nothing for columns without such values."""
+Only a column whose decoder raised an error is searched, by bisection. So the search costs nothing for columns without such values.
+"""
 
 from __future__ import annotations
 

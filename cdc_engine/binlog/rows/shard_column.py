@@ -1,6 +1,4 @@
-"""Adds the column with the shard's name to rows of a lake table that has several shards. Used by the decoders of row events and SELECT
-results.
-"""
+"""Adds the column with the shard's name to rows of a lake table that has several shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encodes the rows of one table version as Avro messages. Used by `brokers.messages` through `brokers.registry.schema_forms`."""
+"""Encodes the rows of one table version as Avro messages."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ NAMES_OF_KINDS: dict[ColumnKind, Any] = {
 
 
 def avro_type(column: Column, texts: ColumnTexts) -> AvroType:
-    """Returns the Avro type of a column. `texts`: how the column's values become texts, from which the kernels encode."""
+    """Returns the Avro type of a column. `texts`: how the column's values become the texts that the kernels encode."""
     found = column_type(column, texts)
     if found.kind == ColumnKind.DECIMAL:
         return AvroType(found.kind, _decimal(found.precision, found.scale), found.scale)

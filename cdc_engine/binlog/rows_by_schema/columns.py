@@ -84,7 +84,7 @@ KINDS = {
 
 
 def column_type(column: Column, texts: ColumnTexts) -> SchemaType:
-    """Returns the kind of a column's values. `texts`: how the values become texts, from which the kernels encode."""
+    """Returns the kind of a column's values. `texts`: how the values become the texts that the kernels encode."""
     code = TypeCode(column.type_code)
     is_year = code == TypeCode.YEAR and column.mysql_type.startswith("year")
     # A column of any type with a `hash` mask has this sqlType too.

@@ -1,9 +1,8 @@
-"""Makes the Protobuf schemas of a table: a message with its columns, the envelope of a change, and the message of its key. Used by
-`protobuf_rows`.
+"""Makes the Protobuf schemas of a table: a message with its columns, the envelope of a change, and the message of its key.
 
-Every column is an `optional` field, which is absent if the value is NULL. This module numbers the fields for a new subject of the registry.
-For an existing subject, `brokers.registry.field_numbers` replaces these numbers by the numbers of the subject. Protobuf has no logical
-types. So each kind of value that consumers must distinguish has its own Protobuf type. For example, only a DATE is `sint32`.
+Every column is an `optional` field, which is absent if the value is NULL. This module numbers the fields for a new subject of the
+registry. For an existing subject, `brokers.registry.field_numbers` replaces these numbers by the numbers of the subject. Protobuf has no
+logical types. So each kind of value that consumers must distinguish has its own Protobuf type. For example, only a DATE is `sint32`.
 """
 
 from __future__ import annotations

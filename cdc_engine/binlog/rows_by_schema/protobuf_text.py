@@ -1,4 +1,4 @@
-"""Parses and writes Protobuf schemas (.proto files). Used by `protobuf_schema`, and by `brokers.registry` for registered schemas.
+"""Parses and writes Protobuf schemas (.proto files).
 
 A registry may reformat the text of a schema, so the parser accepts the whole proto3 syntax except maps. It returns only the package,
 messages, fields and reserved numbers, which determine how messages are read.
