@@ -1,1 +1,1 @@
-"""Starts the processes of an installation in order, keeps them running, and ends them."""
+"""Starts the processes of Sluice in order, keeps them running, and ends them."""

@@ -1,6 +1,6 @@
 """Checks whether Dagster's storage still exists, how large it is, and when the daemon wrote its last heartbeat.
 
-If a daemon's SQLite files are removed while it runs, it makes no ticks and no runs, reports that only in its log, and never creates the
+If the SQLite files of a running daemon are removed, it makes no ticks and no runs. It reports that only in its log, and never creates the
 files again.
 """
 
@@ -14,20 +14,21 @@ from pathlib import Path
 
 import yaml
 
-# Dagster's files for runs and ticks, unless dagster.yaml names another storage.
+# Dagster's files for runs and ticks. They are used if dagster.yaml names no storage.
 FILES = (
     "history/runs.db",
     "schedules/schedules.db",
 )
 STORAGES = ("storage", "run_storage", "event_log_storage", "schedule_storage")
 OURS = {"module": "sluice.orchestration.storage", "class": "KeptSqlite"}
-HEARTBEAT_SECONDS_MAX = 120.0  # The age above which a heartbeat counts as missing. The daemon writes one every 30 s.
+# With an older heartbeat, the daemon is reported as not running. It writes one every 30 s.
+HEARTBEAT_SECONDS_MAX = 120.0
 # How long the files may be missing. A process that has just started may not have created them yet.
 MAKING_SECONDS_MAX = 60.0
 
 
 def with_storage(settings: str, home: Path) -> str:
-    """Returns the text of a dagster.yaml with Sluice's SQLite storage in `home`, unless the text already names a storage."""
+    """Returns the text of a dagster.yaml. If the given text names no storage, adds Sluice's SQLite storage in `home`."""
     configured = yaml.safe_load(settings) or {}
     if any(name in configured for name in STORAGES):
         return settings
@@ -36,8 +37,8 @@ def with_storage(settings: str, home: Path) -> str:
 
 
 def lost_storage(home: Path, running_seconds: float) -> str:
-    """Returns a sentence if files of the storage are missing although processes have used it for `running_seconds`. Returns an empty text
-    if no file is missing, or if the storage is not in files.
+    """Returns a sentence if files of Dagster's storage are missing although processes have used them for `running_seconds`. Returns "" if
+    no file is missing, or if the storage is not in files.
     """
     if running_seconds < MAKING_SECONDS_MAX or _elsewhere(home):
         return ""
@@ -51,14 +52,14 @@ def lost_storage(home: Path, running_seconds: float) -> str:
 
 
 def storage_bytes(home: Path) -> int | None:
-    """Returns the size of Dagster's storage on this host in bytes; None if the storage is not in files."""
+    """Returns the size of Dagster's storage on this host in bytes, or None if the storage is not in files."""
     if _elsewhere(home):
         return None
     return sum(_sizes(home / "history")) + sum(_sizes(home / "schedules"))
 
 
 def _sizes(folder: Path) -> Iterator[int]:
-    """Yields the sizes of all files in a folder. Another process may remove a run's file at the same time."""
+    """Yields the sizes of all files in a folder and its subfolders. A file that another process removes meanwhile is skipped."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
@@ -69,16 +70,17 @@ def _sizes(folder: Path) -> Iterator[int]:
 
 
 def daemon_sentence(home: Path, now: float) -> str:
-    """Returns a sentence that says, by the heartbeat of the sensors, whether Dagster's daemon runs. It is for engines that get no ticks.
+    """Returns a sentence that says whether Dagster's daemon runs, judged by the heartbeat of its sensors. It explains why engines get no
+    ticks.
 
-    Call it only if `lost_storage` returns an empty text, because it would create a missing storage.
+    It may be called only if `lost_storage` returns "", because it would create a missing storage.
     """
     from dagster import DagsterInstance  # noqa: PLC0415  dagster takes seconds to import
 
     try:
         with DagsterInstance.from_config(str(home)) as instance:
             beat = instance.get_daemon_heartbeats().get("SENSOR")
-    except Exception as error:  # Each kind of storage raises errors of its own kinds.
+    except Exception as error:  # Each kind of storage raises its own kinds of errors.
         return (
             f"Dagster's storage in {home} cannot be read ({type(error).__name__}), so whether Dagster's daemon "
             "runs is unknown"
@@ -111,7 +113,9 @@ def _elsewhere(home: Path) -> bool:
 
 
 def _has_tables(file: Path) -> bool:
-    """Returns whether a file is a SQLite database with tables. A file that cannot be read because it is locked counts too."""
+    """Returns whether a file is a SQLite database with tables. Also returns True if the file is not empty but cannot be read, for example
+    because it is locked.
+    """
     if not file.is_file():
         return False
     try:

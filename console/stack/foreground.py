@@ -1,7 +1,7 @@
-"""Implements `sluice up --foreground`: one process that starts the stack, keeps its parts running, and ends them on request.
+"""Starts the parts of Sluice, keeps them running, and ends them on request, for `sluice up --foreground`.
 
-It is for service managers. It notifies systemd (Type=notify) when all parts answer, and shuts down cleanly on SIGTERM. If it gives up a
-part, it names the part and ends with exit code 1. The parts end with this process, even after SIGKILL.
+It is for service managers. It notifies systemd (Type=notify) when all parts answer, and shuts down cleanly on SIGTERM. If a part fails too
+often, it names the part and ends with exit code 1. The parts end with this process, even after SIGKILL.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from sluice.console.toolchain.errors import SetupError
 
 
 def keep_up(stack: Stack, wanted: Callable[[], bool] = lambda: True) -> None:
-    """Keeps the stack running until SIGTERM or Ctrl-C, or until `wanted` returns False. Returns when all parts have ended.
-
-    Raises SetupError if it gives up a part.
+    """Keeps the parts running until SIGTERM or Ctrl-C, or until `wanted` returns False. Returns when all parts have ended. Raises
+    SetupError if a part fails too often.
     """
     running = {name: record.pid for name, record in stack.file.running().items() if name in {*STOP_ORDER, SUPERVISOR}}
     if running:
@@ -43,8 +42,8 @@ def keep_up(stack: Stack, wanted: Callable[[], bool] = lambda: True) -> None:
 
 
 def keep_up_process_of_engines(stack: Stack, data_dir: Path) -> None:
-    """Keeps the engines and Spark running for a user's Dagster while its ticks arrive. Returns at once if another process already does
-    so.
+    """Keeps the engines and Spark running for a user's own Dagster, as long as its ticks arrive. Returns at once if another process
+    already does so.
     """
     from sluice.console.toolchain.cache import locked, open_cache  # noqa: PLC0415
     from sluice.console.toolchain.kernels import compile_kernels  # noqa: PLC0415
@@ -91,7 +90,7 @@ def _end(stack: Stack) -> None:
 
 
 def notify(state: str) -> None:
-    """Sends a state to systemd (sd_notify). Does nothing without $NOTIFY_SOCKET."""
+    """Sends a state to systemd (sd_notify). Does nothing if $NOTIFY_SOCKET is not set."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -1,4 +1,4 @@
-"""Implements the parts that the supervisor starts: Dagster's three processes, the engine, Spark, and Spark's warm-up."""
+"""The parts that the supervisor starts: Dagster's three processes, the engine, Spark, and the warm-up of Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 POLL_SECONDS = 0.2
 DYING_SECONDS_MAX = 3.0
 WEBSERVER_ANSWER_SECONDS_MAX = 2.0
-LOOK_SECONDS_MAX = 60.0  # The longest interval between two checks of the warm-up, on a very busy machine.
+# The longest interval between two checks of the warm-up. It is reached only on a very busy machine.
+LOOK_SECONDS_MAX = 60.0
 GONE = "the exit code of the process is unknown"
 
 Answers = Callable[[], bool]
@@ -43,16 +44,16 @@ class Process(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class PartPort:
-    """The port on which a part listens; 0 if it listens on none. `advice`: what to do if another program has the port."""
+    """The port on which a part listens, or 0 if it listens on none. `advice` says what to do if another program has the port."""
 
     number: int
     advice: str
 
 
 class ProcessPart:
-    """One process that processes.json records, started by this object or by an earlier `sluice up`.
+    """A process that processes.json records. Either this object or an earlier `sluice up` has started it.
 
-    `start` starts the process. `question` returns a function that checks whether a started or recorded process answers.
+    `start` starts the process. `question` gets the record of the process, and returns a function that checks whether it answers.
     """
 
     once = False
@@ -82,12 +83,14 @@ class ProcessPart:
         self.child = self._start()
         try:
             self._record = self._file.add(self.name, self.child.pid, self._port)
-        except psutil.NoSuchProcess:  # The process has ended already; `ended` returns how.
+        except psutil.NoSuchProcess:  # The process has ended already, and `ended` returns how.
             self._record = None
         self._answers = self._question(self._record) if self._record else None
 
     def end(self) -> None:
-        """Kills the process if this object started it. `down` ends a process of an earlier `sluice up`, because it knows the order."""
+        """Kills the process if this object started it. Processes of an earlier `sluice up` are ended by `down`, because it knows their
+        order.
+        """
         if self.child:
             self.child.kill()
             self._file.remove([self.name])
@@ -105,8 +108,8 @@ class ProcessPart:
         return bool(self._answers and self._answers())
 
     def require_port(self) -> None:
-        """Raises PortTakenError, which names the owner of the port. Waits a moment, because the kernel frees the port of a killed process
-        late.
+        """Raises PortTakenError if another program has the port. Waits a moment before, because the kernel frees the port of a killed
+        process late. The message names the program.
         """
         end = time.monotonic() + DYING_SECONDS_MAX
         while self._port and not is_free(self._port):
@@ -120,9 +123,9 @@ class ProcessPart:
 
 
 class WarmUp:
-    """Runs Spark's first merge before a user waits for one. It is done when its program has ended without an error.
+    """Runs Spark's first merge, so that no user has to wait for it. The task is done when its program has ended without an error.
 
-    It only saves time. If it takes longer than `patience_seconds`, it is ended, and the stack continues without it. Without
+    It only saves time. If it takes longer than `patience_seconds`, it is ended, and the supervisor continues without it. Without
     `die_with_parent`, the program continues after this process has ended.
     """
 
@@ -170,7 +173,7 @@ class WarmUp:
 
 
 class SparkProcess:
-    """The process of a Spark server, in the form that `ProcessPart` needs."""
+    """The process of a Spark server, with the methods that `ProcessPart` needs."""
 
     def __init__(self, server: SparkConnectServer) -> None:
         self._server = server
@@ -189,7 +192,7 @@ class SparkProcess:
 
 
 def asks_code_server(port: int) -> Callable[[ProcessRecord], Answers]:
-    """Returns a check of the code server by its gRPC ping."""
+    """Returns a function that checks the code server by a gRPC ping."""
 
     def ask(channel: Any, seconds_max: float) -> Any:
         from dagster._grpc.__generated__ import dagster_api_pb2, dagster_api_pb2_grpc  # noqa: PLC0415  takes seconds
@@ -202,7 +205,7 @@ def asks_code_server(port: int) -> Callable[[ProcessRecord], Answers]:
 
 
 def asks_webserver(url: str) -> Callable[[ProcessRecord], Answers]:
-    """Returns a check of the webserver by its page of server information."""
+    """Returns a function that checks the webserver by its page /server_info."""
 
     def answers() -> bool:
         try:
@@ -215,7 +218,7 @@ def asks_webserver(url: str) -> Callable[[ProcessRecord], Answers]:
 
 
 def asks_daemon(dagster_home: Path) -> Callable[[ProcessRecord], Answers]:
-    """Returns a check of the daemon: the heartbeat of its sensors must be later than its start."""
+    """Returns a function that checks the daemon. It answers if the heartbeat of its sensors is later than its start."""
 
     def of(record: ProcessRecord) -> Answers:
         from dagster import DagsterInstance  # noqa: PLC0415  dagster takes seconds to import

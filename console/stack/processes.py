@@ -1,8 +1,8 @@
 """Records the processes that Sluice has started in a file, and stops only these processes.
 
-A process is identified by its id *and* its start time. If another program has got the id, the process counts as ended. The start time is
-counted from the boot of the machine, so it stays the same if the clock is set. If a process has died, its children are identified by its
-process group and by the variable `MARK` in their environment.
+A process is identified by its id *and* its start time, so it is not confused with another program that gets the same id later. The start
+time is relative to the boot of the machine, so setting the clock does not change it. If a process has died, its children are identified by
+its process group and by the variable `MARK` in their environment.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ import psutil
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.config.engine import LOOPBACK, host_and_port
 
-ENGINE = "engine"  # A part only if conf/ puts the engines into a separate process on this host.
+ENGINE = "engine"  # A part only if conf/ configures the engine as a separate process on this host.
 DAGSTER_PARTS = ("code server", "daemon", "webserver")
-PARTS = (*DAGSTER_PARTS, "spark")  # The parts that `sluice up` starts; Spark only if conf/ configures the local one.
-# The environment variable that every started process has; its value is the path of the stack's processes.json.
+# The parts that `sluice up` starts. Spark is started only if conf/ configures the local one.
+PARTS = (*DAGSTER_PARTS, "spark")
+# The environment variable of every process that Sluice starts. Its value is the path of the processes.json that records the process.
 MARK = "SLUICE_PROCESSES"
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
-# By how much two start times of one process may differ. psutil rounds the time of the boot, which it adds, to a second.
+# The greatest difference between two measurements of one process's start time. psutil rounds the boot time to a second.
 START_TIME_SLACK_SECONDS = 1.0
 POLL_SECONDS = 0.1
-KILL_SECONDS_MAX = 5.0  # The longest wait after SIGKILL. The kernel needs only a moment to end a process.
+KILL_SECONDS_MAX = 5.0  # The longest wait after SIGKILL. The kernel usually ends a process in a moment.
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessRecord:
     """A process that Sluice started.
 
-    `started`: seconds from the boot of the machine to the start of the process. `boot`: the kernel's id of this boot, because a process of
-    the next boot may have the same process id and start time. `port`: the port on which it listens, 0 for none.
+    `started` is the time from the boot of the machine to the start of the process, in seconds. `boot` is the kernel's id of this boot,
+    because a process after the next boot may have the same process id and start time. `port` is the port on which the process listens, or
+    0 if it listens on none.
     """
 
     name: str
@@ -51,29 +53,27 @@ class ProcessRecord:
     port: int = 0
 
     def age_seconds(self) -> float:
-        """Returns for how long the process has run. A change of the clock does not affect it."""
+        """Returns for how long the process has run, in seconds. Setting the clock does not change it."""
         return time.clock_gettime(time.CLOCK_BOOTTIME) - self.started
 
 
 @dataclasses.dataclass(frozen=True)
 class StopStep:
-    """One step in ending a process: `act` is called once, and then the process has `seconds` to end before the next step."""
+    """One step in ending a process. `act` is called once. If the process still runs after `seconds`, the next step begins."""
 
     act: Callable[[ProcessRecord], None]
     seconds: float
 
 
 class ProcessFile:
-    """The records of running processes in <data_dir>/processes.json. The file is replaced as a whole, by a rename."""
+    """The records of running processes, in <data_dir>/processes.json. A change replaces the whole file atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.Lock()  # Spark starts in parallel with the other parts.
+        self._lock = threading.Lock()  # A lock is needed because Spark starts in parallel with the other parts.
 
     def load(self) -> list[ProcessRecord]:
-        """Returns all records in the order of the starts. An unreadable file counts as empty, because it identifies no process with
-        certainty.
-        """
+        """Returns all records, in the order in which the processes started. Returns none if the file cannot be read."""
         try:
             return [ProcessRecord(**record) for record in json.loads(self.path.read_text())]
         except (OSError, ValueError, TypeError):
@@ -86,7 +86,7 @@ class ProcessFile:
         scratch.replace(self.path)
 
     def add(self, name: str, pid: int, port: int = 0) -> ProcessRecord:
-        """Records a process that was just started. Replaces the earlier record of this name."""
+        """Records a process that was just started. It replaces the earlier record with this name."""
         record = ProcessRecord(name, pid, _started(psutil.Process(pid)), _boot_id(), port)
         with self._lock:
             self.save([other for other in self.load() if other.name != name] + [record])
@@ -103,8 +103,8 @@ class ProcessFile:
 
 
 def part_names(config: SluiceConfig) -> tuple[str, ...]:
-    """Returns the names of the parts in `PARTS` that conf/ configures. Spark is one of them only if it is the local server, and the engine
-    only if it is a separate process on this host.
+    """Returns the names of the parts that conf/ configures. Spark is included only if it is the local server, and the engine only if it is
+    a separate process on this host.
     """
     remote = urlsplit(config.spark.remote)
     local = remote.hostname in {"127.0.0.1", "localhost"} and remote.port == config.ports.spark_connect
@@ -122,7 +122,7 @@ def engine_port(config: SluiceConfig) -> int:
 
 
 def find(record: ProcessRecord) -> psutil.Process | None:
-    """Returns the running process of a record; None if it has ended or its id belongs to another program."""
+    """Returns the running process of a record. Returns None if the process has ended, or if another program now has its id."""
     try:
         process = psutil.Process(record.pid)
         same = record.boot == _boot_id() and abs(_started(process) - record.started) <= START_TIME_SLACK_SECONDS
@@ -132,7 +132,9 @@ def find(record: ProcessRecord) -> psutil.Process | None:
 
 
 def _started(process: psutil.Process) -> float:
-    """Returns the seconds from the boot to the start of a process. psutil adds the boot time, which changes when the clock is set."""
+    """Returns the seconds from the boot to the start of a process. psutil adds the boot time, which is subtracted here because it changes
+    when the clock is set.
+    """
     return process.create_time() - psutil.boot_time()
 
 
@@ -141,14 +143,14 @@ def _boot_id() -> str:
 
 
 def members(record: ProcessRecord, mark: str = "") -> list[psutil.Process]:
-    """Returns the process and its descendants. If it is dead, returns the rest of its process group, such as run workers of a killed code
-    server.
+    """Returns the process and its descendants. If it is dead, returns what is left of its process group, such as the run workers of a
+    killed code server.
     """
     leader = find(record)
     if leader:
         with contextlib.suppress(psutil.NoSuchProcess):
             return [leader, *_living(leader.children(recursive=True))]
-    # A reused process id no longer identifies the process group of this part.
+    # If another process has the id now, the process group with this id is no longer the group of this part.
     if not mark or psutil.pid_exists(record.pid):
         return []
     return [process for process in psutil.process_iter() if _is_orphan(process, record.pid, mark)]
@@ -164,7 +166,7 @@ def memory_mb(record: ProcessRecord) -> float:
 
 
 def terminate(record: ProcessRecord) -> None:
-    """Sends SIGTERM to a process, which ends its own children."""
+    """Sends SIGTERM to a process. The process then ends its own children."""
     _send(find(record), signal.SIGTERM)
 
 
@@ -178,7 +180,7 @@ def terminate_children(record: ProcessRecord) -> None:
 
 
 def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> list[int]:
-    """Ends a process and its descendants: first by the steps, finally by SIGKILL. Returns the ids of processes that still run."""
+    """Ends a process and its descendants, by the given steps and finally by SIGKILL. Returns the ids of processes that still run."""
     family = members(record, mark)
     for step in steps:
         if not find(record):
@@ -193,8 +195,8 @@ def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> li
 
 
 def sweep(mark: str) -> list[int]:
-    """Sends SIGKILL to every running process with the mark. Returns the ids that still run. Call it after all parts were stopped in
-    order.
+    """Sends SIGKILL to every running process with the mark. Returns the ids of those that still run. The caller has stopped all parts in
+    order before.
     """
     marked = [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_marked(process, mark)]
     for process in marked:
@@ -204,7 +206,9 @@ def sweep(mark: str) -> list[int]:
 
 
 def data_dirs_of_running(conf: Path) -> list[Path]:
-    """Returns the data directories of the running processes that were started with a conf/, from their environment."""
+    """Returns the data directories of the running processes that were started with this conf/. It reads them from the environment of these
+    processes.
+    """
     found: set[Path] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
@@ -215,7 +219,7 @@ def data_dirs_of_running(conf: Path) -> list[Path]:
 
 
 def port_owner(port: int) -> str:
-    """Returns the process that listens on a TCP port, as `name (pid 12)`; empty if the system does not reveal it."""
+    """Returns the process that listens on a TCP port, as `name (pid 12)`. Returns "" if the system does not tell."""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
             if (
@@ -229,12 +233,12 @@ def port_owner(port: int) -> str:
 
 
 def stopped(record: ProcessRecord) -> list[int]:
-    """Returns the ids of a process and its descendants that a signal or a debugger has stopped, so that they do nothing."""
+    """Returns the ids of a process and its descendants that are suspended by a signal or a debugger."""
     return [process.pid for process in members(record) if _is_stopped(process)]
 
 
 def to_json(record: ProcessRecord) -> dict[str, Any]:
-    """Returns a record as values for `status --json`."""
+    """Returns a record with the state of its process, for `status --json`."""
     alive = find(record) is not None
     rss_mb = memory_mb(record) if alive else 0.0
     facts = {"name": record.name, "pid": record.pid, "port": record.port, "alive": alive, "rss_mb": rss_mb}
@@ -276,7 +280,7 @@ def _is_living(process: psutil.Process) -> bool:
 def _send(process: psutil.Process | None, number: signal.Signals) -> None:
     if process:
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(number)  # psutil checks the start time again before it sends the signal.
+            process.send_signal(number)  # Before it sends the signal, psutil checks the start time again.
 
 
 def _wait(done: Callable[[], bool], seconds: float) -> None:

@@ -1,6 +1,7 @@
-"""Handles Ctrl-C and SIGTERM in the console: they raise KeyboardInterrupt during the work, and are ignored while its processes are ended.
+"""Handles Ctrl-C and SIGTERM in the console. During the work, they raise KeyboardInterrupt. While processes are being ended, they are
+ignored.
 
-A shell that starts a program in the background makes it ignore SIGINT. These functions install a handler nevertheless.
+A shell that starts a program in the background makes it ignore SIGINT. These functions install a handler even then.
 """
 
 from __future__ import annotations
@@ -23,9 +24,7 @@ def heard() -> Iterator[None]:
 
 @contextlib.contextmanager
 def duckdb_interrupts() -> Iterator[None]:
-    """Converts an interrupt within DuckDB to KeyboardInterrupt, because DuckDB raises an error of its own with KeyboardInterrupt as the
-    cause.
-    """
+    """Raises KeyboardInterrupt if Ctrl-C interrupts DuckDB. DuckDB itself raises a RuntimeError that has KeyboardInterrupt as its cause."""
     try:
         yield
     except RuntimeError as error:
@@ -43,7 +42,7 @@ def unheard() -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Delays a signal until the block ends, so that a process that the block starts is recorded and can be ended."""
+    """Delays a signal until the block ends. A process that the block starts is thus recorded before the signal, so that it can be ended."""
     came: list[tuple[int, FrameType | None]] = []
     with _handled_by(lambda number, frame: came.append((number, frame))):
         yield

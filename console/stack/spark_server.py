@@ -1,4 +1,4 @@
-"""Creates the Spark Connect server of a configuration for `sluice up`, and runs it in the foreground for `sluice spark`."""
+"""Creates the Spark Connect server of a configuration, for `sluice up`, and runs it in the foreground, for `sluice spark`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BINDING = "spark.connect.grpc.binding.address"
 
 @dataclasses.dataclass(frozen=True)
 class Listening:
-    """The address at which the Spark Connect server accepts clients, and the memory of that server. If `host` is empty,
+    """The address on which the Spark Connect server accepts clients, and its memory. If `host` is empty,
     `spark.connect.grpc.binding.address` in spark-defaults.conf applies.
     """
 
@@ -40,7 +40,7 @@ class Listening:
 def spark_server(
     config: SluiceConfig, conf: Path, listening: Listening, *, die_with_parent: bool = False
 ) -> SparkConnectServer:
-    """Returns a server with the settings of conf/ for its lake. It is not started yet."""
+    """Returns a server with the settings of conf/, also for its lake. It is not started yet."""
     return SparkConnectServer(
         None,
         config.data_dir / "spark",
@@ -55,8 +55,8 @@ def spark_server(
 
 
 def tell_of_the_store(server: SparkConnectServer, config: SluiceConfig, command: str) -> None:
-    """Adds the settings and credentials of the lake's store to a server before it starts. `command`: the command to name in the error.
-    Raises ConfigurationError if a secret cannot be read.
+    """Passes the settings and credentials of the lake's store to a server that is not started yet. Raises ConfigurationError if a secret
+    cannot be read. The message names `command`.
     """
     try:
         server.tell(store_settings(config), store_environment(config))
@@ -65,8 +65,8 @@ def tell_of_the_store(server: SparkConnectServer, config: SluiceConfig, command:
 
 
 def run_spark(config: SluiceConfig, conf: Path, listening: Listening) -> NoReturn:
-    """Replaces this process with the server, so that the server gets the signals and writes its log to this process's output. Raises
-    SetupError and ConfigurationError.
+    """Replaces this process with the server, so that the server gets its signals and writes to its output. Raises SetupError if the server
+    cannot be started, and ConfigurationError if a secret cannot be read.
     """
     server = spark_server(config, conf, listening)
     tell_of_the_store(server, config, "sluice spark")

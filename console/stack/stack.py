@@ -1,8 +1,8 @@
-"""Starts and stops the processes of `sluice up` and the demo: Spark, the code server (which may contain the engines), the engine process,
-the webserver and the daemon.
+"""Starts and stops the processes of `sluice up` and of the demo: Spark, the code server, the engine process, the webserver and the daemon.
+The code server may contain the engines.
 
-The code server runs `orchestration.code_server`, which behaves like `dagster api grpc`. Only this module restarts it, so that an engine
-in it runs as long as the process.
+The code server runs `orchestration.code_server`, which behaves like `dagster api grpc`. Only this module restarts it, so an engine in it
+runs as long as the process.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ from sluice.package_files import conf_file
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = PARTS
 SUPERVISOR = "supervisor"  # The name of the process of `sluice up --foreground`.
 STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, ENGINE, SPARK)
-# The longest start of a part. The first import of dagster and numba takes half a minute, and much more on a busy machine.
+# The longest time that a part may take to answer. The first import of dagster and numba takes half a minute, and much more on a busy
+# machine.
 START_SECONDS_MAX = 240.0
-DOWN_SECONDS_MAX = 120.0  # The time for all steps of all processes of a supervisor together.
-RUN_SECONDS_MAX = 30.0  # The time in which a merging run must finish when all processes are stopped.
+DOWN_SECONDS_MAX = 120.0  # The time in which a supervisor must end all its processes.
+RUN_SECONDS_MAX = 30.0  # The time in which a merging run must finish when everything is stopped.
 LOCATION = "sluice"
 
 Say = Callable[[str], None]
@@ -70,11 +71,15 @@ Say = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StackOptions:
-    """The options of a stack besides conf/. `die_with_parent`: its processes end with the process that started them.
+    """Options that are not in conf/.
 
-    `environment`: additional variables for its processes. `port_advice`: what to do if another program has a port; empty: set another
-    port in conf/. `dagster`: start Dagster's processes, not only the engines and Spark. `webserver`: start Dagster's webserver, which
-    nothing else needs. `warms_spark`: run Spark's first merge before a run needs Spark. `awaits_warm_up`: `up` waits until that is done.
+    - `die_with_parent`: the processes end with the process that started them.
+    - `environment`: additional variables for the processes.
+    - `port_advice`: what to do if another program has a port. If it is empty, the advice is to set another port in conf/.
+    - `dagster`: whether Dagster's processes are started too, besides the engines and Spark.
+    - `webserver`: whether Dagster's webserver is started. No other process needs it.
+    - `warms_spark`: whether Spark runs a first merge before a run needs Spark.
+    - `awaits_warm_up`: whether `up` waits until this merge has ended.
     """
 
     spark_memory: str = "4g"
@@ -91,7 +96,7 @@ DEFAULT_OPTIONS = StackOptions()
 
 
 class Stack:
-    """Starts and stops the processes of one configuration. `mark`: identifies the processes of this data_dir."""
+    """Starts and stops the processes of one configuration. `mark` identifies them."""
 
     def __init__(
         self,
@@ -116,7 +121,7 @@ class Stack:
 
     @property
     def shown_at(self) -> str:
-        """A sentence for messages that says where to see the work of the stack."""
+        """A sentence that says where to see what Sluice does."""
         return (
             f"Dagster's UI: {self.url}"
             if self._options.dagster
@@ -132,9 +137,8 @@ class Stack:
         return SPARK in part_names(self.config)
 
     def up(self) -> list[str]:
-        """Starts the parts that do not run, and waits until all parts answer. Returns the names of the parts that it started.
-
-        After an error or an interrupt, it ends the parts that it started.
+        """Starts the parts that do not run, and waits until all parts answer. Returns the names of those that it started. After an error
+        or an interrupt, ends those that it started.
         """
         running = self.file.running()
         if SUPERVISOR in running:
@@ -149,7 +153,7 @@ class Stack:
         return self._start_missing()
 
     def _end_without_storage(self, running: Mapping[str, ProcessRecord]) -> None:
-        """Ends Dagster's processes if their storage was removed, so that they start again with a new storage."""
+        """Ends Dagster's processes if their storage was removed, so that they start again with a new one."""
         dagster = [running[name] for name in (DAEMON, WEBSERVER, CODE_SERVER) if name in running]
         why = lost_storage(self.dagster_home, max((record.age_seconds() for record in dagster), default=0.0))
         if why:
@@ -158,8 +162,8 @@ class Stack:
                 self.down_one(record.name)
 
     def revive(self) -> list[str]:
-        """Restarts parts that have died since `up`, and returns their names. The demo and `catch-up` call it; after `sluice up` nothing
-        does.
+        """Restarts the parts that have died since `up`, and returns their names. The demo and `catch-up` call it. After `sluice up`,
+        nothing calls it.
         """
         dead = [record.name for record in self.file.load() if record.name in STOP_ORDER and not find(record)]
         for name in dead:
@@ -168,7 +172,7 @@ class Stack:
 
     def supervisor(self, patience: Patience) -> Supervisor:
         """Returns the supervisor that starts all parts and keeps them running. Before that, it checks ports and semaphores, writes
-        Dagster's home, provides Spark's jars and reads the tables of the sources.
+        Dagster's home, provides Spark's jars, and reads the tables of the sources.
         """
         if not (self._options.dagster or engine_port(self.config)):
             raise ConfigurationError(
@@ -186,8 +190,8 @@ class Stack:
         return Supervisor(parts, self.say, patience, running)
 
     def require_startable(self) -> None:
-        """Raises an error that waiting does not resolve, before the start begins: a port in use, a system without semaphores, several
-        Sparks.
+        """Raises an error if waiting cannot help: a port is in use, the system has no semaphores, or several hosts would not share one
+        Spark. The caller calls it before anything starts.
         """
         running = self._running()
         for part in self._parts():
@@ -231,7 +235,7 @@ class Stack:
             parts.append(WarmUp(command, (SPARK,), log, WARM_SECONDS_MAX, self.say, die_with_parent=die_with_parent))
         if not self._options.dagster:
             return parts
-        # The webserver needs the code server when it starts, and the first run of the daemon needs Spark.
+        # The webserver needs the code server at its start. The daemon also needs Spark, for its first run.
         if self._options.webserver:
             parts.append(self._part(WEBSERVER, (CODE_SERVER,), asks_webserver(self.url), ports.webserver))
         after = tuple(part.name for part in parts if part.name in dagster)
@@ -263,7 +267,9 @@ class Stack:
         return process
 
     def _discover(self) -> None:
-        """Reads the tables of each source, which become assets. The stack starts even if a source does not answer."""
+        """Reads the tables of each source, which become assets in Dagster. If a source does not answer, the start continues with the
+        tables of the last start.
+        """
         for name, destination in self.config.destinations.items():
             from sluice.cdc_engine.instance.discovery import discover  # noqa: PLC0415  the engine: seconds, where there is nothing to ask
 
@@ -274,32 +280,33 @@ class Stack:
                 self.say(
                     f"{name}: Dagster shows the tables of the last start, because they could not be read from the source: {error}"
                 )
-        # No run creates a table at such a path. The table stops and the status names it. Other tables continue.
+        # No run creates a table at such a path. The table stops, and the status names it. Other tables continue.
         for clash in known_path_clashes(self.config):
             self.say(clash)
 
     def down(self) -> list[int]:
         """Stops all started processes in order, each with a deadline. Returns the ids of processes that still run, normally none."""
         records = {record.name: record for record in self.file.load()}
-        # The supervisor comes first, because it would restart the processes that are stopped next.
+        # The supervisor is stopped first, because it would restart the processes that are stopped next.
         if SUPERVISOR in records and records[SUPERVISOR].pid != os.getpid():
             stop(records[SUPERVISOR], [StopStep(terminate, DOWN_SECONDS_MAX)])
         if CODE_SERVER in records:
-            # The code server lets a run finish, so it is requested to stop before the daemon and the webserver are stopped.
+            # The code server lets a run finish. Therefore it is asked to stop before the daemon and the webserver are stopped.
             self._ask_code_server(records[CODE_SERVER])
         left: list[int] = []
         for name in (DAEMON, WEBSERVER, CODE_SERVER, ENGINE, SPARK):
             if name in records:
                 left += stop(records[name], self._steps(name), self.mark)
-        left += sweep(self.mark)  # Run workers of an earlier code server that died are not among the records.
+        # This also ends the run workers of a code server that died earlier, which have no record.
+        left += sweep(self.mark)
         for child in self._children.values():
-            child.kill()  # The child has ended; this also ends the process that guards it.
+            child.kill()  # The child has ended. This call also ends the process that guards it.
         self._children.clear()
         self.file.remove([*STOP_ORDER, SUPERVISOR])
         return left
 
     def kill(self) -> list[int]:
-        """Kills all processes of the stack. Returns the ids of processes that still run, normally none."""
+        """Kills all started processes. Returns the ids of processes that still run, normally none."""
         left = sweep(self.mark)
         for child in self._children.values():
             child.kill()
@@ -308,7 +315,7 @@ class Stack:
         return left
 
     def down_one(self, name: str) -> list[int]:
-        """Stops one process within its deadlines. The other processes continue, and `up` starts it again."""
+        """Stops one process within its deadlines. The other processes continue. `up` starts it again."""
         records = {record.name: record for record in self.file.load()}
         left = stop(records[name], self._steps(name), self.mark) if name in records else []
         if child := self._children.pop(name, None):
@@ -317,12 +324,12 @@ class Stack:
         return left
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment of every child: the paths of conf/ and Dagster's home, and the mark."""
+        """Returns the environment of every started process. It contains the paths of conf/ and of Dagster's home, and the mark."""
         own = {
             "SLUICE_CONF": str(self.conf),
             "DAGSTER_HOME": str(self.dagster_home),
             "DAGSTER_GRPC_SHUTDOWN_GRACE_PERIOD": "5",
-            # Dagster then stores the events of the tables that a run plans in one transaction, and not in two for each table.
+            # With it, Dagster stores the planned tables of a run in one transaction. Otherwise it needs two transactions for each table.
             "DAGSTER_EVENT_BATCH_SIZE": "1000",
             MARK: self.mark,
         }
@@ -340,7 +347,7 @@ class Stack:
     def _ask_code_server(self, record: ProcessRecord) -> None:
         from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415  dagster takes seconds to import
 
-        with contextlib.suppress(Exception):  # The code server may hang or be ending; the next steps send signals.
+        with contextlib.suppress(Exception):  # The code server may hang, or may be ending. The next steps send signals.
             DagsterGrpcClient(host=LOOPBACK, port=record.port).shutdown_server(timeout=5)
 
     def _write_dagster_home(self) -> None:

@@ -1,9 +1,9 @@
-"""Starts the parts of a stack in order and keeps them running, with one thread and one loop. A signal or the death of a part ends every
+"""Starts the parts of Sluice in order and keeps them running, with one thread and one loop. A signal, or the death of a part, ends every
 wait.
 
-`next_step` decides, and the loop applies the decision. `sluice up` runs the loop until all parts answer, `sluice up --foreground` until
-it is requested to end. A failed part is restarted after increasing waits. `Patience` limits the number of restarts; after that, an error
-names the part.
+`next_step` decides, and the loop carries out the decision. `sluice up` runs the loop until all parts answer, and `sluice up --foreground`
+until it is told to end. A failed part is restarted after increasing waits. `Patience` limits the number of restarts. After the last one,
+an error names the part.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.process import last_lines
 
 POLL_SECONDS = 0.1
-SHOWN = {"spark": "Spark"}  # The names of parts that are not common nouns.
-# Signal → why a part ended. Other programs send these signals, so the end of the part's log does not contain the reason.
+SHOWN = {"spark": "Spark"}  # The names of parts that are proper nouns.
+# Signal → why a part ended. Other programs send these signals, so the part's log does not contain the reason.
 SIGNALS = {
     "signal 9": "another program killed the process, or the kernel did so for lack of memory (see dmesg)",
     "signal 15": "another program ended the process",
@@ -32,29 +32,29 @@ _now = time.monotonic
 
 
 class StackPart(Protocol):
-    """A process of the stack, or a task. No method may block for longer than a moment."""
+    """A process of Sluice, or a task that is done once. No method may block for longer than a moment."""
 
     name: str
     after: tuple[str, ...]  # The names of the parts that must answer before this part starts.
-    # True for a task: it is done when `answers` returns True, and is repeated when a part in `after` is restarted.
+    # True for a task. A task is done when `answers` returns True. It is repeated when a part in `after` is restarted.
     once: bool
     seconds_max: float  # The longest time from the start of the part until it answers.
     log: Path
 
     def begin(self) -> None:
-        """Starts the part. Raises SetupError."""
+        """Starts the part. Raises SetupError if it cannot be started."""
 
     def end(self) -> None:
-        """Kills all processes of the part that are still running."""
+        """Kills all processes of the part that still run."""
 
     def ended(self) -> str:
-        """Returns how the part ended, as "exit code 1" or "signal 9"; empty while it runs."""
+        """Returns how the part ended, as "exit code 1" or "signal 9". Returns "" while it runs."""
 
     def port_taken(self) -> bool:
         """Returns whether another program has the port that the part needs."""
 
     def answers(self) -> bool:
-        """Returns whether the part can be used; for a task, whether it is done. Raises ServerError if it can never be used."""
+        """Returns whether the part can be used or, for a task, whether it is done. Raises ServerError if waiting cannot help."""
 
 
 class State(enum.Enum):
@@ -75,9 +75,8 @@ class Patience:
     """How often a failed part is restarted: at most `restarts_max` times in a row. The first wait is `first_seconds`. Each later wait is
     twice as long, up to `longest_seconds`.
 
-    If a part has answered for `steady_seconds` before it fails, this failure counts as the first one. With `first_start_must_do`, a part
-    that ended by itself and has never answered is given up at once, because a restart would fail in the same way. If another program uses
-    the part's port, the part is restarted nevertheless.
+    When a part that has answered for `steady_seconds` fails, the count starts again. With `first_start_must_do`, a part that ended by
+    itself before it ever answered is not restarted, because it would fail again. It is restarted if another program has its port.
     """
 
     restarts_max: int
@@ -96,8 +95,8 @@ FOREGROUND = Patience(restarts_max=6, first_seconds=1.0)
 
 @dataclasses.dataclass
 class PartRecord:
-    """The supervisor's state of a part. `since`: when the state began. `due`: when the part may start. Both are seconds of a monotonic
-    clock.
+    """What the supervisor knows about a part. `since` is when the part entered its state, and `due` is when it may start. Both are values
+    of `time.monotonic`.
     """
 
     part: StackPart
@@ -105,7 +104,7 @@ class PartRecord:
     since: float = 0.0
     due: float = 0.0
     failures: int = 0
-    answered: bool = False  # Whether the part has ever answered.
+    answered: bool = False  # Whether the part has answered at any time.
 
     def enter(self, state: State, now: float) -> None:
         self.state, self.since = state, now
@@ -114,7 +113,9 @@ class PartRecord:
 def next_step(
     kept: PartRecord, now: float, ready: Collection[str], ended: str, answers: Callable[[], bool]
 ) -> SupervisorStep:
-    """Returns the next step for a part. `ready`: the names of the parts that answer. `answers`: called only if its result decides."""
+    """Returns the next step for a part. `ready` are the names of the parts that answer. `answers` checks the part, and is called only if
+    the decision depends on it.
+    """
     part = kept.part
     if kept.state is State.WAITING:
         return SupervisorStep.BEGIN if now >= kept.due and set(part.after) <= set(ready) else SupervisorStep.NONE
@@ -128,7 +129,7 @@ def next_step(
 
 
 def _failure(part: StackPart, ended: str) -> str:
-    """Returns a sentence about a failed part: how it failed, the cause if it is known, and the end of its log."""
+    """Returns a sentence about a failed part: how it failed, the cause if it is known, and the last lines of its log."""
     how = f"ended ({ended})" if ended else f"did not answer within {part.seconds_max:.0f} s"
     cause = SIGNALS.get(ended)
     log = f": {cause}; its log {part.log} is not the reason and ends" if cause else f"; {part.log} ends"
@@ -136,7 +137,7 @@ def _failure(part: StackPart, ended: str) -> str:
 
 
 class Supervisor:
-    """Starts and supervises parts. `running`: the names of parts that run already; they must answer too, and are restarted when
+    """Starts and supervises parts. `running` are the names of the parts that run already. They must answer too, and are restarted when
     they die.
     """
 
@@ -150,32 +151,32 @@ class Supervisor:
                 kept.enter(State.STARTING, now)
                 kept.answered = True
             elif kept.part.once and set(kept.part.after) <= set(running):
-                kept.enter(State.READY, now)  # The process that started the other parts has done the task.
+                kept.enter(State.READY, now)  # The process that started the other parts has already done this task.
 
     def is_ready(self, *, tasks: bool = True) -> bool:
-        """Returns whether every process answers; with `tasks`, also whether every task is done."""
+        """Returns whether every process answers. With `tasks`, also requires that every task is done."""
         parts = (kept for kept in self._kept.values() if tasks or not kept.part.once)
         return all(kept.state is State.READY for kept in parts)
 
     def until_ready(self, *, tasks: bool = True) -> None:
-        """Returns when every process answers and, with `tasks`, every task is done. Raises ServerError, which names the part that was
-        given up.
+        """Returns when every process answers and, with `tasks`, every task is done. Raises ServerError if a part fails too often. The
+        message names the part.
         """
         while not self.is_ready(tasks=tasks):
             self.tick()
             time.sleep(POLL_SECONDS)
-        self.tick()  # A part that answered early may have died while the last one started.
+        self.tick()  # A part that answered early may have died while others started.
         if not self.is_ready(tasks=tasks):
             self.until_ready(tasks=tasks)
 
     def end_work(self) -> None:
-        """Ends the tasks that are running. The caller ends the processes, because it knows their order."""
+        """Ends the tasks that still run. The caller ends the processes, because it knows their order."""
         for kept in self._kept.values():
             if kept.part.once:
                 kept.part.end()
 
     def tick(self) -> None:
-        """Checks every part once and takes its next step. Raises ServerError if a part is given up."""
+        """Checks every part once, and takes its next step. Raises ServerError if a part fails too often."""
         for kept in self._kept.values():
             final = False
             try:
@@ -188,12 +189,14 @@ class Supervisor:
                 self._fail(kept, sentence, final=final)
 
     def _is_final(self, kept: PartRecord, ended: str) -> bool:
-        """Returns whether a restart would fail in the same way. If another program took the port just now, it may be gone by then."""
+        """Returns whether a restart would fail in the same way. It might not if another program has taken the port, because that program
+        may end.
+        """
         died = self._patience.first_start_must_do and not kept.answered and not ended.startswith("signal")
         return died and not kept.part.port_taken()
 
     def _take(self, kept: PartRecord, ended: str) -> str:
-        """Takes the next step with a part. Returns a sentence if the part failed, otherwise an empty text."""
+        """Takes the next step with a part. Returns a sentence if the part failed, and otherwise ""."""
         part, now = kept.part, _now()
         ready = [name for name, other in self._kept.items() if other.state is State.READY]
         step = next_step(kept, now, ready, ended, part.answers)
@@ -211,7 +214,9 @@ class Supervisor:
         return ""
 
     def _fail(self, kept: PartRecord, sentence: str, *, final: bool) -> None:
-        """Schedules a restart of the part, or gives it up. Parts that need it and are starting are restarted too."""
+        """Schedules a restart of a failed part, or raises ServerError if it has failed too often. Parts that need it and are still
+        starting are restarted too.
+        """
         now = _now()
         steady = kept.state is State.READY and now - kept.since >= self._patience.steady_seconds
         kept.failures = 1 if steady else kept.failures + 1

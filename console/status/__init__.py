@@ -1,1 +1,1 @@
-"""Implements `sluice status`: shows the processes, and each destination by its files."""
+"""Shows the processes and the destinations, for `sluice status`."""

@@ -1,4 +1,4 @@
-"""Adds the state of conf/ to a status: the files that are not in use, and the revision that was pulled."""
+"""Adds the state of conf/ to the status: the files that are not in use, and the revision that was pulled."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from sluice.console.status.report import StatusReport
 
 
 def with_conf(report: StatusReport, refused: Mapping[str, str], remote: RemoteRecord | None = None) -> StatusReport:
-    """Returns the report with a problem for each invalid file of conf/, which is not in use. `remote`: where conf/ is pulled from."""
+    """Returns the report with a problem for each file of conf/ that is invalid and therefore not in use. `remote` says where conf/ is
+    pulled from, and is None if it is not pulled.
+    """
     problems = [
         f"conf/{file} is not used, and the last valid content of this file stays in use: {why}"
         for file, why in sorted(refused.items())
     ]
-    # Engines report a refused file too, so its sentence would appear twice.
+    # Engines report a refused file too. Their sentence is dropped, so that it does not appear twice.
     remaining = [each for each in report.problems if not any(why in each for why in refused.values())]
     if remote is not None:
         report, problems = dataclasses.replace(report, conf=sentence(remote)), [*remote_problems(remote), *problems]

@@ -13,7 +13,7 @@ from sluice.cdc_engine.position import position_text
 
 
 class WithConsumers(Protocol):
-    """The part of a destination's status that this module shows."""
+    """The part of a destination's status that this module needs."""
 
     @property
     def name(self) -> str: ...
@@ -30,13 +30,13 @@ class WithConsumers(Protocol):
 
 
 def shown_lag(lag_seconds: float | None) -> str:
-    """Formats a lag for a table cell; empty if the lag is unknown."""
+    """Formats a lag for a table cell. Returns "" if the lag is unknown."""
     return "" if lag_seconds is None else f"{lag_seconds} s"
 
 
 def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns one record per consumer with its state, filter, position and lag, from the engine's status or, without one, from the
-    ledger.
+    """Returns a record for each consumer, with its state, filter, position and lag. The records come from the engine's status or, if the
+    engine has written none, from the ledger.
     """
     kept = [
         {**each, "position": each.get("cursor"), "members": (each.get("cursor") or {}).get("members")}
@@ -70,7 +70,7 @@ def consumer_problems(one: WithConsumers) -> list[str]:
 
 
 def consumer_table(destinations: Sequence[WithConsumers]) -> Table | None:
-    """Returns the table of consumers; None if no destination has a consumer besides the lake."""
+    """Returns the table of consumers, or None if no destination has a consumer besides the lake."""
     if not any(one.consumers for one in destinations):
         return None
     shown = Table(
@@ -89,8 +89,8 @@ def consumer_table(destinations: Sequence[WithConsumers]) -> Table | None:
 
 
 def group_table(destinations: Sequence[WithConsumers]) -> Table | None:
-    """Returns the table of groups, with their members' problems, the members that consumers wait for, and the differences between the
-    clocks of the sources. Returns None if there is no group.
+    """Returns the table of groups, or None if there is no group. It has the problems of their members, the members for which consumers
+    wait, and the differences between the clocks of the sources.
     """
     if not any(one.group for one in destinations):
         return None
@@ -112,7 +112,7 @@ def group_table(destinations: Sequence[WithConsumers]) -> Table | None:
 
 
 def moment(time_us: Any) -> str:
-    """Formats a time of the source's clock in UTC; empty if the time is missing."""
+    """Formats a time of the source's clock in UTC. Returns "" if there is no time."""
     return dt.datetime.fromtimestamp(time_us / 1e6, dt.UTC).strftime("%Y-%m-%d %H:%M:%S") if time_us else ""
 
 
@@ -122,12 +122,12 @@ def _ill(member: Mapping[str, Any]) -> str:
 
 
 def _who(consumer: Mapping[str, Any]) -> str:
-    """Returns the number of a consumer and, for a broker, its name."""
+    """Returns the number of a consumer, and the name if it is a broker."""
     return f"{consumer['client_id']} {consumer.get('name') or ''}".strip()
 
 
 def _positions_text(position: Any, members: Any) -> str:
-    """Formats the position of a consumer; for a consumer of a group, one position per member."""
+    """Formats the position of a consumer. For a consumer of a group, it has one position per member."""
     if isinstance(members, dict) and members:
         return ", ".join(f"{name} {position_text(each)}" for name, each in sorted(members.items()))
     return position_text(position)

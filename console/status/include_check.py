@@ -1,7 +1,6 @@
-"""Finds settings of a destination that match no table: patterns of `include`, and names of tables and columns that have settings in
-conf/.
+"""Finds settings of a destination that match no table: patterns in `include`, and names of tables and columns that have settings in conf/.
 
-`sluice check` reads the tables from the source, `sluice status` from the engine's list.
+`sluice check` reads the tables from the source, and `sluice status` from the engine's list.
 """
 
 from __future__ import annotations
@@ -15,13 +14,15 @@ from sluice.cdc_engine.sink.table_filter import TableFilter, split_patterns
 
 
 def unmatched_warnings(destination: DestinationConfig, captured: Sequence[TableVersion]) -> list[str]:
-    """Returns a sentence for each setting that matches none of the captured tables and therefore has no effect."""
+    """Returns a sentence for each setting that has no effect because it matches none of the captured tables."""
     found = include_warning(destination, [table.name for table in captured])
     return [*([found] if found else []), *(_unmatched_names(destination, captured) if captured else ())]
 
 
 def include_warning(destination: DestinationConfig, captured: Collection[str]) -> str:
-    """Returns a sentence about the patterns that match none of the captured "database.table" names, or an empty text."""
+    """Returns a sentence about the patterns in `include` that match none of the captured tables ("database.table"). Returns "" if all
+    match.
+    """
     tables = [tuple(name.split(".", 1)) for name in captured]
     patterns = [(pattern, TableFilter(pattern)) for pattern in split_patterns(destination.include)]
     unmatched = [pattern for pattern, matching in patterns if not any(matching.keeps(*table) for table in tables)]
@@ -40,7 +41,9 @@ def include_warning(destination: DestinationConfig, captured: Collection[str]) -
 
 
 def _unmatched_names(destination: DestinationConfig, captured: Sequence[TableVersion]) -> Iterator[str]:
-    """Yields a sentence for each table under `tables`, and for each name in a column filter, that no captured table has."""
+    """Yields a sentence for each table under `tables`, and for each table or column in a column filter, that is not among the captured
+    tables.
+    """
     columns = {table.name: {column.name.upper() for column in table.columns} for table in captured}
     for name in destination.tables:
         if name not in columns:
@@ -56,7 +59,7 @@ def _unmatched_names(destination: DestinationConfig, captured: Sequence[TableVer
 
 
 def _others(name: str, known: Iterable[str]) -> str:
-    """Returns a hint if a known table has the same name with other letter case, or an empty text."""
+    """Returns a hint if a known table has the same name in other letter case, and otherwise ""."""
     same = next((each for each in known if each.lower() == name.lower()), "")
     return f" Its name is {same} there." if same else ""
 

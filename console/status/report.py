@@ -1,6 +1,6 @@
-"""Implements `sluice status`: shows the processes, and each destination by its files. It reads only files and calls no engine.
+"""Reads the state of the processes and destinations, for `sluice status`. It reads only files, and calls no engine.
 
-The function `find_problems` decides whether all is well, from the values that were read.
+`find_problems` decides from these values whether all is well.
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ from sluice.console.stack.processes import ProcessFile
 from sluice.console.status.consumers import consumer_problems, consumer_table, consumers_of, group_table, shown_lag
 from sluice.console.status.include_check import unmatched_warnings
 
-# The longest time in which a snapshot may make no progress. The snapshot sensor ticks every few seconds and retries a failed run within
-# five minutes.
+# If a snapshot makes no progress for this long, that is a problem. The snapshot sensor ticks every few seconds, and repeats a failed run
+# within five minutes.
 SNAPSHOT_STILL_SECONDS_MAX = 600.0
-STALE_SECONDS = 15.0  # The age above which a status counts as old. An engine writes it about once per second.
+STALE_SECONDS = (
+    15.0  # An older status shows that its engine no longer writes it. An engine writes about one per second.
+)
 WHAT_TO_DO = "see docs/reference/states.md"
 NEVER_RAN = "no engine of this destination has run yet; start the engine with `sluice up`"
 NONE_HERE = "no process of `sluice up` runs on this host; this is correct if services or containers run the engines, Dagster and Spark"
@@ -54,13 +56,11 @@ WELL = ("RUNNING", "STARTING", "CONNECTING", "STANDBY")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DestinationStatus:
-    """The status of one destination. `state`: the engine's state, or STOPPED, STALE or STANDBY if the files and the lease show that.
-    `cursor`, `position`: `file:offset@epoch`. `lag_seconds`: None if the reading engine has reported none.
-
-    `waiting`: why the next attempt to merge the batch in flight waits, or empty. `troubles`: other problems that the engine reports. The
-    ages of the sensor's last tick and of the last ack are in seconds; None if there was none since the engine started. `shared`: the
-    destination reads a stream that its server sends once for several destinations. `group`: the members of a group, and those for which
-    it waits.
+    """The status of one destination. `state` is the state that the engine reports, or STOPPED, STALE or STANDBY if the files and the lease
+    show that. `cursor` and `position` have the form `file:offset@epoch`. `waiting` says why the next attempt to merge the batch in flight
+    has not begun. `troubles` are other problems that the engine reports. `lag_seconds`, `tick_age_seconds` and `ack_age_seconds` are None
+    if the engine has reported no lag, tick or ack since its start. With `shared`, the destination shares one stream of its server with
+    others. `group` has the members of a group, and those for which it waits.
     """
 
     name: str
@@ -93,10 +93,8 @@ class DestinationStatus:
 
 @dataclasses.dataclass(frozen=True)
 class StatusReport:
-    """The whole status. `problems`: sentences; empty if all is well. `warnings`: sentences that do not affect the exit code.
-
-    `dagster_bytes`: the size of Dagster's storage; None if it is not in files of this host. `conf`: the revision of conf/ in use, if
-    conf/ is pulled.
+    """The whole status. All is well if there are no `problems`. `warnings` do not change the exit code. `dagster_bytes` is the size of
+    Dagster's storage, or None if it is not in files of this host. `conf` describes the pulled revision of conf/ that is in use.
     """
 
     processes: list[dict[str, Any]]
@@ -111,7 +109,7 @@ class StatusReport:
 
 
 def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
-    """Reads all files in the data directory that describe the state."""
+    """Returns the status, from the files in the data directory."""
     records = ProcessFile(config.data_dir / "processes.json")
     running = [processes.to_json(record) for record in records.load()]
     now = time.time() if now is None else now
@@ -143,7 +141,7 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
 
 
 def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationStatus:
-    """Adds what to do if the engine of a destination has written no status although processes of `sluice up` run."""
+    """Adds what to do if an engine has not written a status yet although processes of `sluice up` run."""
     if one.reason != NEVER_RAN:
         return one
     logs = config.data_dir / "logs"
@@ -152,8 +150,8 @@ def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationSta
 
 
 def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns a sentence for each part without a process record although other parts have one, because `sluice up` was killed during the
-    start. An engine process without any part of Dagster belongs to `sluice up --without-dagster`.
+    """Returns a sentence for each part that has no process record although other parts have one, because `sluice up` was killed during the
+    start. If there is an engine process but no process of Dagster, it was `sluice up --without-dagster`, and Dagster is not missing.
     """
     there = {process["name"] for process in running}
     foreign = () if there.intersection(processes.DAGSTER_PARTS) else processes.DAGSTER_PARTS
@@ -189,7 +187,7 @@ def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, An
 
 
 def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]:
-    """Returns the foreign keys that change rows of captured tables without row events; empty before the engine has recorded them."""
+    """Returns the foreign keys that change captured tables without row events; none before the engine has recorded them."""
     try:
         cascades = read_cascades(config.destination_dir(name))
     except MetaError:
@@ -198,7 +196,7 @@ def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]
 
 
 def _unmatched_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each setting that matches no table that the engine recorded; empty before it has recorded its tables."""
+    """Returns a sentence for each setting that matches no captured table; none before the engine has recorded its tables."""
     return [
         warning
         for name, destination in sorted(config.destinations.items())
@@ -208,7 +206,7 @@ def _unmatched_warnings(config: SluiceConfig) -> list[str]:
 
 
 def _known_tables(config: SluiceConfig, name: str) -> Sequence[TableVersion] | None:
-    """Returns the captured tables in the engine's list; None if there is no list."""
+    """Returns the captured tables in the engine's list, or None if there is no list."""
     directory = config.destination_dir(name)
     try:
         return None if count_of_list(directory) is None else read_tables(directory)
@@ -217,7 +215,7 @@ def _known_tables(config: SluiceConfig, name: str) -> Sequence[TableVersion] | N
 
 
 def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
-    """Returns the captured tables without a key; empty before the engine has recorded its tables."""
+    """Returns the captured tables without a key; none before the engine has recorded its tables."""
     try:
         tables = read_tables(config.destination_dir(name))
     except MetaError:
@@ -226,8 +224,8 @@ def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
 
 
 def stop_order(directory: Path) -> orders.Order | None:
-    """Returns the order that stopped the engine permanently, or None. Also returns None if the store of orders does not answer; the
-    sentence about the ledger reports that.
+    """Returns the order by which an operator stopped the engine, or None. Also returns None if the store of orders does not answer, because
+    another sentence of the status reports that.
     """
     try:
         return orders.stopped(directory)
@@ -236,18 +234,18 @@ def stop_order(directory: Path) -> orders.Order | None:
 
 
 def read_destination(directory: Path, name: str, now: float) -> DestinationStatus:
-    """Returns the status of one destination, from status.json (the engine's report), the ledger (what is acked) and the lease (its
-    holder).
+    """Returns the status of one destination. It is read from status.json, which the engine writes, from the ledger, which has the acked
+    position, and from the lease, which names the process that reads.
     """
     engine = engine_status(directory)
     meta, lease, unknown = _kept(directory)
     held = lease is not None and lease.held
     age_seconds = now - engine.get("updated_at_us", 0) / 1e6
-    # If the file's time is in the future, the clock was set back after the last write.
+    # If the time in the file is in the future, the clock was set back after the last write.
     stale = abs(age_seconds) > STALE_SECONDS
     away = lease.host if lease is not None and held and lease.host != os.uname().nodename else ""
     if away and stale:
-        engine = {}  # This host's engine wrote the report before the other host took the lease.
+        engine = {}  # This host's engine wrote the status before the other host took the lease.
     state = str(engine.get("state", "STOPPED"))
     reason = str(engine.get("reason", "") or "")
     if away and not engine:
@@ -291,7 +289,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
 
 
 def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus:
-    """Returns the status of one group as `read_destination` does. `group`: the engine's report, or, without one, the members in conf/."""
+    """Returns the status of one group, as `read_destination` does. If the engine has reported no members, `group` has those in conf/."""
     directory = config.destination_dir(name)
     members = [{"name": member} for member in config.groups[name].members]
     group = engine_status(directory).get("group") or {"members": members}
@@ -299,7 +297,7 @@ def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus
 
 
 def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
-    """Returns the ledger's content, the lease's holder, and a sentence if their store does not answer."""
+    """Returns the ledger's content, the lease's holder and, if their store does not answer, a sentence about that."""
     try:
         return _record(ledger_text(directory)), lease_holder(directory), []
     except MetaError as error:
@@ -307,7 +305,7 @@ def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
 
 
 def _silent(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple[str, str]:
-    """Returns the state and reason of an engine that no longer writes its status. An engine that could not start keeps its reason."""
+    """Returns the state and reason of an engine that no longer writes its status. If it could not start, its reason is kept."""
     heard = f"the engine wrote its last status {age_seconds:.0f} s ago, as {state}"
     if age_seconds < 0:
         heard = f"the engine wrote its last status, {state}, with a time {-age_seconds:.0f} s in the future (the clock was set back)"
@@ -321,8 +319,8 @@ def _silent(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple
 
 
 def _left_now(hours: float | None, unsaid_seconds: float) -> float | None:
-    """Returns the retention that is left now, in hours. `hours`: the engine's last value. `unsaid_seconds`: the age of that value, by
-    which the retention has become shorter.
+    """Returns the remaining retention, in hours. `hours` is the engine's last value, and `unsaid_seconds` its age, by which the retention
+    has become shorter.
     """
     return None if hours is None else round(max(0.0, hours - max(0.0, unsaid_seconds) / 3600), 2)
 
@@ -334,7 +332,7 @@ def _age(moment_us: Any, now: float) -> float | None:
 def find_problems(
     running: Sequence[dict[str, Any]], destinations: Sequence[DestinationStatus], *, apart: bool = False
 ) -> list[str]:
-    """Returns a sentence for each problem. `apart`: the engines are on other hosts, so that this host may have no process."""
+    """Returns a sentence for each problem. With `apart`, the engines run on other hosts, so this host needs no process."""
     dead = [
         f"the {process['name']} (pid {process['pid']}) does not run any more; start it again with `sluice up`"
         for process in running
@@ -377,15 +375,15 @@ def _stopped_sentence(process: dict[str, Any]) -> str:
 
 
 def _stop_sentence(destination: str, stop: dict[str, Any]) -> str:
-    """Returns a sentence about a stopped table: the reason, and the commands that resume it."""
+    """Returns a sentence about a stopped table: why it stopped, and the commands that resume it."""
     table, state = f"{stop.get('database')}.{stop.get('table')}", str(stop.get("state"))
     how = way_out(state, destination, table)
     return f"{destination}: the table {table} stopped in the state {state}: {stop.get('reason')}{f' ({how})' if how else ''}"
 
 
 def render(report: StatusReport, *, verbose: bool = False) -> Group:
-    """Formats the status for a person, problems first. `verbose`: name each foreign key and each table without a key, instead of counting
-    them.
+    """Formats the status for the terminal, problems first. With `verbose`, each foreign key and each table without a key is named.
+    Otherwise only their numbers are shown.
     """
     shown = Table("process", "pid", "port", "state", "memory", title="processes", title_justify="left")
     for process in report.processes:
@@ -445,14 +443,14 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
 
 
 def _reading_line(destination: str, reading: Mapping[str, Any]) -> Text:
-    """Returns a line with the progress of a table's snapshot, and with the age of its rows in the lake."""
+    """Returns a line with the progress of a table's snapshot. It says whether the table in the lake is older than the cursor."""
     older = reading.get("lake_is_older")
     sentence = f"{destination}: a snapshot is reading {reading['table']}: {reading['rows']} of about {reading['rows_expected']} rows"
     return Text(f"{sentence}; {older}" if older else sentence, "yellow" if older else "cyan")
 
 
 def well(report: StatusReport) -> Text:
-    """Returns the last line of a status without problems. It mentions tables whose rows in the lake are older than the cursor."""
+    """Returns the last line of a status without problems. It says how many tables in the lake are older than the cursor."""
     older = sum(bool(each.get("lake_is_older")) for one in report.destinations for each in one.snapshots)
     if report.warnings and not older:
         return Text(f"no problems; {len(report.warnings)} warning(s)", "yellow")
@@ -465,7 +463,7 @@ def well(report: StatusReport) -> Text:
 
 
 def _notes(one: DestinationStatus, *, verbose: bool) -> list[Text]:
-    """Returns lines about the foreign keys without row events and the tables without a key, and what the lake does with them."""
+    """Returns lines that say what the lake does with foreign keys without row events, and with tables without a key."""
     keyless = [Text(keyless_sentence(one.name, one.keyless, verbose=verbose))] if one.keyless else []
     if verbose:
         return [

@@ -1,7 +1,7 @@
-"""Lays out `sluice status` for a terminal: problems first, and no more lines than the screen has.
+"""Formats `sluice status` for a terminal: problems first, and no more lines than the screen has.
 
-Without a terminal, and with `--verbose`, `report.render` shows everything. Entries that do not fit the screen are counted, so that none
-is dropped silently.
+Without a terminal, and with `--verbose`, `report.render` shows everything. What does not fit the screen is counted, so that nothing is
+dropped silently.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from sluice.console.status.consumers import shown_lag
 from sluice.console.status.report import WELL, DestinationStatus, StatusReport, well
 
 MORE = "`sluice status --verbose` shows everything"
-# The largest part of the screen for destinations, a quarter, and for snapshots, an eighth.
+# At most a quarter of the screen shows destinations, and at most an eighth shows snapshots.
 DESTINATIONS_SHARE, SNAPSHOTS_SHARE = 4, 8
-PROBLEMS_MIN, SENTENCE_LINES_MIN = 3, 4  # The minimum number of lines for problems, and per sentence.
+PROBLEMS_MIN, SENTENCE_LINES_MIN = 3, 4  # The least number of lines for problems, and for one sentence.
 COLUMNS_MIN = 20
 HEADINGS = ("destination", "state", "lag", "rows/s", "kept", "last ack", "in flight", "stopped")
 
 
 def screenful(report: StatusReport, columns: int, rows: int) -> list[Text]:
-    """Returns at most `rows` - 1 lines of at most `columns` characters, because the shell's prompt needs a line."""
+    """Returns at most `rows` - 1 lines of at most `columns` characters. The last line is left for the prompt of the shell."""
     columns = max(columns, COLUMNS_MIN)
     below = [
         *_destinations(report.destinations, rows),
@@ -34,7 +34,7 @@ def screenful(report: StatusReport, columns: int, rows: int) -> list[Text]:
         *([Text(report.conf)] if report.conf else []),
         Text(MORE),
     ]
-    kept = max(PROBLEMS_MIN, rows - 2 - len(below))  # 2: the verdict, and the line of the prompt.
+    kept = max(PROBLEMS_MIN, rows - 2 - len(below))  # 2: one line for the summary, and one for the prompt.
     warnings = _sentences([f"! {each}" for each in report.warnings], columns, max(1, kept // 3), "yellow")
     problems = _sentences([f"✗ {each}" for each in report.problems], columns, kept - len(warnings), "red")
     lines = [_verdict(report), *problems, *warnings, *below]
@@ -52,7 +52,7 @@ def _verdict(report: StatusReport) -> Text:
 
 
 def _sentences(sentences: Sequence[str], columns: int, lines_max: int, style: str) -> list[Text]:
-    """Returns as many sentences as fit into `lines_max` lines, and a line that counts the rest."""
+    """Returns as many sentences as fit into `lines_max` lines. The last line says how many sentences are left out."""
     shown: list[str] = []
     most = max(SENTENCE_LINES_MIN, (lines_max - 1) // max(1, len(sentences)))
     most = max(1, min(most, lines_max - 1))
@@ -67,7 +67,7 @@ def _sentences(sentences: Sequence[str], columns: int, lines_max: int, style: st
 
 
 def _destinations(destinations: Sequence[DestinationStatus], rows: int) -> list[Text]:
-    """Returns a line for each destination, those with problems first, and a line that counts the destinations that do not fit."""
+    """Returns a line for each destination, those with problems first. If some do not fit, the last line says how many."""
     ordered = sorted(destinations, key=lambda one: (one.state in WELL and not _needs_help(one), one.name))
     most = max(1, rows // DESTINATIONS_SHARE)
     shown = ordered[:most]

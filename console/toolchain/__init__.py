@@ -1,1 +1,1 @@
-"""Provides what the machine needs before Sluice can run: Java, jars, database servers, compiled kernels, the Spark server."""
+"""Provides what the machine needs before Sluice can run: Java, jars, database servers, compiled kernels, and the Spark server."""

@@ -1,4 +1,4 @@
-"""Reads the list of pinned downloads from artifacts.toml."""
+"""Reads artifacts.toml, the list of pinned downloads."""
 
 import hashlib
 import importlib.metadata
@@ -9,9 +9,9 @@ from pathlib import Path
 ARTIFACTS_FILE = Path(__file__).with_name("artifacts.toml")
 
 DELTA = "delta"
-EXTRAS = ("s3", "google")  # The groups for `sluice setup --with`, which a lake in such a store also needs.
-DELTA_PACKAGE = "delta-spark"  # The Delta jars have the version of this Python package.
-MYSQL_9 = "mysql-9"  # Debian unstable provides MySQL 9, because no jar contains it.
+EXTRAS = ("s3", "google")  # The groups of jars that `sluice setup --with` downloads, for a lake in such a store.
+DELTA_PACKAGE = "delta-spark"  # The Delta jars have the same version as this Python package.
+MYSQL_9 = "mysql-9"  # MySQL 9 comes from Debian unstable, because no jar contains it.
 DATABASE_VERSIONS = ("mysql-8.0.31", "mysql-5.7.22", "mariadb-11.4.5", "mariadb-10.11.5")
 
 
@@ -35,7 +35,7 @@ class Artifact:
 
 
 def load_artifacts(*groups: str, file: Path = ARTIFACTS_FILE) -> tuple[Artifact, ...]:
-    """Returns the artifacts of the groups in the order of the file. An artifact without a revision has that of delta-spark."""
+    """Returns the artifacts of the groups, in the order of the file. An artifact without a revision has the version of delta-spark."""
     with file.open("rb") as handle:
         records = tomllib.load(handle)["artifact"]
     delta = {"revision": delta_version()}
@@ -43,7 +43,7 @@ def load_artifacts(*groups: str, file: Path = ARTIFACTS_FILE) -> tuple[Artifact,
 
 
 def delta_version() -> str:
-    """Returns the version of delta-spark that uv.lock pins."""
+    """Returns the version of the installed delta-spark, which uv.lock pins."""
     return importlib.metadata.version(DELTA_PACKAGE)
 
 

@@ -1,4 +1,4 @@
-"""Manages the directories of downloaded and unpacked files, and the lock by which concurrent starts share them.
+"""Manages the directories of downloaded and unpacked files. A lock lets processes that start at the same time share them.
 
 Every part of the toolchain gets its directory from here, so that the variable SLUICE_CACHE moves all of them.
 """
@@ -17,48 +17,50 @@ from sluice.console.toolchain.errors import SetupError
 
 @dataclass(frozen=True)
 class Cache:
-    """The directories of a cache. All files in them can be downloaded or created again."""
+    """The directories of a cache. Everything in them can be downloaded or created again."""
 
     root: Path
 
     @property
     def jars(self) -> Path:
-        """The verified jars. Their names contain organisation, module and revision."""
+        """The directory of jars whose checksum is verified. A jar's name contains its organisation, module and revision."""
         return self.root / "jars"
 
     @property
     def incoming(self) -> Path:
-        """The partial downloads. Only the holder of the lock writes to this directory."""
+        """The directory of partial downloads. Only the holder of the lock writes to it."""
         return self.root / "incoming"
 
     @property
     def servers(self) -> Path:
-        """The unpacked database servers, one directory per version."""
+        """The unpacked database servers, in one directory per version."""
         return self.root / "servers"
 
     @property
     def spark(self) -> Path:
-        """The SPARK_HOME directories, one per installed set of Spark's files."""
+        """The SPARK_HOME directories. Each has a different set of Spark's files."""
         return self.root / "spark"
 
     @property
     def classes(self) -> Path:
-        """The archives of Spark's classes, one per Java and set of jars."""
+        """The archives of Spark's classes. There is one for each combination of Java and jars."""
         return self.root / "classes"
 
     @property
     def debian(self) -> Path:
-        """The unpacked Debian packages, for users without root: libraries and Java."""
+        """The unpacked Debian packages of users without root: libraries and Java."""
         return self.root / "debian"
 
     @property
     def lock_file(self) -> Path:
-        """The lock file, which is locked with flock while a process changes the cache."""
+        """The lock file. A process locks it with flock while it changes the cache."""
         return self.root / "cache.lock"
 
 
 def open_cache() -> Cache:
-    """Returns the cache that SLUICE_CACHE names (default ~/.cache/sluice), and creates its root directory. Raises SetupError."""
+    """Returns the cache that SLUICE_CACHE names (default ~/.cache/sluice), and creates its root directory. Raises SetupError if that
+    fails.
+    """
     root = Path(os.environ.get("SLUICE_CACHE") or Path.home() / ".cache" / "sluice").absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -71,8 +73,8 @@ def open_cache() -> Cache:
 
 @contextlib.contextmanager
 def locked(cache: Cache, when_waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Locks the cache until the block ends. `when_waiting`: gets a sentence if another process holds the lock. The kernel releases the
-    lock of a dead process.
+    """Locks the cache until the block ends. If another process holds the lock, calls `when_waiting` with a sentence, and waits. The kernel
+    releases the lock of a process that has died.
     """
     try:
         handle = cache.lock_file.open("a")
@@ -96,7 +98,7 @@ def require_space(cache: Cache, needed_bytes: int) -> None:
 
 
 def storage_failed(cache: Cache, error: OSError, needed_bytes: int) -> SetupError:
-    """Returns the error to raise after an error of the file system. A full disk, a quota and a size limit give the same message."""
+    """Returns the error to raise after an error of the file system. It is the same for a full disk, a quota and a size limit."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return disk_full(cache, needed_bytes)
     return SetupError(

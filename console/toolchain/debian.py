@@ -1,7 +1,7 @@
-"""Provides packages of Debian or Ubuntu: installs them if the user is root, and otherwise unpacks them into the cache.
+"""Provides packages of Debian or Ubuntu. If the user is root, they are installed. Otherwise they are unpacked into the cache.
 
-`apt-get download` needs no root rights, and `dpkg-deb -x` unpacks a package into any directory. Debian unstable has newer servers than
-this release. A package from there is unpacked with all its dependencies, including the C library, and apt uses a separate state for it.
+`apt-get download` needs no root rights, and `dpkg-deb -x` unpacks a package into any directory. Some servers are only in Debian unstable.
+A package from there is unpacked with all its dependencies, including the C library, and apt uses a separate state for it.
 """
 
 import os
@@ -17,7 +17,7 @@ from sluice.console.toolchain.errors import CommandFailedError
 APT_SECONDS_MAX = 900
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 UNSTABLE = "unstable"
-# The packages of script interpreters are not unpacked, because no program that Sluice starts runs such a script.
+# The packages of script interpreters are not unpacked, because Sluice runs no script that needs them.
 NOT_UNPACKED = ("perl", "libperl")
 
 
@@ -27,7 +27,7 @@ def is_root() -> bool:
 
 
 def first_available(candidates: Sequence[str]) -> str | None:
-    """Returns the first of the packages that this release of the distribution has, or None."""
+    """Returns the first of the packages that exists in this release of the distribution, or None if none exists."""
     for package in candidates:
         shown = subprocess.run(
             ["apt-cache", "show", "--no-all-versions", package], capture_output=True, text=True, check=False
@@ -38,9 +38,10 @@ def first_available(candidates: Sequence[str]) -> str | None:
 
 
 def provide(cache: Cache, candidates: Sequence[str], *, whole: bool = False) -> Path | None:
-    """Installs or unpacks the first available package. Returns the directory into which it was unpacked; None if it was installed.
+    """Installs or unpacks the first available package. Returns the directory into which it was unpacked, or None if it was installed.
 
-    `whole`: also unpack its dependencies that the system lacks; an installation always includes them. Raises CommandFailedError.
+    With `whole`, dependencies that the system lacks are unpacked too. An installation always includes them. Raises CommandFailedError if
+    there is no such package or apt fails.
     """
     for candidate in candidates:
         if (cache.debian / candidate).exists():
@@ -60,10 +61,10 @@ def provide(cache: Cache, candidates: Sequence[str], *, whole: bool = False) -> 
 
 
 def unpacked(cache: Cache, name: str, packages: Sequence[str]) -> Path:
-    """Unpacks packages into the cache directory `name`, unless that exists, and returns the directory. They are not installed, so that
-    none of their services starts.
+    """Unpacks packages into the cache directory `name`, and returns that directory. Does nothing if it exists. The packages are not
+    installed, so that none of their services starts.
 
-    The system must have their dependencies. Raises CommandFailedError.
+    The system must already have their dependencies. Raises CommandFailedError if apt fails.
     """
     target = cache.debian / name
     if not target.exists():
@@ -80,10 +81,10 @@ def unpacked(cache: Cache, name: str, packages: Sequence[str]) -> Path:
 
 
 def unpacked_from_unstable(package: str, target: Path) -> None:
-    """Unpacks a package of Debian unstable with all its dependencies into a directory. It neither uses nor changes the installed system.
+    """Unpacks a package of Debian unstable with all its dependencies into a directory. The installed system is neither used nor changed.
 
-    It downloads the packages from the mirror that the system's apt uses. Raises CommandFailedError if the system is not Debian, has no
-    apt, or there is no such package.
+    The packages come from the mirror of the system's apt. Raises CommandFailedError if the system is not Debian, has no apt, or there is
+    no such package.
     """
     if not shutil.which("apt-get"):
         raise CommandFailedError("this system has no apt-get")
@@ -113,7 +114,9 @@ def unpacked_from_unstable(package: str, target: Path) -> None:
 
 
 def _unstable_source() -> str:
-    """Returns the sources.list line for Debian unstable on the mirror of this system's release. Raises CommandFailedError."""
+    """Returns the line for sources.list that names Debian unstable on this system's mirror. Raises CommandFailedError if the system is not
+    Debian or has no mirror.
+    """
     release = platform.freedesktop_os_release()
     if release.get("ID") != "debian":
         raise CommandFailedError(f"this system is {release.get('ID')}, and the package is only for Debian")
@@ -138,14 +141,14 @@ def _private_state(folder: Path) -> list[str]:
         "Dir::Etc::preferencesparts": "/dev/null",
         "Acquire::Check-Valid-Until": "false",
         "Acquire::Languages": "none",
-        # The user of apt's sandbox cannot write to a home directory.
+        # Otherwise apt would download as its sandbox user, which cannot write to a home directory.
         **({"APT::Sandbox::User": "root"} if is_root() else {}),
     }
     return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
 
 
 def dependencies_lacking(package: str) -> list[str]:
-    """Returns the additional packages that an installation of `package` would install. This needs no root rights."""
+    """Returns the packages that would be installed together with `package`. This needs no root rights."""
     output = _run(["apt-get", "install", "-s", "--no-install-recommends", package])
     installed = [line.split()[1] for line in output.splitlines() if line.startswith("Inst ")]
     return [name for name in installed if name != package]
@@ -155,7 +158,7 @@ def _install(package: str) -> None:
     try:
         _run(["apt-get", "install", "-q", "-y", "--no-install-recommends", package])
     except CommandFailedError:
-        # The package lists in an old image name files that no longer exist.
+        # The package lists of an old image may name files that no longer exist.
         _run(["apt-get", "update", "-q"])
         _run(["apt-get", "install", "-q", "-y", "--no-install-recommends", package])
 
@@ -178,7 +181,7 @@ def _unpack(cache: Cache, name: str, packages: Sequence[str]) -> Path:
 
 
 def _redirect_links(root: Path) -> None:
-    """Redirects absolute links such as /etc/java-17-openjdk/… to the same path in the unpacked package, if it exists there."""
+    """Redirects absolute links, such as one to /etc/java-17-openjdk/…, to the same path within the unpacked package if that exists."""
     for link in [path for path in root.rglob("*") if path.is_symlink()]:
         inside = root / str(link.readlink()).lstrip("/")
         if link.readlink().is_absolute() and inside.exists():

@@ -1,7 +1,7 @@
-"""Downloads pinned jars with the command line of Apache Ivy, whose jar is in pyspark. `setup` calls it and holds the lock.
+"""Downloads pinned jars with the command line of Apache Ivy, whose jar is part of pyspark. `setup` calls it, and holds the lock.
 
-Ivy knows the public repository, so this module names no host. SLUICE_IVY_SETTINGS can name an Ivy settings file for a mirror. The usual
-proxy variables are passed to Java.
+Ivy knows the public repository, so this module names no host. SLUICE_IVY_SETTINGS can name a file with Ivy settings for a mirror. The
+usual proxy variables are passed to Java.
 """
 
 import os
@@ -22,9 +22,10 @@ from sluice.console.toolchain.errors import SetupError
 from sluice.console.toolchain.java import Java, trust_options
 from sluice.console.toolchain.python_packages import pyspark_jar
 
-STALL_SECONDS_MAX = 90  # If no byte arrives for this long, no server answers. Ivy itself would wait many minutes.
+# If no byte arrives for this long, the download is given up. Ivy itself would wait for many minutes.
+STALL_SECONDS_MAX = 90
 POLL_SECONDS = 0.1
-# Ivy reads no POM: the artifacts are pinned, and one POM names a parent that is not published.
+# Ivy reads no POM, because the artifacts are pinned, and because one POM names a parent that is not published.
 SETTINGS = """<ivysettings>
   <settings defaultResolver="public"/>
   <resolvers><ibiblio name="public" m2compatible="true" usepoms="false"/></resolvers>
@@ -33,12 +34,14 @@ SETTINGS = """<ivysettings>
 
 
 def fetch(cache: Cache, java: Java, artifacts: Sequence[Artifact], screen: Console) -> None:
-    """Ensures that every artifact is in the cache with the right checksum. Downloads only missing ones. Raises SetupError."""
+    """Downloads each artifact that is not in the cache yet, and verifies the checksums of all. Raises SetupError if a download fails or a
+    checksum is wrong.
+    """
     missing = [artifact for artifact in artifacts if not _is_present(cache, artifact)]
     if not missing:
         return
     needed_bytes = sum(artifact.size_bytes for artifact in missing)
-    require_space(cache, 2 * needed_bytes)  # Ivy writes each file twice: to its cache and to the output directory.
+    require_space(cache, 2 * needed_bytes)  # Ivy writes each file twice: to its own cache and to the output directory.
     shutil.rmtree(cache.incoming, ignore_errors=True)
     try:
         _run_ivy(cache, java, missing, screen)
@@ -51,7 +54,7 @@ def fetch(cache: Cache, java: Java, artifacts: Sequence[Artifact], screen: Conso
 
 
 def verify(artifact: Artifact, file: Path) -> None:
-    """Deletes the file and raises SetupError if its checksum is not the pinned one."""
+    """Raises SetupError, and deletes the file, if its checksum is not the pinned one."""
     found = sha256_of(file)
     if found != artifact.sha256:
         file.unlink()
@@ -119,7 +122,7 @@ def _ivy_command(cache: Cache, java: Java, module_file: Path) -> list[str]:
 
 
 def ivy_module(artifacts: Sequence[Artifact]) -> str:
-    """Returns the ivy.xml that requests exactly these jars without dependencies."""
+    """Returns the ivy.xml that requests exactly these jars, without their dependencies."""
     lines = "\n".join(
         f"    <dependency org={quoteattr(a.organisation)} name={quoteattr(a.module)} rev={quoteattr(a.revision)}"
         f' transitive="false" conf="default->default">{_classified(a)}</dependency>'
@@ -137,7 +140,7 @@ def ivy_module(artifacts: Sequence[Artifact]) -> str:
 
 
 def _classified(artifact: Artifact) -> str:
-    """Returns the XML element that selects one of several jars of a module; empty without a classifier."""
+    """Returns the XML element that selects one of several jars of a module. Returns "" if the artifact has no classifier."""
     if not artifact.classifier:
         return ""
     kind = quoteattr(artifact.extension)
@@ -178,7 +181,7 @@ def _watch(ivy: "subprocess.Popen[bytes]", cache: Cache, missing: Sequence[Artif
 
 
 def _arrived_bytes(cache: Cache, artifact: Artifact) -> int:
-    """Returns the size of the file that Ivy is writing. Until the file is complete, its name has an additional ending."""
+    """Returns the size of the file that Ivy is writing. While the file is incomplete, its name has an additional ending."""
     folder = cache.incoming / "cache" / artifact.organisation / artifact.module
     sizes = [
         file.stat().st_size for file in folder.glob(f"*/{artifact.module}-{artifact.revision}*.jar*") if file.exists()

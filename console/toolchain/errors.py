@@ -1,12 +1,12 @@
-"""Defines the errors of the toolchain's setup and of servers. `console.main` shows them."""
+"""The errors of the toolchain's setup and of servers. `console.main` prints them."""
 
 
 class SetupError(Exception):
-    """The machine cannot run Sluice yet. The message is a sentence that says what to do."""
+    """The machine cannot run Sluice yet. The message says what to do."""
 
 
 class ServerError(SetupError):
-    """A MySQL, MariaDB or Spark server did not start, or has died. The message names its log."""
+    """A MySQL, MariaDB or Spark server did not start, or has died. The message names the server's log."""
 
 
 class PortTakenError(ServerError):
@@ -14,4 +14,4 @@ class PortTakenError(ServerError):
 
 
 class CommandFailedError(SetupError):
-    """A system program (apt-get, dpkg-deb) failed, and there is no alternative."""
+    """A system program such as apt-get or dpkg-deb failed, and there is no alternative to it."""

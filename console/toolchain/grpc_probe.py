@@ -1,6 +1,6 @@
-"""Checks whether a gRPC server on 127.0.0.1 answers, without waiting: a request stays open while the caller does other work.
+"""Checks whether a gRPC server on 127.0.0.1 answers, without blocking. A request stays open while the caller does other work.
 
-The code server and Spark are checked this way. A blocking call would not notice that the server's process died, and would not react to
+The code server and Spark are checked in this way. A blocking call would neither notice the death of the server's process nor react to
 Ctrl-C.
 """
 
@@ -14,14 +14,14 @@ import grpc
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.ports import LOOPBACK, listens
 
-QUESTION_SECONDS_MAX = 10.0  # An open request is dropped after this time, and another one is sent.
+QUESTION_SECONDS_MAX = 10.0  # An open request is dropped after this time, and a new one is sent.
 PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
-# Without this option, the reconnection waits of an earlier channel also apply to this one.
+# Without this option, the waits of an earlier channel before a reconnection also apply to this one.
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 
 class GrpcProbe:
-    """Probes the server on one port. `ask`: sends a request over a channel with a limit in seconds, and returns gRPC's future."""
+    """Checks the server on one port. `ask` sends a request over a channel, with a limit in seconds, and returns the future of gRPC."""
 
     def __init__(self, port: int, ask: Callable[[Any, float], Any]) -> None:
         self._port, self._ask = port, ask
@@ -29,7 +29,7 @@ class GrpcProbe:
         self._question: Any = None
 
     def answers(self) -> bool:
-        """Returns whether the server has answered. Raises ServerError if it refuses permanently."""
+        """Returns whether the server has answered. Raises ServerError if it refuses the request, so that waiting cannot help."""
         if self._question is None:
             if not listens(self._port):
                 return False
@@ -44,7 +44,7 @@ class GrpcProbe:
         return code is grpc.StatusCode.OK
 
     def forget(self) -> None:
-        """Drops the open request and its channel."""
+        """Closes the channel, and with it the open request."""
         if self._channel:
             self._channel.close()
         self._channel = self._question = None

@@ -20,8 +20,7 @@ from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
 JAVA_VERSION_MIN = 17  # The oldest Java that Spark 4 supports.
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
-# A module that a Java runtime must have. Spark 4.1 names it in its Java options, so it does not start on a reduced runtime without the
-# module.
+# The module of Java that Spark 4.1 names in its Java options. Without this module, as in a reduced runtime, Spark does not start.
 VECTOR_MODULE = "jdk.incubator.vector"
 SYSTEM_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 STORE_PASSWORD = "changeit"  # noqa: S105  Java wants one; public certificates are no secret
@@ -30,7 +29,7 @@ BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 @dataclass(frozen=True)
 class Java:
-    """A usable Java runtime. `program`: its `java` program. `version`: its major version."""
+    """A usable Java runtime. `program` is its `java` program, and `version` its major version."""
 
     program: Path
     version: int
@@ -42,8 +41,8 @@ class Java:
 
 
 def provide_java(cache: Cache) -> Java:
-    """Returns the Java that the user has chosen; otherwise an installed one; otherwise one from the distribution's package. Raises
-    SetupError.
+    """Returns the Java that the user has chosen by JAVA_HOME or PATH. If there is none, returns an installed one, or else installs the
+    distribution's package. Raises SetupError if the chosen one is not usable, or if none can be installed.
     """
     chosen = _chosen()
     if chosen:
@@ -63,8 +62,8 @@ def provide_java(cache: Cache) -> Java:
 
 
 def _chosen() -> Path | None:
-    """Returns the Java of JAVA_HOME or of PATH, or None. The caller reports an unusable one as an error, because using another Java
-    silently would surprise the user.
+    """Returns the Java of JAVA_HOME or of PATH, or None. If it is not usable, the caller raises an error, because silently using another
+    Java would surprise the user.
     """
     home = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
@@ -81,7 +80,7 @@ def _require_usable(program: Path) -> Java:
 
 
 def inspect_java(program: Path) -> Java | str:
-    """Returns the Java of a program, or a sentence that says why it cannot be used."""
+    """Returns the Java of a program. If Sluice cannot use it, returns a sentence that says why."""
     try:
         shown = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -98,7 +97,7 @@ def inspect_java(program: Path) -> Java | str:
 
 
 def parse_version(text: str) -> int | None:
-    """Parses the major version in the output of `java -version`; None if it contains none. Java 8 reports 1.8."""
+    """Returns the major version in the output of `java -version`, or None if there is none. Java 8 reports 1.8."""
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found.group(1)) if found else None
 
@@ -123,10 +122,11 @@ def _needs_java(reason: str) -> SetupError:
 
 
 def trust_options(store: Path) -> list[str]:
-    """Writes the authorities that the system trusts to a trust store, and returns the Java options that name it. Returns nothing if the
-    system has no list of authorities.
+    """Writes the authorities that the system trusts to a trust store, and returns the Java options that name the store. Returns none if
+    the system has no list of authorities.
 
-    Java's own trust store is missing in a Java that was unpacked without root, and never contains a company's authority.
+    This is needed because a Java that was unpacked without root has no trust store, and Java's own trust store never contains a company's
+    authority.
     """
     bundle = Path(os.environ.get("SSL_CERT_FILE") or os.environ.get("PIP_CERT") or SYSTEM_CERTIFICATES)
     entries = [PKCS12Certificate(each, str(number).encode()) for number, each in enumerate(_certificates(bundle))]
@@ -138,7 +138,9 @@ def trust_options(store: Path) -> list[str]:
 
 
 def _certificates(bundle: Path) -> Iterator[x509.Certificate]:
-    """Yields the authorities in a file. Skips those that cannot be parsed, and uses those that violate the standard without a warning."""
+    """Yields the authorities in a file. Those that cannot be parsed are skipped. Those that only violate the standard are yielded without
+    a warning.
+    """
     pieces = bundle.read_bytes().split(BEGIN)[1:] if bundle.is_file() else []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

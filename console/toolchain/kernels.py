@@ -1,10 +1,10 @@
-"""Compiles every numba kernel of the engine during setup, so that the first change on a new machine does not wait for it.
+"""Compiles all numba kernels of the engine during setup. Otherwise the first change on a new machine would wait for the compiler.
 
 numba stores the compiled code of a kernel in `__pycache__` next to its source file, or in the user's cache directory if that is not
-writable. It detects outdated code only by the date and size of that source file. It does not notice a change of a constant or a kernel
-that the code includes from another file. Therefore this module removes the code of a file when the file, or any of Sluice's files that it
-imports, has changed. The rehearsal then compiles missing code that no other checkout of this machine has compiled. A note in the cache
-directory lists the digests of the sources and the files with the code.
+writable. It detects outdated code only by the date and size of that source file. It does not notice a change of a constant or kernel that
+the code includes from another file. Therefore this module removes the compiled code of a file when the file, or one of Sluice's files that
+it imports, has changed. Then it copies the code that another checkout on this machine has compiled, and a rehearsal compiles the rest. A
+note in the cache directory lists the digests of the sources and the files with the code.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from sluice.console.toolchain.shared_kernels import SharedKernels, code_of
 from sluice.package_files import PACKAGE
 
 BINLOG = PACKAGE / "cdc_engine" / "binlog"
-PARSER = PACKAGE / "cdc_engine" / "parser"  # This package contains a few kernels too.
+PARSER = PACKAGE / "cdc_engine" / "parser"  # This package has a few kernels too.
 KERNEL = re.compile(r"^@(kernel|compiled)\b", re.MULTILINE)
 PROGRAM = "sluice.cdc_engine.instance.rehearsal"
 SECONDS_MAX = 600.0
 
 
 def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
-    """Compiles kernels that are out of date. Returns whether it compiled any; if not, it has only read the sources. Raises SetupError.
+    """Compiles the kernels that are out of date. Returns False if there are none. In that case it has only read the sources. Raises
+    SetupError if the compilation fails.
 
     The caller holds the lock of the cache.
     """
@@ -47,7 +48,8 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
     if made.get("digest") == of_all and all(Path(file).exists() for file in made.get("files", ())):
         return False
     sources, shared = _sources(), SharedKernels(cache)
-    with contextlib.suppress(OSError):  # In a read-only checkout, numba stores the code in another directory.
+    # In a read-only checkout, nothing can be removed, and numba stores the code in another directory.
+    with contextlib.suppress(OSError):
         before = made.get("sources")
         _remove_stale(sources, before if isinstance(before, dict) else {})
     for name, digest in sources.items():
@@ -62,7 +64,7 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
 
 
 def keep_kernels(cache: Cache) -> None:
-    """Stores all compiled code for other checkouts of this machine, including the code that tests compiled. The caller holds the lock of
+    """Stores all compiled code for other checkouts on this machine, including code that tests have compiled. The caller holds the lock of
     the cache.
     """
     shared = SharedKernels(cache)
@@ -72,8 +74,8 @@ def keep_kernels(cache: Cache) -> None:
 
 
 def _sources() -> dict[str, str]:
-    """Returns file with kernels → digest of the file and of all of Sluice's files that it imports. These files determine the compiled
-    code.
+    """Returns, for each file with kernels, a digest of the file and of all of Sluice's files that it imports. The compiled code depends on
+    these files.
     """
     files = [file for folder in (BINLOG, PARSER) for file in folder.rglob("*.py")]
     return {str(file): _digest(_imported(file)) for file in files if KERNEL.search(file.read_text("utf-8"))}
@@ -96,7 +98,9 @@ def _digest(files: Iterable[Path]) -> str:
 
 
 def _imported(file: Path) -> set[Path]:
-    """Returns a file and all of Sluice's files that may be part of its compiled code: those that it imports, directly or indirectly."""
+    """Returns a file and all of Sluice's files that may be part of its compiled code. These are the files that it imports, directly or
+    indirectly.
+    """
     found, left = {file}, [file]
     while left:
         new = {path for path in _imports(left.pop()) if path not in found}
@@ -107,8 +111,8 @@ def _imported(file: Path) -> set[Path]:
 
 @functools.cache
 def _imports(file: Path) -> tuple[Path, ...]:
-    """Returns the package's files that a file imports as modules, and those from which it imports kernels or constants. Classes are not
-    part of compiled code.
+    """Returns Sluice's files that a file imports as modules, and those from which it imports kernels or constants. Files from which it
+    imports only classes are left out, because classes are not part of compiled code.
     """
     named: list[str] = []
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
@@ -127,7 +131,7 @@ def _file_of(module: str) -> Path:
 
 
 def _processor() -> str:
-    """Returns Linux's name of the first processor, because code for one processor may not run on another."""
+    """Returns Linux's name of the first processor. It is part of the digest, because code for one processor may not run on another."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -136,7 +140,7 @@ def _processor() -> str:
 
 
 def _read(note: Path) -> dict[str, Any]:
-    """Returns the content of the note. Returns nothing if there is no note, or if it has another form."""
+    """Returns the content of the note. Returns an empty dict if there is no note, or if it is malformed."""
     try:
         record = json.loads(note.read_text())
     except (OSError, ValueError):
@@ -145,7 +149,9 @@ def _read(note: Path) -> dict[str, Any]:
 
 
 def _numba_files(folder: Path) -> Iterator[Path]:
-    """Yields numba's files next to the sources: .nbi, the index of one kernel, and .nbc, its code for one set of argument types."""
+    """Yields the files that numba has written next to the sources. A .nbi file is the index of one kernel, and a .nbc file its code for
+    one set of argument types.
+    """
     return (file for file in sorted(folder.rglob("__pycache__/*.nb?")) if file.suffix in {".nbi", ".nbc"})
 
 

@@ -6,7 +6,7 @@ import socket
 from sluice.console.toolchain.errors import PortTakenError
 
 LOOPBACK = "127.0.0.1"
-# The range of ports to choose from. Linux uses ports from 32768 on for outgoing connections.
+# The ports from which `free_port` chooses. Linux uses ports from 32768 on for outgoing connections.
 PORT_MIN, PORT_MAX = 15_000, 32_000
 ATTEMPTS = 50
 
@@ -14,7 +14,8 @@ ATTEMPTS = 50
 def free_port(ports: int = 1) -> int:
     """Returns the first of `ports` consecutive ports on which no program listens.
 
-    If possible, they are below the ports of outgoing connections. Otherwise such a connection could take a port before its server starts.
+    If possible, they are below the ports that Linux uses for outgoing connections. Such a connection could otherwise take a port before
+    its server starts.
     """
     for _ in range(ATTEMPTS):
         first = PORT_MIN + secrets.randbelow(PORT_MAX - PORT_MIN - ports)
@@ -27,7 +28,7 @@ def free_port(ports: int = 1) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Returns whether a server could listen on the port. Connections that are closing do not count."""
+    """Returns whether a server could listen on the port. A connection that is still closing does not prevent that."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -45,7 +46,7 @@ def listens(port: int) -> bool:
 
 
 def require_free(port: int, purpose: str) -> None:
-    """Raises PortTakenError if another program has the port. `purpose`: what needs the port, for the message."""
+    """Raises PortTakenError if another program has the port. `purpose` says in the message what needs the port."""
     if not is_free(port):
         raise PortTakenError(
             f"Port {port}, wanted for {purpose}, is taken by another program;"

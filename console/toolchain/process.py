@@ -1,8 +1,8 @@
 """Runs a child process that ends with its parent, unless it must outlive the parent. The database servers, Spark and `stack` use it.
 
-Each child leads its own process group, so that Ctrl-C in the terminal reaches only the program that started it. A shell that waits on a
-pipe (the watcher) kills the child when that program dies, even by SIGKILL. The kernel's parent-death signal cannot be used, because it is
-sent when the thread that started the child ends, not when the process ends.
+Each child leads its own process group, so that Ctrl-C in the terminal reaches only the program that started the child. A watcher, which is
+a shell that waits on a pipe, kills the child when that program dies, even by SIGKILL. The kernel's parent-death signal cannot be used,
+because it is sent when the thread that started the child ends, not when the process ends.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pathlib import Path
 from sluice.console.toolchain.ports import listens
 
 POLL_SECONDS = 0.05
-# A shell makes background programs ignore SIGINT. A child must not inherit that, because Dagster handles SIGTERM like SIGINT.
+# A shell makes background programs ignore SIGINT. This command undoes that in a child, because Dagster handles SIGTERM like SIGINT.
 LISTENS = ("/usr/bin/env", "--default-signal=INT")
 
 
@@ -33,7 +33,7 @@ class ChildProcess:
         folder: Path | None = None,
         die_with_parent: bool = True,
     ) -> None:
-        """Starts the program. `die_with_parent`: the program is killed when this process dies."""
+        """Starts the program. With `die_with_parent`, it is killed when this process dies."""
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*LISTENS, *command],
@@ -48,7 +48,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The process id, which is also the id of its process group."""
+        """The process id. It is also the id of the program's process group."""
         return self._process.pid
 
     @property
@@ -58,19 +58,19 @@ class ChildProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code; negative for a signal; None while the program runs."""
+        """The exit code. It is negative for a signal, and None while the program runs."""
         return self._process.poll()
 
     @property
     def ended(self) -> str:
-        """How the program ended, as "exit code 1" or "signal 9"; empty while it runs."""
+        """How the program ended, as "exit code 1" or "signal 9". It is empty while the program runs."""
         code = self._process.poll()
         if code is None:
             return ""
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def stop(self, deadline_seconds: float = 30.0) -> None:
-        """Sends SIGTERM, and kills the program if it has not ended by the deadline."""
+        """Sends SIGTERM. If the program has not ended by the deadline, kills it."""
         self._signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(deadline_seconds)
@@ -86,23 +86,23 @@ class ChildProcess:
             self._watcher = None
 
     def stall(self) -> None:
-        """Stops the program and its process group with SIGSTOP, to simulate a hanging host. Returns when the program has stopped. `kill`
-        ends it.
+        """Suspends the program and its process group with SIGSTOP, to simulate a host that hangs. Returns when the program is suspended.
+        `kill` ends it.
         """
         self._signal(signal.SIGSTOP)
-        # On a busy machine, the program continues until the thread that gets the signal is scheduled.
+        # On a busy machine, the program runs on until its thread is scheduled and gets the signal.
         if self.running:
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def _signal(self, number: signal.Signals) -> None:
-        # A child that was not waited for keeps its id, so no other process group can have it.
+        # A child that was not waited for keeps its id, so no other process group can have this id.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
 
 def _watcher_of(pid: int) -> "subprocess.Popen[bytes]":
-    """Starts a shell that kills the child's process group when its pipe closes, which happens when this process dies."""
+    """Starts a shell that kills the child's process group when the shell's pipe closes. The pipe closes when this process dies."""
     return subprocess.Popen(
         ["/bin/sh", "-c", f"read _; kill -KILL -{pid}"],
         stdin=subprocess.PIPE,
@@ -113,7 +113,7 @@ def _watcher_of(pid: int) -> "subprocess.Popen[bytes]":
 
 
 def why_no_run_can_start() -> str:
-    """Returns why no run can start, or an empty text. A run is a process that shares semaphores with the code server."""
+    """Returns why no run can start, or "" if runs can start. A run is a process that shares semaphores with the code server."""
     try:
         multiprocessing.Lock()
     except OSError as error:
@@ -123,7 +123,7 @@ def why_no_run_can_start() -> str:
 
 
 def last_lines(log: Path, count: int = 5) -> str:
-    """Returns the last lines of a log as one line, for an error message."""
+    """Returns the last lines of a log in one line, for an error message."""
     if not log.exists():
         return "no log was written"
     lines = _without_usage(log.read_text(encoding="utf-8", errors="replace").splitlines())
@@ -131,7 +131,7 @@ def last_lines(log: Path, count: int = 5) -> str:
 
 
 def _without_usage(lines: list[str]) -> list[str]:
-    """Removes the usage text at the end, because spark-submit prints all its options after the line with the error."""
+    """Removes the usage text at the end. spark-submit prints all its options after the line with the error."""
     end = len(lines)
     while end and (
         not lines[end - 1].strip()
@@ -144,7 +144,7 @@ def _without_usage(lines: list[str]) -> list[str]:
 
 
 def wait_until_listening(port: int, processes: Sequence[ChildProcess], deadline_seconds: float) -> bool:
-    """Waits until a process listens on a port of 127.0.0.1. Returns False if one of the processes has ended, or at the deadline."""
+    """Waits until a process listens on a port of 127.0.0.1. Returns False at the deadline, or when one of the processes has ended."""
     end = time.monotonic() + deadline_seconds
     while time.monotonic() < end and all(process.running for process in processes):
         if listens(port):

@@ -1,4 +1,4 @@
-"""Finds the files of the installed pyspark package: its jars and scripts."""
+"""Finds the jars and scripts of the installed package pyspark."""
 
 import importlib.util
 from pathlib import Path
@@ -17,7 +17,7 @@ def pyspark_home() -> Path:
 
 
 def pyspark_jar(name: str) -> Path:
-    """Returns the jar that pyspark contains under this name, whatever its version. Raises SetupError."""
+    """Returns the jar of pyspark with this name, whatever its version. Raises SetupError if there is none."""
     found = sorted((pyspark_home() / "jars").glob(f"{name}-[0-9]*.jar"))
     if not found:
         raise SetupError(

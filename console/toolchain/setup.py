@@ -1,4 +1,4 @@
-"""Sets up the toolchain of the machine: Java, jars, database servers, compiled kernels.
+"""Sets up what Sluice needs on this machine: Java, jars, database servers, and compiled kernels.
 
 `sluice setup`, the demo and the tests call it.
 """
@@ -22,7 +22,7 @@ ALL_SERVERS = DATABASE_VERSIONS
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The parts of the toolchain that were set up, with their paths."""
+    """What was set up, with the paths."""
 
     cache: Cache
     java: Java
@@ -40,9 +40,10 @@ def set_up(
     cache: Cache | None = None,
     screen: Console | None = None,
 ) -> Toolchain:
-    """Downloads and unpacks the missing ones of the named servers and of the Delta jars. Returns quickly if nothing is missing.
+    """Downloads and unpacks the named servers and the Delta jars, if they are missing. Returns quickly if nothing is missing.
 
-    `extras`: names of EXTRAS, for further jars of Spark. `kernels`: also compile the engine's kernels that are out of date.
+    `extras` are names of EXTRAS, whose jars Spark also needs. With `kernels`, the kernels of the engine that are out of date are compiled
+    too.
     """
     cache = cache or open_cache()
     screen = screen or Console(stderr=True)
@@ -61,7 +62,7 @@ def set_up(
 
 
 def lacking(extras: Sequence[str]) -> list[str]:
-    """Returns the names of the jars of `extras` that are not in the cache. It downloads and verifies nothing."""
+    """Returns the names of those jars of `extras` that are not in the cache. Nothing is downloaded or verified."""
     cache = open_cache()
     return [each.module for each in load_artifacts(*extras) if not (cache.jars / each.file_name).exists()]
 

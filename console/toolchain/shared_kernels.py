@@ -1,9 +1,8 @@
-"""Shares compiled kernels between all checkouts of a machine. A digest of their sources identifies them. `kernels` copies the kernels to a
-checkout and back.
+"""Shares compiled kernels between all checkouts on a machine. `kernels` copies them to a checkout and back.
 
-numba writes compiled code next to a source file. This code depends on the file's content, the interpreter and the processor, but not on the
-file's path, because its index contains a digest of the source. So the code is also valid for a copy of the file. One directory contains all
-code of one source file, because an index matches only the code that was written together with it.
+numba writes compiled code next to a source file. The code depends on the file's content, the interpreter and the processor, but not on the
+file's path. It is therefore also valid for a copy of the file. It is stored under a digest of its sources. One directory contains all code
+of one source file, because an index matches only the code that was written together with it.
 """
 
 from __future__ import annotations
@@ -17,14 +16,15 @@ from pathlib import Path
 
 from sluice.console.toolchain.cache import Cache
 
-# How many directories are kept. Each takes 0.3 MB. A change of a kernel creates one for each file that contains the kernel's code.
+# The number of directories that are kept. Each takes 0.3 MB. A change of a kernel adds one for each file whose compiled code contains the
+# kernel.
 KEPT_MAX = 300
 INDEX, CODE = ".nbi", ".nbc"
 
 
 class SharedKernels:
-    """The shared code. Callers hold the lock of the cache (`cache.locked`). Errors of the file system are ignored, because the code can
-    be compiled again.
+    """The shared code. Callers hold the lock of the cache (`cache.locked`). Errors of the file system are ignored, because code can be
+    compiled again.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -39,12 +39,14 @@ class SharedKernels:
             os.utime(kept)
             folder = source.parent / "__pycache__"
             folder.mkdir(exist_ok=True)
-            # An index is copied after the code that it names.
+            # An index is copied last, because it names the code.
             for file in sorted(kept.iterdir(), key=lambda each: each.suffix == INDEX):
                 _copy(file, folder)
 
     def keep(self, source: Path, digest: str) -> None:
-        """Stores the code of a source file if it is more than what is stored. Code that another process is writing is not stored."""
+        """Stores the code of a source file, if it has more than what is stored. Code that another process is writing just now is not
+        stored.
+        """
         files, kept = code_of(source), self._folder / digest
         if not files or len(files) <= (len(list(kept.iterdir())) if kept.is_dir() else 0):
             return
@@ -61,7 +63,7 @@ class SharedKernels:
             made.rename(kept)
 
     def remove_oldest(self) -> None:
-        """Removes the stored code that was not used for the longest time, down to KEPT_MAX directories."""
+        """Removes the stored code that was unused for the longest time, so that KEPT_MAX directories remain."""
         if not self._folder.is_dir():
             return
         folders = sorted(self._folder.iterdir(), key=lambda each: each.stat().st_mtime)
@@ -70,7 +72,7 @@ class SharedKernels:
 
 
 def code_of(source: Path) -> list[Path]:
-    """Returns numba's files for the kernels of a source file: the index of each kernel, and its code for each set of argument types."""
+    """Returns the files that numba has written for a source file: the index of each kernel, and its code for each set of argument types."""
     found = source.parent.glob(f"__pycache__/{source.stem}.*.nb?")
     return sorted(file for file in found if file.suffix in {INDEX, CODE})
 
@@ -80,7 +82,7 @@ def _state(files: Iterable[Path]) -> list[tuple[str, int, int]]:
 
 
 def _copy(file: Path, folder: Path) -> None:
-    """Copies a file so that a reader sees either the whole file or none."""
+    """Copies a file atomically: another process sees the whole file or none."""
     part = folder / f"{file.name}.{os.getpid()}"
     shutil.copyfile(file, part)
     part.replace(folder / file.name)

@@ -1,1 +1,1 @@
-"""Starts and stops private MySQL and MariaDB servers, each with a data directory of its own."""
+"""Starts and stops private MySQL and MariaDB servers. Each has its own data directory."""

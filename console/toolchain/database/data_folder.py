@@ -1,8 +1,7 @@
-"""Creates the data directories of private servers. The first data directory is stored next to the unpacked server. Later ones are copies of
-it.
+"""Creates the data directories of private servers. The first one is stored next to the unpacked server, and later ones are copies of it.
 
-MySQL needs five seconds or more to create a data directory. A copy takes less than one. A run of the tests starts about thirty servers.
-When another revision of the server is unpacked, the stored directory is removed with the old server.
+MySQL needs five seconds or more to create a data directory, and a copy takes less than one. A run of the tests starts about thirty
+servers. When another revision of the server is unpacked, the stored directory is removed together with the old server.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from sluice.console.toolchain.database.options import Options, merged_options
 from sluice.console.toolchain.database_packages import ServerHome
 from sluice.console.toolchain.errors import ServerError
 
-# The options that a server uses when it creates a data directory. It cannot change these options later, or only by a slow conversion of its
-# files. All other options are passed at each start.
+# Options that a server uses when it creates a data directory, and that it cannot change later, or only by slowly converting its files. All
+# other options are passed at each start.
 AT_BIRTH = {
     "character_set_server",
     "collation_server",
@@ -30,16 +29,16 @@ AT_BIRTH = {
     "innodb_undo_tablespaces",
     "lower_case_table_names",
 }
-IDENTITY = "auto.cnf"  # The file with MySQL's server_uuid. It is not copied, so that each server creates its own.
+IDENTITY = "auto.cnf"  # The file with MySQL's server_uuid. It is not copied, so each server creates a new one.
 
 Make = Callable[[Path, Mapping[str, str | int]], None]
 
 
 def provide_data_folder(home: ServerHome, changes: Options, folder: Path, make: Make) -> None:
-    """Creates an empty data directory at `folder`, which must not exist. `changes`: options that differ from the defaults of the version.
-    `make`: initialises a data directory at a path.
+    """Creates an empty data directory at `folder`, which must not exist. `changes` are options that differ from the version's defaults.
+    `make` creates a data directory at a path.
 
-    If the cache cannot be written to or is full, it creates the directory without a stored copy.
+    If the cache is full or not writable, the directory is created without a stored copy.
     """
     options = _options(home.version, changes)
     digest = hashlib.sha256(repr(sorted(options.items())).encode()).hexdigest()
@@ -54,15 +53,15 @@ def provide_data_folder(home: ServerHome, changes: Options, folder: Path, make: 
 
 
 def _options(version: str, changes: Options) -> dict[str, str | int]:
-    """Returns the options for creating a data directory: the version's defaults with the changes in AT_BIRTH. The binlog is left out,
-    because it begins at the first start.
+    """Returns the options for creating a data directory: the version's defaults, and the changes that are in AT_BIRTH. The binlog is left
+    out, because it begins at the first start.
     """
     born = merged_options(version, {key: value for key, value in changes.items() if key in AT_BIRTH})
     return {key: value for key, value in born.items() if "gtid" not in key and key != "log_bin"}
 
 
 def _keep(kept: Path, options: Mapping[str, str | int], make: Make) -> None:
-    """Creates the stored directory, unless another process has. It is renamed to its final path when it is complete."""
+    """Creates the stored directory, unless another process has already done so. It is renamed to its final path when it is complete."""
     with locked(open_cache()):
         if kept.exists():
             return

@@ -1,10 +1,10 @@
-"""Defines the options of a private database server, which is a source of row changes, and must be small and fast."""
+"""Defines the options of a private database server. It serves as a source, and must be small and fast."""
 
 from collections.abc import Mapping
 
 Options = Mapping[str, str | int | None]
 
-# The options that Sluice needs in a source. binlog_row_metadata keeps the server's default, as on real servers.
+# The options that Sluice needs in a source. binlog_row_metadata is not set, so it has the server's default, as on real servers.
 _SOURCE: dict[str, str | int] = {
     "server_id": 1,
     "log_bin": "binlog",
@@ -12,7 +12,7 @@ _SOURCE: dict[str, str | int] = {
     "binlog_row_image": "FULL",
 }
 
-# A private server may lose its last second in a power failure, so it does not wait for the disk.
+# These servers do not wait for the disk, because they may lose their last second in a power failure.
 _SMALL: dict[str, str | int] = {
     "bind_address": "127.0.0.1",
     "innodb_flush_log_at_trx_commit": 2,
@@ -43,7 +43,7 @@ _BY_VERSION: dict[str, dict[str, str | int]] = {
 
 
 def merged_options(version: str, changes: Options) -> dict[str, str | int]:
-    """Returns the default options of a version, overridden by `changes`. None removes an option."""
+    """Returns the default options of a version with `changes`. A change to None removes an option."""
     own = next(options for prefix, options in _BY_VERSION.items() if version.startswith(prefix))
     merged: dict[str, str | int | None] = {**_SOURCE, **_SMALL, **own, **changes}
     return {key: value for key, value in merged.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Runs private MySQL and MariaDB servers for the process that starts them. The demo, the tests and the benchmarks use them."""
+"""Runs private MySQL and MariaDB servers, which end with the process that started them. The demo, the tests and the benchmarks use them."""
 
 import contextlib
 import hashlib
@@ -24,7 +24,7 @@ from sluice.console.toolchain.setup import set_up
 START_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 30.0
 INITIALISE_SECONDS_MAX = 180.0
-SOCKET_PATH_CHARS_MAX = 100  # The most characters of a socket's path. The kernel's limit is 107.
+SOCKET_PATH_CHARS_MAX = 100  # The greatest length of a socket's path. The kernel's limit is 107.
 PORT_ATTEMPTS_MAX = 5
 MARIADB_SCRIPTS = (
     "*_system_tables.sql",
@@ -47,7 +47,7 @@ class DatabaseServer:
         *,
         die_with_parent: bool = True,
     ) -> None:
-        """Describes a server; `start` starts it. `options`: None as a value means the server's own default."""
+        """Describes a server, which `start` starts. An option with the value None gets the server's own default."""
         self.version = version
         self.folder = datadir.absolute()
         self.options = dict(options or {})
@@ -59,7 +59,7 @@ class DatabaseServer:
 
     @property
     def home(self) -> ServerHome:
-        """The unpacked server, which is downloaded if it is missing."""
+        """The unpacked server. It is downloaded if it is missing."""
         if self._home is None:
             self._home = set_up([self.version], delta=False).servers[self.version]
         return self._home
@@ -76,7 +76,7 @@ class DatabaseServer:
 
     @property
     def socket(self) -> Path:
-        """The server's Unix socket. It is in the system's temporary directory if its path would be too long."""
+        """The server's Unix socket. If its path would be too long, it is in the system's temporary directory."""
         inside = self.folder / "mysql.sock"
         if len(str(inside)) <= SOCKET_PATH_CHARS_MAX:
             return inside
@@ -121,13 +121,13 @@ class DatabaseServer:
             except PortTakenError:
                 if self._wanted_port is not None:
                     raise
-                self._port = None  # Another process has taken the port, so the next attempt uses another port.
+                self._port = None  # Another process has taken the port. The next attempt uses another one.
             else:
                 return self
         raise PortTakenError(f"No free port was found for {self.version} in {PORT_ATTEMPTS_MAX} attempts; try again.")
 
     def stop(self) -> None:
-        """Shuts the server down; kills it after STOP_SECONDS_MAX."""
+        """Shuts the server down. If it has not ended after STOP_SECONDS_MAX, kills it."""
         if self._process:
             self._process.stop(STOP_SECONDS_MAX)
         self._forget_socket()
@@ -139,13 +139,13 @@ class DatabaseServer:
         self._forget_socket()
 
     def restart(self, options: Options | None = None) -> None:
-        """Stops the server and starts it again on the same port, optionally with changed options."""
+        """Stops the server and starts it again on the same port. `options` change its options."""
         self.stop()
         self.options.update(options or {})
         self.start()
 
     def connect(self, **arguments: Any) -> "pymysql.Connection[Any]":
-        """Connects as root over TCP with autocommit. `arguments`: arguments for PyMySQL, which override the defaults."""
+        """Connects as root over TCP, with autocommit. `arguments` are passed to PyMySQL, and override the defaults."""
         settings: dict[str, Any] = {"host": LOOPBACK, "port": self.port, "user": "root", "autocommit": True}
         return pymysql.connect(**{**settings, "charset": "utf8mb4", **arguments})
 
@@ -184,7 +184,7 @@ class DatabaseServer:
         raise self._start_failed(f"did not answer for {START_SECONDS_MAX:.0f} s")
 
     def _answers(self) -> bool:
-        """Returns whether this server answers, and not another one that has taken the port."""
+        """Returns whether this server answers. If another server has taken its port, the answer has another pid_file."""
         try:
             with contextlib.closing(self.connect(connect_timeout=5)) as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT @@pid_file")
@@ -202,7 +202,7 @@ class DatabaseServer:
 
     def _command(self, data_folder: Path, options: Mapping[str, str | int | None]) -> list[str]:
         user = ["--user=root"] if os.geteuid() == 0 else []
-        # In a shared directory, a starting server would delete temporary files of other servers.
+        # Each server gets its own directory. In a shared one, a starting server would delete the temporary files of other servers.
         temporary = self.folder / "tmp"
         temporary.mkdir(exist_ok=True)
         folders = {**self.home.folders, "datadir": str(data_folder), "tmpdir": str(temporary)}
@@ -227,13 +227,17 @@ class DatabaseServer:
             raise self._start_failed("could not initialise its data folder")
 
     def _bootstrap_sql(self) -> bytes:
-        """Returns the statements of mariadb-install-db. They create root without a password, and do not tie it to a system user."""
+        """Returns the statements that mariadb-install-db would run. They create root without a password, and do not tie it to a system
+        user.
+        """
         share = self.home.folder / "share"
         files = [file for pattern in MARIADB_SCRIPTS for file in sorted(share.glob(pattern))]
         head = b"CREATE DATABASE IF NOT EXISTS mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n"
         return head + b"\n".join(file.read_bytes() for file in files)
 
     def _forget_socket(self) -> None:
-        """Removes the files of a killed server. The socket's lock file contains a process id, which another process may have by now."""
+        """Removes the files of a killed server. The socket's lock file contains the server's process id, and another process may have this
+        id by now.
+        """
         for file in (self.socket, self.socket.with_name(f"{self.socket.name}.lock"), self.pid_file):
             file.unlink(missing_ok=True)

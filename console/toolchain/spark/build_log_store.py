@@ -1,7 +1,7 @@
-"""Compiles the log stores: `python -m sluice.console.toolchain.spark.build_log_store`. Run it after a change of the source.
+"""Compiles the log stores: `python -m sluice.console.toolchain.spark.build_log_store`. It must run after each change of their source.
 
-The repository contains the jar, because a Java runtime alone cannot compile. The jar's manifest contains the checksum of the sources, by
-which a test detects an outdated jar.
+The repository contains the jar, because a Java runtime alone cannot compile. The manifest of the jar contains a checksum of the sources,
+by which a test detects an outdated jar.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ MANIFEST, CHECKSUM = "META-INF/MANIFEST.MF", "Source-SHA256"
 
 
 def build(jar: Path = JAR) -> None:
-    """Compiles the sources and writes the jar. Its bytes depend only on the sources and on the compiler. Raises CalledProcessError."""
+    """Compiles the sources and writes the jar. The jar's bytes depend only on the sources and the compiler. Raises CalledProcessError if
+    the compiler fails.
+    """
     toolchain = set_up([], extras=("google",))
     class_path = [
         *toolchain.delta_jars,
@@ -40,12 +42,12 @@ def build(jar: Path = JAR) -> None:
 
 
 def checksum() -> str:
-    """Returns the first half of the checksum of all sources, because a line of a manifest has at most 72 bytes."""
+    """Returns the first half of a checksum of all sources. The whole would not fit, because a line of a manifest has at most 72 bytes."""
     return hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES)).hexdigest()[:32]
 
 
 def recorded_checksum(jar: Path = JAR) -> str:
-    """Returns the checksum of the sources from which a jar was compiled."""
+    """Returns the checksum, in the manifest of a jar, of the sources from which it was compiled."""
     with zipfile.ZipFile(jar) as archive:
         lines = archive.read(MANIFEST).decode().splitlines()
     return next(line.partition(": ")[2] for line in lines if line.startswith(CHECKSUM))

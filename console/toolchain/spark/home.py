@@ -1,10 +1,10 @@
-"""Creates the SPARK_HOME from which servers and clusters start: hard links in the cache to the files of pyspark.
+"""Creates the SPARK_HOME from which servers and clusters start. It consists of hard links in the cache to the files of pyspark.
 
-Java ties a class archive to the paths and times of the jars. These differ between the environments of several checkouts. With the jars in
-the cache, all checkouts share one archive. Hard links take no space, and remain when their environment is deleted.
+Java ties a class archive to the paths and times of the jars, which differ between the environments of several checkouts. With the jars in
+the cache, all checkouts share one archive. Hard links take no space, and remain when the environment is deleted.
 
-The name of a home is a digest of its files' content. To compute it would mean to read 0.4 GB at each start, which takes a second.
-Therefore a symbolic link to the home is named by a digest of the sizes and times of the environment's files.
+The name of a home is a digest of the content of its files. Computing it takes a second, because it reads 0.4 GB. Therefore a symbolic link
+leads to the home. The name of the link is a digest of the sizes and times of the files in the environment.
 """
 
 import contextlib
@@ -19,18 +19,17 @@ from pathlib import Path
 from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.python_packages import pyspark_home
 
-# The parts that a server, a worker of a cluster and their Python processes read.
+# The parts of pyspark that are read by a server, by a worker of a cluster, and by their Python processes.
 PARTS = ("bin", "sbin", "jars", "python")
-# Bytecode is left out, because each environment compiles its own, and its times would give each checkout a separate home and class
-# archive.
+# Bytecode is left out. Each environment compiles its own, so its times would give each checkout a separate home and class archive.
 BYTECODE = "__pycache__"
-# A home from which nothing was started for this long is removed when another is created. A running Spark may still read its home before
-# that.
+# When a home is created, homes from which nothing was started for this long are removed. After a shorter time, a running Spark may still
+# read its home.
 UNUSED_SECONDS_MAX = 30 * 86_400.0
 
 
 def spark_home(cache: Cache) -> Path:
-    """Returns the SPARK_HOME for the installed pyspark, and creates it if it is missing."""
+    """Returns the SPARK_HOME of the installed pyspark. It is created if it is missing."""
     own = pyspark_home()
     files = _files(own)
     link = cache.spark / f"installed-{_digest_of_stamps(own, files)}"
@@ -41,7 +40,7 @@ def spark_home(cache: Cache) -> Path:
             _remove_unused(home.parent)
         _point(link, home)
     home = link.resolve()
-    # In a cache that several users share, only the owner may set the time.
+    # In a cache that several users share, only the owner of a file may set its time.
     with contextlib.suppress(PermissionError):
         os.utime(home)
         os.utime(link, follow_symlinks=False)
@@ -68,7 +67,7 @@ def _digest_of_content(own: Path, files: Sequence[Path]) -> str:
 
 
 def _point(link: Path, home: Path) -> None:
-    """Creates or replaces a symbolic link atomically, because another process may do the same."""
+    """Creates or replaces a symbolic link atomically, because another process may do the same at the same time."""
     with tempfile.TemporaryDirectory(prefix="link-", dir=link.parent) as folder:
         made = Path(folder) / link.name
         made.symlink_to(home.name)
@@ -76,7 +75,7 @@ def _point(link: Path, home: Path) -> None:
 
 
 def _link(own: Path, home: Path) -> None:
-    """Creates the home atomically, because another process may do the same."""
+    """Creates the home atomically, because another process may do the same at the same time."""
     ignored = shutil.ignore_patterns(BYTECODE)
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="home-", dir=home.parent) as folder:
@@ -92,7 +91,7 @@ def _link(own: Path, home: Path) -> None:
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    """Creates a hard link, or a copy if the environment is on another disk. Both keep the file's time."""
+    """Creates a hard link, or a copy if the environment is on another disk. Both have the time of the original file."""
     try:
         os.link(source, target)
     except OSError:
@@ -101,7 +100,7 @@ def _link_or_copy(source: str, target: str) -> None:
 
 def _remove_unused(homes: Path) -> None:
     for home in homes.iterdir():
-        # Another process may have removed the home, or the temporary directory of a link.
+        # Another process may have removed the home meanwhile, or the temporary directory of a link.
         with contextlib.suppress(FileNotFoundError):
             if time.time() - home.lstat().st_mtime <= UNUSED_SECONDS_MAX:
                 continue

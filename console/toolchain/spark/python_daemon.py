@@ -1,9 +1,10 @@
-"""Forks the Python workers of the local Spark server from a process that has imported the packages that their tasks use.
+"""Forks the Python workers of the local Spark server from a process that has already imported what their tasks use.
 
     python -m sluice.console.toolchain.spark.python_daemon pyspark.worker
 
-Spark starts it instead of pyspark's own daemon, which it otherwise equals. Spark ends a worker that was idle for a minute, and starts
-another for the next batch of small tables. Without the early imports, each worker needs half a second of processor time for them.
+Spark starts this module instead of pyspark's own daemon. Otherwise the two are equal. Spark ends a worker that was idle for a minute, and
+starts another for the next batch of small tables. Without the early imports, each worker would need half a second of processor time for
+them.
 """
 
 import deltalake  # noqa: F401

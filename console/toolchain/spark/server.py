@@ -1,7 +1,7 @@
 """Runs a Spark Connect server with Delta as a child process, for `sluice up`, the demo, the tests and the benchmarks.
 
-Its settings are in spark-defaults.conf of the user's conf/ or of the package. This module adds the settings that depend on the machine:
-jars, memory, port, directories. Spark resolves no packages at the start, because the jars are in the cache.
+Its settings are in spark-defaults.conf, of the user's conf/ or of the package. This module adds the settings that depend on the machine:
+jars, memory, port, directories. Spark downloads no packages at its start, because the jars are in the cache.
 """
 
 import dataclasses
@@ -33,21 +33,21 @@ SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 WARM_UP = "sluice.console.toolchain.spark.warmup"
 WARM_SECONDS_MAX = 300
 PYTHON_DAEMON = "sluice.console.toolchain.spark.python_daemon"
-# Matches the log stores of a properties file. Delta refuses one for all schemes (`class`) in addition to one for a scheme.
+# Matches the log stores in a properties file. Delta refuses one for all schemes (`class`) together with one for a single scheme.
 LOG_STORE = re.compile(r"^\s*(?:spark\.)?delta\.logStore\.(\w+\.impl|class)\b", re.MULTILINE)
-# Matches the kind of credentials for Google's client, which decides which of its other settings count.
+# Matches the setting that selects the kind of credentials for Google's client. It decides which of the client's other settings are used.
 GOOGLE_AUTH = re.compile(r"^\s*spark\.hadoop\.fs\.gs\.auth\.type\b", re.MULTILINE)
-MASTER = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)  # Matches a setting in a properties file.
+MASTER = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)  # Matches spark.master in a properties file.
 START_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.1
 STOP_SECONDS_MAX = 20.0
-# Variables of the caller's environment that must not change this server.
+# Variables of the caller's environment that would change this server.
 FOREIGN_VARIABLES = ("SPARK_CONF_DIR", "SPARK_REMOTE", "SPARK_MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_LOCAL_DIRS")
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassRecording:
-    """Makes a server with this Java write its loaded classes to a file when it ends."""
+    """Makes a server with this Java write the classes that it has loaded to a file when it ends."""
 
     java: Java
     file: Path
@@ -55,9 +55,8 @@ class ClassRecording:
 
 @dataclasses.dataclass(frozen=True)
 class ServerSettings:
-    """The settings of a server. `file`: a properties file. `more`: settings that take precedence over the file.
-
-    `home`: a SPARK_HOME of another Spark version. None means the SPARK_HOME of the installed pyspark.
+    """The settings of a server. `file` is a properties file, and `more` are settings that override it. `home` is a SPARK_HOME of another
+    version of Spark. If it is None, the SPARK_HOME of the installed pyspark is used.
     """
 
     file: Path = SETTINGS_FILE
@@ -69,7 +68,7 @@ DEFAULT_SETTINGS = ServerSettings()
 
 
 class SparkConnectServer:
-    """A Spark Connect server on 127.0.0.1, with its warehouse, scratch space and log in one directory."""
+    """A Spark Connect server on 127.0.0.1. Its warehouse, scratch space and log are in one directory."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class SparkConnectServer:
         die_with_parent: bool = True,
         recording: ClassRecording | None = None,
     ) -> None:
-        """Describes a server; `start` starts it. `jars` None: the cached jars of Delta and of the `extras`."""
+        """Describes a server, which `start` starts. If `jars` is None, the server gets the cached jars of Delta and of the `extras`."""
         self.folder = data_dir.absolute()
         self.memory = memory
         self._jars = jars
@@ -109,7 +108,7 @@ class SparkConnectServer:
 
     @property
     def url(self) -> str:
-        """The address for SparkSession.builder.remote()."""
+        """The address that SparkSession.builder.remote() needs."""
         return f"sc://{LOOPBACK}:{self.port}"
 
     @property
@@ -130,7 +129,7 @@ class SparkConnectServer:
         return self._process is not None and self._process.running
 
     def start(self) -> "SparkConnectServer":
-        """Starts the server. Returns when the server has answered a request. Raises ServerError."""
+        """Starts the server, and returns when it has answered a request. Raises ServerError if it does not start."""
         if self.running:
             return self
         try:
@@ -148,7 +147,7 @@ class SparkConnectServer:
         return self
 
     def begin(self) -> None:
-        """Starts the process and returns at once. The caller waits until it `answers`."""
+        """Starts the process, and returns at once. The caller waits until `answers` returns True."""
         require_free(self.port, "the Spark Connect server")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._probe.forget()
@@ -161,7 +160,7 @@ class SparkConnectServer:
         )
 
     def replace_process(self) -> NoReturn:
-        """Replaces the current process with the server, which then writes its log to the process's output."""
+        """Replaces the current process with the server, which then writes its log to the output of the process."""
         require_free(self.port, "the Spark Connect server")
         self.folder.mkdir(parents=True, exist_ok=True)
         command = self._command()
@@ -169,25 +168,25 @@ class SparkConnectServer:
         os.execve(command[0], command, self._environment())  # noqa: S606  our own program
 
     def warm_up_command(self, folder: Path) -> list[str]:
-        """Returns the command that runs the first merges on a running server, on tables in `folder`. It ends with the server, and after
-        WARM_SECONDS_MAX.
+        """Returns the command that runs the first merges on a running server, with tables in `folder`. The command ends when the server
+        ends, and at the latest after WARM_SECONDS_MAX.
         """
         return [sys.executable, "-m", WARM_UP, self.url, str(folder), str(WARM_SECONDS_MAX)]
 
     @property
     def ended(self) -> str:
-        """How the process ended, as "exit code 1" or "signal 9"; empty while it runs."""
+        """How the process ended, as "exit code 1" or "signal 9". It is empty while the process runs."""
         return self._process.ended if self._process else "never started"
 
     def answers(self) -> bool:
-        """Returns whether the server has answered a request, without waiting. Raises ServerError if it can never answer."""
+        """Returns whether the server has answered a request. It does not wait. Raises ServerError if waiting cannot help."""
         try:
             return self._probe.answers()
         except ServerError as error:
             raise self._start_failed(f"does not answer: {error}") from error
 
     def stop(self, seconds_max: float = STOP_SECONDS_MAX) -> None:
-        """Shuts the server down; kills it after `seconds_max`."""
+        """Shuts the server down. If it has not ended after `seconds_max`, kills it."""
         if self._process:
             self._process.stop(seconds_max)
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
@@ -238,11 +237,11 @@ class SparkConnectServer:
         ]
 
     def _own_jars(self) -> tuple[Path, ...]:
-        """Returns the jar with Sluice's log stores, if the lake is in a store that needs one of them."""
+        """Returns the jar with Sluice's log stores. Returns none if the store of the lake needs no log store of Sluice."""
         return (log_store.JAR,) if log_store.SETTINGS.keys() & set(self._extras) else ()
 
     def _log_stores(self) -> dict[str, str]:
-        """Returns the settings of Sluice's log stores, except for stores for which the settings file names another one."""
+        """Returns the settings that select Sluice's log stores. Stores for which the settings file names another log store are left out."""
         named = set(LOG_STORE.findall(self._settings_file.read_text()))
         ours = dict(log_store.SETTINGS[store] for store in self._extras if store in log_store.SETTINGS)
         return {
@@ -252,7 +251,9 @@ class SparkConnectServer:
         }
 
     def _told(self) -> dict[str, str]:
-        """Returns the settings that the caller gave, without an account of Google if the settings file names one."""
+        """Returns the settings that the caller added. If the settings file names credentials for Google, those of the
+        caller are left out.
+        """
         of_file = GOOGLE_AUTH.search(self._settings_file.read_text())
         return {
             name: value
@@ -261,7 +262,7 @@ class SparkConnectServer:
         }
 
     def _is_local(self) -> bool:
-        """Returns whether tasks run on this machine. The executors of a cluster do not have Sluice's packages."""
+        """Returns whether tasks run on this machine. On a cluster, the executors do not have Sluice's packages."""
         of_file = MASTER.findall(self._settings_file.read_text())
         return (self._settings.get("spark.master") or (of_file or ["local"])[-1]).startswith("local")
 
@@ -283,7 +284,7 @@ class SparkConnectServer:
         return self._other_home or spark_home(open_cache())
 
     def provide(self) -> None:
-        """Provides Java and the jars, which may need a download."""
+        """Finds Java and the jars. Downloads what is missing."""
         if self._jars is None or self._java is None:
             toolchain = set_up([], extras=self._extras)
             ours = (*toolchain.delta_jars, *toolchain.extra_jars)
@@ -291,8 +292,8 @@ class SparkConnectServer:
             self._java = self._java or toolchain.java
 
     def tell(self, settings: Mapping[str, str], environment: Mapping[str, str]) -> None:
-        """Adds settings and environment variables for the next start. Credentials must be in the environment, because settings are
-        visible in the command line, the UI and the log.
+        """Adds settings and environment variables for the next start. Credentials must be in `environment`, because settings are visible
+        in the command line, the UI and the log.
         """
         self._settings |= settings
         self._secrets |= environment
@@ -320,7 +321,7 @@ class SparkConnectServer:
 
 
 def _ask_spark(channel: Any, seconds_max: float) -> Any:
-    """Sends a request that creates a session and asks for Spark's version. After the answer, Delta's extensions are loaded."""
+    """Sends a request that creates a session and asks for Spark's version. When it is answered, Delta's extensions are loaded."""
     from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc  # noqa: PLC0415  pyspark takes a second to import
 
     request = base_pb2.AnalyzePlanRequest(
