@@ -1,7 +1,7 @@
 """Creates the binlogs that `bench engine` reads: single-row transactions, bulk statements, and a table with varied columns.
 
-Stored procedures and multi-row statements create the load within the server, without client round trips. The rows of the first two sets
-have sysbench's columns (`id, k, c, pad`). The varied table has a column of each kind that applications use.
+The server itself creates the load, by stored procedures and multi-row statements, so clients do not slow it down. In the first two sets,
+rows have sysbench's columns (`id, k, c, pad`). The varied table has a column of each kind that applications use.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SELECT FLOOR(RAND(i) * 1000000), RAND(i), RAND(i) * 10000, CONCAT('Kundin 日本
 
 @dataclasses.dataclass(frozen=True)
 class BinlogSet:
-    """A range of one server's binlog, from (file, start) to (file, end), with the numbers of its rows and transactions."""
+    """A range of a server's binlog, from (file, start) to (file, end), with the numbers of its rows and transactions."""
 
     name: str
     file: str
@@ -74,7 +74,7 @@ def position(cursor: Any) -> tuple[str, int]:
 
 
 def prepare(cursor: Any) -> None:
-    """Creates the tables and procedures. Their statements are outside the measured ranges."""
+    """Creates the tables and procedures. These statements are outside the measured ranges."""
     cursor.execute("CREATE DATABASE IF NOT EXISTS bench")
     cursor.execute("USE bench")
     for name in ("oltp_1", "oltp_2", "bulk_1"):
@@ -88,7 +88,7 @@ def prepare(cursor: Any) -> None:
 
 
 def make_oltp(cursor: Any, transactions: int) -> BinlogSet:
-    """Creates single-row transactions, half inserts and half updates, in a binlog file of their own."""
+    """Creates single-row transactions, half inserts and half updates, in a separate binlog file."""
     cursor.execute("FLUSH BINARY LOGS")
     file, start = position(cursor)
     cursor.execute("CALL oltp(%s)", (transactions,))
@@ -98,8 +98,8 @@ def make_oltp(cursor: Any, transactions: int) -> BinlogSet:
 
 
 def make_bulk(cursor: Any, rows: int, statements: int) -> BinlogSet:
-    """Creates `rows` row changes by multi-row inserts and updates in a binlog file of their own. Each statement changes `rows /
-    statements` rows.
+    """Creates `rows` row changes by multi-row inserts and updates, in a separate binlog file. Each statement changes `rows / statements`
+    rows.
     """
     change = "UPDATE bulk_1 SET k = k + 1 ORDER BY id LIMIT %s"
     insert = BULK.format(rows=rows // statements, row=ROW.format(seed="i"))
@@ -107,14 +107,14 @@ def make_bulk(cursor: Any, rows: int, statements: int) -> BinlogSet:
 
 
 def make_varied(cursor: Any, rows: int, statements: int) -> BinlogSet:
-    """Creates a set as `make_bulk` does, with the varied table."""
+    """Creates a set in the varied table, as `make_bulk` does in its table."""
     change = "UPDATE varied_1 SET details = JSON_SET(details, '$.lines', 10), price = price + 1 ORDER BY id LIMIT %s"
     return _made(cursor, "varied", (VARIED.format(rows=rows // statements), change), rows, statements)
 
 
 def _made(cursor: Any, name: str, changes: tuple[str, str], rows: int, statements: int) -> BinlogSet:
-    """Creates a set. `changes`: the statement that inserts `rows / statements` rows, and the statement that updates a given number of
-    rows.
+    """Creates a set. `changes` are two statements: one inserts `rows / statements` rows, and the other updates as many rows as its
+    argument says.
     """
     insert, update = changes
     cursor.execute("FLUSH BINARY LOGS")

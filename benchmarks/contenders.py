@@ -1,7 +1,7 @@
 """Runs the readers with which `bench engine` compares Sluice: a bare socket, mysql-replication and mysql-binlog-connector-java.
 
-The libraries are used as in their manuals. Each function takes connection settings and a BinlogSet, reads exactly that range, and
-measures the seconds.
+The libraries are used as their manuals show. Each function takes connection settings and a BinlogSet, reads exactly the range of the set,
+and measures the seconds.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from sluice.console.commands.screen import standard_output
 from sluice.console.toolchain.setup import set_up
 
 COM_BINLOG_DUMP = 0x12
-NON_BLOCKING = 0x01  # With this flag, the server ends the dump with an EOF packet at the end of its binlog.
+# With this flag, the server sends an EOF packet at the end of its binlog, instead of waiting for changes.
+NON_BLOCKING = 0x01
 READ_BYTES = 4 << 20
-# Java compiles a single-file program when it starts the program.
+# A single Java file, which Java compiles at each start.
 JAVA_PROGRAM = Path(__file__).with_name("JavaConnector.java")
 JAVA_SECONDS_MAX = 600.0
 
 
 def raw_socket_seconds(settings: dict[str, Any], binlog: BinlogSet) -> float:
-    """Receives the dump into one buffer and discards it. The result is the upper limit of any reader on this socket."""
-    connection: Any = pymysql.connect(**settings)  # The dump uses private methods of the connection.
+    """Receives the dump into one buffer and discards it. No reader can be faster than this on the same socket."""
+    connection: Any = pymysql.connect(**settings)  # The dump needs private methods of the connection.
     with connection.cursor() as cursor:
         cursor.execute("SET @master_binlog_checksum = @@global.binlog_checksum")
     body = struct.pack("<BIHI", COM_BINLOG_DUMP, binlog.start, NON_BLOCKING, 4_000_001) + binlog.file.encode()
@@ -48,8 +49,8 @@ def raw_socket_seconds(settings: dict[str, Any], binlog: BinlogSet) -> float:
 
 
 def mysql_replication_rows(settings: dict[str, Any], binlog: BinlogSet, seconds_max: float) -> tuple[int, float]:
-    """Reads with `for event in stream: event.rows`, and returns (rows, seconds). Stops after `seconds_max`, because the library's rate is
-    constant.
+    """Reads with `for event in stream: event.rows`. Returns (rows, seconds). It stops after `seconds_max`, because the rate of the library
+    is constant.
     """
     stream = BinLogStreamReader(
         connection_settings=settings,
@@ -73,7 +74,9 @@ def mysql_replication_rows(settings: dict[str, Any], binlog: BinlogSet, seconds_
 
 
 def java_connector_rows(settings: dict[str, Any], binlog: BinlogSet) -> tuple[int, float]:
-    """Decodes events to rows, with JSON left as bytes. Returns (rows, seconds) of the second of two readings in one process."""
+    """Decodes events to rows, and leaves JSON as bytes. Reads the set twice in one process, and returns (rows, seconds) of the second
+    time.
+    """
     toolchain = set_up([], delta=False, extras=("java-connector",), screen=standard_output())
     java, classes = toolchain.java, ":".join(map(str, toolchain.extra_jars))
     address = [settings["host"], str(settings["port"]), settings["user"]]

@@ -1,6 +1,6 @@
-"""Implements `./sluice bench e2e`: measures the time from a commit in MySQL to a readable row in Delta, with the whole stack.
+"""Measures the time from a commit in MySQL to a readable row in Delta, with all processes of Sluice, for `./sluice bench e2e`.
 
-For each mode (`runs: drain`, `runs: batch`) it measures backlogs that a restarted engine processes, then two steady loads with a marker
+It measures each mode (`runs: drain`, `runs: batch`). First a restarted engine processes backlogs. Then two steady loads run, with a marker
 row every two seconds. Freshness is the time from a marker's commit in MySQL until the Delta log contains the version with the marker,
 because every reader sees it then. The module `waits` splits this time, and the time until the ack, into parts.
 """
@@ -25,11 +25,11 @@ from sluice.console.stack.stack import CODE_SERVER
 
 MODES = ("drain", "batch")
 BACKLOG_CHANGES = 300_000
-BACKLOGS = 3  # The backlogs are measured one after another, and the result is the median.
+BACKLOGS = 3  # The number of backlogs. They are measured one after another, and the median is reported.
 LOADS = (100, 500)
 LOAD_SECONDS = 120.0
 MARKER_SECONDS = 2.0
-SLICE_SECONDS = 0.1  # One call of the procedure creates the transactions for this time.
+SLICE_SECONDS = 0.1  # One call of the procedure creates as many transactions as are due in this time.
 ACK_SECONDS_MAX = 900.0
 TABLES = ("shop_1", "shop_2", "shop_3", "shop_4")
 MARKER = "CREATE TABLE marker (id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, sent_at DATETIME(6) NOT NULL)"
@@ -53,13 +53,13 @@ SEED = """
 INSERT INTO {name} (k, c, pad)
 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) SELECT {row} FROM n
 """
-# Each transaction makes three changes, and nearly always a fourth one, whose row may have been deleted.
+# Each transaction makes three changes, and nearly always a fourth. The fourth is missing if its row was deleted before.
 CHANGES_A_TRANSACTION = 4
 SEED_ROWS = 20_000
 
 
 def run(json_file: Path | None, *, backlog: int = BACKLOG_CHANGES, seconds: float = LOAD_SECONDS) -> None:
-    """Measures backlogs and loads in each mode. All modes use one pipeline, whose engine host is restarted between them."""
+    """Measures backlogs and loads in each mode. All modes use one pipeline. Its engine is restarted between them."""
     screen = Console()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         pipeline = Pipeline(Path(name), "bench", screen.print, settings={"runs": MODES[0]})
@@ -88,7 +88,7 @@ def run(json_file: Path | None, *, backlog: int = BACKLOG_CHANGES, seconds: floa
 
 
 def _mode(pipeline: Pipeline, backlog: int, seconds: float) -> dict[str, Any]:
-    """Returns the results of one mode. Its freshness is that of the first load."""
+    """Returns the figures of one mode. Its freshness is that of the first load."""
     measured = _median_of([_backlog(pipeline, backlog) for _ in range(BACKLOGS)])
     loads = [_load(pipeline, rate, seconds) for rate in LOADS]
     return {
@@ -110,9 +110,7 @@ def _prepare(pipeline: Pipeline) -> None:
 
 
 def _seed(pipeline: Pipeline) -> None:
-    """Creates rows to update and waits until they are merged, so that every Delta table exists and all code paths are warm before the
-    measurement.
-    """
+    """Creates rows that can be updated, and waits until they are merged. After that, every Delta table exists and all code has run once."""
     with pipeline.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("USE bench")
         cursor.execute("SET SESSION cte_max_recursion_depth = 10000000")
@@ -124,7 +122,7 @@ def _seed(pipeline: Pipeline) -> None:
 
 
 def _backlog(pipeline: Pipeline, changes: int) -> dict[str, Any]:
-    """Measures a backlog that is created while the engine host is stopped. The time is from the start of the host until the last ack."""
+    """Measures a backlog that is created while the engine is stopped. The time is from the engine's start until the last ack."""
     pipeline.stop_engine()
     with pipeline.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("USE bench")
@@ -151,7 +149,7 @@ def _median_of(backlogs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _load(pipeline: Pipeline, rate: int, seconds: float) -> dict[str, Any]:
-    """Runs transactions at a steady rate with a marker every two seconds, waits until all are acked, and evaluates the markers."""
+    """Runs transactions at a steady rate, with a marker every two seconds. Waits until all are acked, and evaluates the markers."""
     path = pipeline.table_path("marker")
     before = DemoTable(path, keyless=False).version
     begun = time.monotonic()

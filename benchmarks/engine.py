@@ -1,7 +1,7 @@
-"""Implements `./sluice bench engine`: reads one binlog of a live server with a bare socket, similar tools and Sluice, in one run.
+"""Reads one binlog of a live server with a bare socket, with similar tools and with Sluice, for `./sluice bench engine`.
 
-Sluice runs as in production (parser, sink, ring, service, ledger on disk). It is measured in three ways: batches are only acked, decoded
-but not written, or staged to Parquet.
+Sluice runs as in production, with parser, sink, ring, service and a ledger on disk. It is measured in three ways: batches are only acked,
+or decoded but not written, or staged to Parquet.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from sluice.console.toolchain.database.server import DatabaseServer
 RUNS = 5
 OLTP_TRANSACTIONS, BULK_ROWS, BULK_STATEMENTS = 300_000, 1_500_000, 30
 VARIED_ROWS, VARIED_STATEMENTS = 600_000, 60
-PEER_SECONDS_MAX = 10.0  # mysql-replication has a constant rate, and its whole binlog would take minutes.
+# The longest time for mysql-replication. Its rate is constant, and the whole binlog would take minutes.
+PEER_SECONDS_MAX = 10.0
 DEADLINE_SECONDS = 300.0
 MEBIBYTE = 1 << 20
 
@@ -48,7 +49,7 @@ def run(
     bulk: int = BULK_ROWS,
     varied: int = VARIED_ROWS,
 ) -> None:
-    """Measures all sets with all contenders, which alternate within each of `runs` rounds, and reports medians."""
+    """Measures all sets with all contenders, which alternate within each of `runs` rounds. Reports medians."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
         options = {"max_binlog_size": 1 << 30, "binlog_expire_logs_seconds": 86400 * 7}
@@ -62,7 +63,7 @@ def run(
                 partial(make_varied, cursor, varied, VARIED_STATEMENTS),
             )
             for make in makers:
-                # A batch includes all changes up to the end of the binlog, so each set is measured before the next one is created.
+                # A batch contains all changes up to the end of the binlog. Therefore each set is measured before the next one is created.
                 binlog = make()
                 record[binlog.name] = measure(server, binlog, folder, runs)
     host_rss_mb = max(row["engine_rss_mb_max"] for row in record.values())
@@ -71,9 +72,9 @@ def run(
 
 
 def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) -> dict[str, Any]:
-    """Measures one set with each contender, in megabytes (10⁶ bytes) and rows per second."""
+    """Measures one set with each contender. The figures are megabytes (10⁶ bytes) and rows per second."""
     settings = {"host": "127.0.0.1", "port": server.port, "user": "root", "password": "", "ssl_disabled": True}
-    acked_seconds(server, binlog, folder)  # This call compiles or loads the kernels before the measurement.
+    acked_seconds(server, binlog, folder)  # Not measured: this first call compiles or loads the kernels.
     decoded_seconds(server, binlog, folder)
     raw, peer, java, acked, decoded, staged, cpu, rss_mb = [], [], [], [], [], [], [], 0.0
     for _ in range(runs):
@@ -127,7 +128,7 @@ def configuration(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> Sl
 
 
 def known_start(config: SluiceConfig) -> tuple[EngineParts, FileLease]:
-    """Creates a new destination at the start of its set, with the schema that is valid there, so that the discovery of the schema is not
+    """Creates a destination at the start of its set, with the schema that is valid there. The discovery of the schema is thus not
     measured.
     """
     directory = config.destination_dir("bench")
@@ -141,7 +142,7 @@ def known_start(config: SluiceConfig) -> tuple[EngineParts, FileLease]:
 def acked_seconds(
     server: DatabaseServer, binlog: BinlogSet, folder: Path, take: Callable[[Batch], None] = lambda _batch: None
 ) -> float:
-    """Returns the seconds from the start of the dump until the last batch of the set is acked. `take`: called with each batch. Nothing is
+    """Returns the seconds from the start of the dump until the last batch of the set is acked. Each batch is passed to `take`. Nothing is
     staged.
     """
     config = configuration(server, binlog, folder)
@@ -165,7 +166,9 @@ def acked_seconds(
 
 
 def decoded_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
-    """Measures like `acked_seconds`, but decodes each batch into Arrow columns without writing them: the cost of decoding alone."""
+    """Measures as `acked_seconds` does, but decodes each batch into Arrow columns. They are not written, so this is the
+    cost of decoding.
+    """
     decoders: dict[str, RowDecoder] = {}
 
     def decode(batch: Batch) -> None:
@@ -179,7 +182,7 @@ def decoded_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> 
 
 
 def staged_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
-    """Measures like `acked_seconds`, but with the whole engine: each batch is written as Parquet with its manifest, then acked."""
+    """Measures as `acked_seconds` does, but with the whole engine. Each batch is written as Parquet with its manifest, and then acked."""
     config = configuration(server, binlog, folder)
     known_start(config)[1].release()
     engine = Engine(config, "bench")
@@ -200,8 +203,8 @@ def staged_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> f
 
 
 def _quiet(_state: str, _reason: str) -> None:
-    """Ignores the states of a benchmark's parser. A failure causes a timeout, whose error contains the reason."""
+    """Ignores the states of a benchmark's parser. If the parser fails, the benchmark times out, with the reason in the error."""
 
 
 def _ignore(_start: object) -> None:
-    """Ignores the start decision, because the server of a benchmark never changes."""
+    """Ignores the start decision, because the server of a benchmark is always the same."""

@@ -1,6 +1,6 @@
-"""Implements `./sluice bench growth`: measures merges into larger and larger tables, after hundreds of merges, and in a new Spark.
+"""Measures merges into larger and larger tables, after hundreds of merges, and in a new Spark, for `./sluice bench growth`.
 
-The same batch, with adjacent keys, is merged into tables with a hundredth, a tenth and all of the maximum number of rows, in files of the
+The same batch, with adjacent keys, is merged into tables with a hundredth, a tenth and all of the greatest number of rows, in files of the
 same size. Then hundreds of small batches are merged into one table, which is maintained once at the end, as the schedule does. The first
 merge is measured in a Spark that was started and warmed up as `sluice up` does.
 """
@@ -33,7 +33,7 @@ CHANGES = 1_000
 PILED_CHANGES = 100
 ROWS_A_FILE = 625_000
 RUNS, WARM_RUNS = 5, 3
-WINDOW = 10  # The medians of this many first and last merges are reported.
+WINDOW = 10  # The medians of the first and of the last this many merges are reported.
 SPARK: SmallSetting = "spark"
 AUTO: SmallSetting = "auto"
 
@@ -55,7 +55,7 @@ class GrowingTable:
             session.stop()
 
     def merge(self, changes: int, way: SmallSetting) -> float:
-        """Merges one batch and returns the seconds."""
+        """Merges one batch, and returns the seconds."""
         batch = self._staged.make(changes, "close")
         target = TableTarget(path=str(self.path), merge=way)
         begun = time.perf_counter()
@@ -65,7 +65,7 @@ class GrowingTable:
         return seconds
 
     def look_after(self) -> float:
-        """Runs the scheduled maintenance and returns the seconds."""
+        """Runs the maintenance that the schedule runs, and returns the seconds."""
         begun = time.perf_counter()
         optimize(
             self._settings, MaintainedTable(owner=OWNER, path=str(self.path), key="id", run=DESTINATION, fence=BY_HAND)
@@ -81,7 +81,7 @@ class GrowingTable:
 
 
 def run(json_file: Path | None, *, rows_max: int = 100_000_000, merges: int = 500) -> None:
-    """Runs the three measurements, and prints and writes the result of each. Needs about 10 GB of disk for 100 million rows."""
+    """Runs the three measurements, and prints and writes the figures of each. 100 million rows need about 10 GB of disk."""
     record: dict[str, Any] = {"changes": CHANGES, "piled_changes": PILED_CHANGES}
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
@@ -95,7 +95,7 @@ def run(json_file: Path | None, *, rows_max: int = 100_000_000, merges: int = 50
 
 
 def _first_merge(spark: SparkConnectServer, folder: Path, rows_max: int, _: int) -> dict[str, Any]:
-    """Measures the first merge of a Spark that has run only its warm-up."""
+    """Measures the first merge of a Spark that has only been warmed up."""
     seconds: dict[SmallSetting, list[float]] = {SPARK: [], AUTO: []}
     for way, taken in seconds.items():
         spark.stop()

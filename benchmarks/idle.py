@@ -1,4 +1,4 @@
-"""Implements `./sluice bench idle`: measures the CPU time and memory of a complete installation while its source does not change."""
+"""Measures the CPU time and memory of a complete installation while its source does not change, for `./sluice bench idle`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from benchmarks.report import show, write_json
 from benchmarks.servers.pipeline import Pipeline
 
 DESTINATION = "bench"
-CALM_SECONDS = 60.0  # The wait after the first batch, until work that the start has caused is done.
+CALM_SECONDS = 60.0  # The wait after the first batch. In this time, work that the start has caused ends.
 ACK_SECONDS_MAX = 900.0
 TABLES = 20
 
 
 def run(json_file: Path | None, *, seconds: float) -> None:
-    """Starts an installation, merges one batch, and measures its processes while nothing changes."""
+    """Starts Sluice, merges one batch, and measures its processes while nothing changes."""
     screen = Console()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         pipeline = Pipeline(Path(name), DESTINATION, screen.print)
@@ -52,7 +52,7 @@ def run(json_file: Path | None, *, seconds: float) -> None:
 
 
 def _measured(pipeline: Pipeline, seconds: float) -> list[dict[str, Any]]:
-    """Returns the CPU time as a percentage of one core, and the memory, of each part of the stack with its child processes."""
+    """Returns the CPU time, as a percentage of one core, and the memory of each process of Sluice. Child processes are included."""
     parts = {name: psutil.Process(record.pid) for name, record in pipeline.stack.file.running().items()}
     before = {name: _cpu_seconds(process) for name, process in parts.items()}
     begun = time.monotonic()
@@ -67,7 +67,7 @@ def _measured(pipeline: Pipeline, seconds: float) -> list[dict[str, Any]]:
 
 
 def _cpu_seconds(process: psutil.Process) -> dict[int, float]:
-    """Returns process id → CPU seconds of a process and of each of its running descendants."""
+    """Returns the CPU seconds of a process and of each of its running descendants, by process id."""
     found = {}
     for each in (process, *process.children(recursive=True)):
         times = each.cpu_times()

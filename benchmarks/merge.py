@@ -1,8 +1,8 @@
-"""Implements `./sluice bench merge`: compares Sluice's merge of staged files with a hand-written MERGE of the same Parquet in the same
-Spark.
+"""Compares Sluice's merge of staged files with a hand-written MERGE of the same Parquet files in the same Spark, for `./sluice bench
+merge`.
 
-Two tables with the same rows, one per contender, are merged alternately. The phases are: adjacent keys in new tables, scattered keys, and
-adjacent keys in the tables after the scattered merges. All phases run with and without deletion vectors.
+The two contenders merge into two tables with the same rows, in alternation. The phases are adjacent keys in new tables, scattered keys,
+and adjacent keys again, in the tables that the scattered merges have left. All phases run with and without deletion vectors.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ WHEN NOT MATCHED AND s._sluice_operation <> 4 THEN INSERT (id, k, c, pad, _sluic
 
 
 class SparkClock:
-    """Measures the seconds that merges wait for the statements with which Spark commits."""
+    """Measures the seconds in which merges wait for the statements by which Spark commits."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -109,7 +109,9 @@ class Bench:
         }  # fmt: skip
 
     def _forget_old_files(self) -> None:
-        """Deletes unreferenced files at once, because merges without deletion vectors rewrite the whole table."""
+        """Deletes unreferenced files at once. Without deletion vectors, each merge rewrites the whole table, and the disk would become
+        full.
+        """
         for path in (self._sluice, self._bare):
             self._session.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS").collect()
 
@@ -131,7 +133,7 @@ class Bench:
 
 
 def run(json_file: Path | None, *, table_rows: int = 10_000_000, runs: int = 3) -> None:
-    """Measures all combinations, and prints and writes the results after each."""
+    """Measures all combinations. Prints and writes the figures after each."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
@@ -140,7 +142,7 @@ def run(json_file: Path | None, *, table_rows: int = 10_000_000, runs: int = 3) 
             session = spark_session(spark.url)
             for vectors in (True, False):
                 bench = Bench(spark, session, folder / f"vectors-{vectors}", table_rows=table_rows, vectors=vectors)
-                # A warm-up, because Spark compiles code at its first use, which would count against the first contender.
+                # Warms up Spark, which compiles code at its first use. Otherwise the first contender would be slower.
                 bench.cell(SIZES[0], "close", "fresh", 2)
                 for keys, state in PHASES:
                     for changes in SIZES if state == "fresh" else SIZES[:1]:
@@ -157,6 +159,6 @@ def spark_session(url: str) -> Any:
 
     session = SparkSession.builder.remote(url).create()
     session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    # The number of tasks that list files for a VACUUM; the default is 10 000.
+    # The number of tasks that list files for a VACUUM. The default is 10 000.
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "4")
     return session

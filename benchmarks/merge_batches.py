@@ -1,6 +1,6 @@
 """Creates staged batches in the format of `staging` without a source, for benchmarks that need many similar batches quickly.
 
-The code uses staging's own types, so that the type checker detects a change of the format. A test checks that a run can read the batches.
+The code uses the types of `staging`, so the type checker detects a change of the format. A test checks that a run can read the batches.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ LEDGER_ID = "benchbench01"
 FILE = "bench.t.0.parquet"
 COMMIT_TIME_US = 1_767_225_600_000_000
 UPDATE, DELETE = 3, 4
-BYTES_A_CHANGE = 16  # The bytes of binlog per change: enough to give each change a position of its own.
+BYTES_A_CHANGE = 16  # The bytes of binlog per change. They are enough for each change to have another position.
 
 
 class StagedFiles:
-    """Creates staged batches of one table: 90 % updates, which insert missing keys, and 10 % deletes. Each key occurs once per batch."""
+    """Creates staged batches of one table. 90 % of the changes are updates, which insert the row if the key is missing, and 10 % are
+    deletes. Each key occurs once per batch.
+    """
 
     def __init__(self, directory: Path, table_rows: int) -> None:
         self._directory, self._table_rows = directory, table_rows
@@ -34,7 +36,9 @@ class StagedFiles:
         self._offset, self._batch = 4, 0
 
     def make(self, changes: int, keys: str) -> Path:
-        """Writes a batch directory with its manifest. `keys`: "close" for adjacent keys, "anywhere" for keys scattered over the table."""
+        """Writes a batch directory with its manifest. `keys` is "close" for adjacent keys, or "anywhere" for keys scattered over the
+        table.
+        """
         self._batch += 1
         operations = self._random.choice(np.array([UPDATE, DELETE], np.int8), changes, p=[0.9, 0.1])
         ids = self._keys(changes, keys)

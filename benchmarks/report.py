@@ -1,4 +1,4 @@
-"""Contains what all benchmarks share: medians, the description of the machine, the output as table and JSON."""
+"""What all benchmarks share: medians, the description of the machine, and the output as table and JSON."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def median(values: list[float]) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """Returns the properties of the machine that affect the results. The machine's name is not among them."""
+    """Returns the properties of the machine that affect the figures. The machine's name is not among them."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {"cores": os.cpu_count(), "memory_gb": round(memory / 2**30), "python": platform.python_version()}
 
 
 def write_json(path: Path | None, record: dict[str, Any]) -> None:
-    """Writes the record with the machine and the date. Does nothing if `path` is None."""
+    """Writes the record as JSON, with the machine and the date. Does nothing if `path` is None."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         day = dt.datetime.now(dt.UTC).date().isoformat()

@@ -1,8 +1,8 @@
-"""Implements `./sluice bench scaling`: merges one table on a standalone Spark cluster with one, two and four executor cores.
+"""Merges one table on a standalone Spark cluster with one, two and four executor cores, for `./sluice bench scaling`.
 
-Each core is a worker with one executor. The executors have cores of their own, as on other machines: the first core belongs to the
-driver, the master and the benchmark. With `one core`, all of them share the first core, for comparison. The processor time of the driver
-and of the executors shows what a larger cluster would gain.
+Each core has one worker with one executor. The executors do not share cores with other processes, as if they ran on other machines: the
+driver, the master and the benchmark use only the first core. For comparison, everything runs on the first core in `one core`. The
+processor time of the driver and of the executors shows what a larger cluster would gain.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 CORES = (1, 2, 4)
 SIZES = (10_000, 300_000)
-WARM_UPS = 12  # After two, the driver still spends four to six processor seconds per merge on compiling.
+WARM_UPS = 12  # After only two merges, the driver still spends four to six processor seconds per merge on compiling.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Placement:
-    """The cores of the driver with all that is no executor, and those of the executors, one each."""
+    """The cores of the driver and everything else that is not an executor, and the core of each executor."""
 
     name: str
     driver: tuple[int, ...]
@@ -45,7 +45,7 @@ class Placement:
 
 
 def placements(cores: Iterable[int]) -> list[Placement]:
-    """Returns the placements that a machine with these cores allows; of a single core only the shared one."""
+    """Returns the placements that are possible with these cores. With a single core, only the shared one is."""
     first, *others = sorted(cores)
     apart = [
         Placement(name="own cores", driver=(first,), executors=tuple(others[:count]))
@@ -70,7 +70,7 @@ def run(json_file: Path | None, *, table_rows: int = 3_000_000, runs: int = 3) -
 
 @contextlib.contextmanager
 def on_cores(cores: Collection[int]) -> Iterator[None]:
-    """Restricts this thread, and the processes that it starts, to some cores."""
+    """Restricts this thread and the processes that it starts to some cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -126,7 +126,7 @@ class _Merges:
             session.stop()
 
     def measure(self, changes: int) -> dict[str, float]:
-        """Merges one batch. Returns its seconds, and the processor seconds of the driver and of all executors."""
+        """Merges one batch. Returns its seconds, and the processor seconds of the driver and of the executors."""
         batch = self._staged.make(changes, "anywhere")
         target = TableTarget(path=str(self._path), merge="spark")
         driver, executors = _cpu_seconds([self._spark.pid]), _cpu_seconds(self._cluster.worker_pids)

@@ -1,8 +1,7 @@
-"""Implements `./sluice bench snapshot`: copies a large table to Delta, alternately with a snapshot and with a bare parallel Spark JDBC
-read.
+"""Copies a large table to Delta with a snapshot and with a bare parallel Spark JDBC read, in alternation, for `./sluice bench snapshot`.
 
-Both read the same table of an idle MySQL and write a Delta table with the same warm Spark. The bare read does not find its bounds itself,
-does not buffer changes, and does not preserve types.
+Both read the same table of an idle MySQL, and write a Delta table with the same warm Spark. The bare read does less: its bounds are given,
+it does not buffer changes, and it does not preserve types.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ MORE = (
 
 
 def run(json_file: Path | None, rows: int) -> None:
-    """Measures both contenders, and prints and writes their rows per second as medians of the rounds."""
+    """Measures both contenders. Prints and writes the medians of their rows per second."""
     screen = Console()
     toolchain = set_up(("mysql-8.0.31",), extras=("jdbc",), screen=screen)
     jars = [*toolchain.delta_jars, *toolchain.extra_jars]
@@ -94,7 +93,7 @@ def run(json_file: Path | None, rows: int) -> None:
 
 
 class _Bench:
-    """A destination without an engine. The cursor of its ledger is at the end of the binlog of an idle server."""
+    """A destination without an engine. The cursor of its ledger is at the end of the binlog, because the server is idle."""
 
     def __init__(self, root: Path, server: DatabaseServer, spark: SparkConnectServer) -> None:
         self._root, self._server, self._spark = root, server, spark
@@ -113,7 +112,7 @@ class _Bench:
         StoredLedger(record_store(self._directory), DATABASE).update(lambda ledger: ledger.set_cursor(position))
 
     def start_at_current_position(self) -> None:
-        """Removes the table from the lake, because the bare read creates another table each time too."""
+        """Removes the lake. The bare read creates a new table each time, so the snapshot does the same."""
         shutil.rmtree(self._root / "lake", ignore_errors=True)
 
     def snapshot(self) -> None:
@@ -138,7 +137,7 @@ class _Bench:
                 cursor.execute(f"SELECT MIN(id), MAX(id) FROM {DATABASE}.{TABLE}")
                 low, high = cursor.fetchone() or (0, 0)
             options = {
-                # This option makes Spark use its dialect for MySQL, which quotes columns correctly.
+                # With this option, Spark uses its dialect for MySQL, which quotes columns correctly.
                 "url": f"jdbc:mysql://127.0.0.1:{self._server.port}/{DATABASE}?permitMysqlScheme&user=root&useServerPrepStmts=false",
                 "driver": "org.mariadb.jdbc.Driver",
                 "dbtable": TABLE,

@@ -1,7 +1,7 @@
-"""Implements `./sluice bench types`: measures how fast rows of each column type are staged, in one table with an int key per type.
+"""Measures how fast rows of each column type are staged, for `./sluice bench types`. Each type has a table with an int key.
 
 Every row has a different value, if the type has enough values. Sluice reads from a live server as in production (parser, sink, ring,
-service) and stages each batch to Parquet. The start of the engine is not measured.
+service), and stages each batch to Parquet. The start of the engine is not measured.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ DOCUMENT = "JSON_OBJECT('id', i, 'price', i / 4e0, 'name', CONCAT('näme ', i), 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A column type. `name`: its name in the report. `declared`: the column definition. `value`: SQL for the value of row i. `server`:
-    the server that has it.
+    """A column type. `name` is its name in the report, `declared` the column definition, and `value` SQL for the value of row i. `server`
+    is the server that has the type.
     """
 
     name: str
@@ -77,7 +77,7 @@ KINDS = (
 
 
 def run(json_file: Path | None, *, runs: int = RUNS, rows: int = ROWS, names: tuple[str, ...] = ()) -> None:
-    """Measures all types, or the named ones, `runs` times each, and reports medians."""
+    """Measures all types, or the named ones, `runs` times each. Reports medians."""
     record: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         for version in (MYSQL, MARIADB):
@@ -101,7 +101,7 @@ def _measured(
     record = {}
     for kind in kinds:
         binlog = _written(cursor, kind, rows)
-        staged_seconds(server, binlog, folder)  # This call compiles or loads the kernels before the measurement.
+        staged_seconds(server, binlog, folder)  # Not measured: this first call compiles or loads the kernels.
         seconds = [staged_seconds(server, binlog, folder) for _ in range(runs)]
         record[kind.name] = {
             "staged_rows_per_s": median([rows / each for each in seconds]),
@@ -111,7 +111,7 @@ def _measured(
 
 
 def _written(cursor: Any, kind: Kind, rows: int) -> BinlogSet:
-    """Writes a set into a binlog file of its own, which is the last file while it is measured."""
+    """Writes a set into a separate binlog file. While the set is measured, this is the last file."""
     cursor.execute("DROP TABLE IF EXISTS t")
     cursor.execute(f"CREATE TABLE t (id INT PRIMARY KEY, c {kind.declared} NOT NULL)")
     cursor.execute("FLUSH BINARY LOGS")

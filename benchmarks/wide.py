@@ -1,9 +1,8 @@
-"""Implements `./sluice bench wide`: merges a few changes of each of many tables in one batch, by each of Sluice's methods and by a bare
-loop.
+"""Merges a few changes of each of many tables in one batch, by each of Sluice's methods and by a bare loop, for `./sluice bench wide`.
 
-First it measures only merges: staged batches of N tables are merged alternately by Spark's MERGE, by the job for small tables, and by a
-loop that uses only deltalake. Each contender has its own tables. Then it measures the whole pipeline: the same changes in one transaction
-on a live MySQL, until they are acked.
+First it measures only merges. Staged batches of N tables are merged by Spark's MERGE, by the job for small tables, and by a loop that uses
+only deltalake, in alternation. Each contender has its own tables. Then it measures the whole pipeline, with the same changes in one
+transaction on a live MySQL, until they are acked.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.ways import SmallSetting
 
 LEDGER_ID, DATABASE = "be7c40000000", "bench"
-SEED_ROWS = 200  # The number of rows of each table before the first measured batch.
+SEED_ROWS = 200  # The number of rows in each table before the first measured batch.
 TIME_US = 1_767_225_600_000_000
 COLUMNS = [("id", "bigint"), ("k", "int"), ("c", "string"), ("pad", "string")]
 WAYS = ("spark", "small", "loop")
@@ -46,8 +45,8 @@ CREATE = "CREATE TABLE {name} (id BIGINT NOT NULL PRIMARY KEY, k INT, c VARCHAR(
 
 
 class WideBatches:
-    """Creates staged batches of many tables in the format of `staging`. The first one fills the tables. In the later ones, half of the
-    changes update rows and half insert rows.
+    """Creates staged batches of many tables, in the format of `staging`. The first batch fills the tables. In later batches, half of the
+    changes update rows, and half insert rows.
     """
 
     def __init__(self, directory: Path, tables: int, changes: int) -> None:
@@ -56,7 +55,7 @@ class WideBatches:
         self._order_key, self._batch, self._next_id = 1, 0, 1
 
     def make(self, *, fill: bool = False) -> Path:
-        """Writes a batch directory with its manifest. `fill`: create the batch that fills the tables."""
+        """Writes a batch directory with its manifest. With `fill`, it is the batch that fills the tables."""
         self._batch += 1
         ids, operations = self._images(fill)
         folder = self._directory / f"{self._batch}"
@@ -124,14 +123,14 @@ class Contender:
         self.cpu_seconds: list[float] = []
 
     def take(self, batch: Path) -> None:
-        """Merges one batch, and records the time, and the CPU seconds of Spark's processes and this one."""
+        """Merges one batch. Records the time, and the CPU seconds of this process and of Spark's."""
         cpu, begun = _cpu_seconds(self._spark), time.perf_counter()
         self._merge(batch, self._lake)
         self.seconds.append(time.perf_counter() - begun)
         self.cpu_seconds.append(_cpu_seconds(self._spark) - cpu)
 
     def figures(self, tables: int) -> dict[str, Any]:
-        """Returns the results. The first batch creates the tables, the second is the first one on existing tables, and the later ones are
+        """Returns the figures. The first batch creates the tables, the second is the first one on existing tables, and the later ones are
         warm.
         """
         new, first, *warm = self.seconds
@@ -142,7 +141,7 @@ class Contender:
 
 
 def _cpu_seconds(spark: SparkConnectServer) -> float:
-    """Returns the CPU seconds of this process and of Spark with its workers, including workers that have ended."""
+    """Returns the CPU seconds of this process and of Spark with its workers. Workers that have ended are included."""
     server = psutil.Process(spark.pid)
     processes = [psutil.Process(), server, *server.children(recursive=True)]
     used = 0.0
@@ -156,7 +155,7 @@ def _cpu_seconds(spark: SparkConnectServer) -> float:
 
 
 def by_sluice(setting: SmallSetting, spark: SparkSettings) -> Callable[[Path, Path], None]:
-    """Returns a function that merges a batch as a run does, with its checks but without records."""
+    """Returns a function that merges a batch as a run does, with the checks of a run but without records."""
 
     def merge(batch: Path, lake: Path) -> None:
         names = [each["table"] for each in json.loads((batch / "manifest.json").read_text())["tables"]]
@@ -167,7 +166,7 @@ def by_sluice(setting: SmallSetting, spark: SparkSettings) -> Callable[[Path, Pa
 
 
 def by_loop(batch: Path, lake: Path) -> None:
-    """Merges with a bare loop of deltalake in this process: no checks, no transactions, no sync."""
+    """Merges with a bare loop of deltalake in this process. It makes no checks, uses no transactions, and does not sync to disk."""
     for file in sorted(batch.glob("*.parquet")):
         rows = pq.read_table(file)
         path = lake / file.name.split(".")[1]
@@ -180,7 +179,7 @@ def by_loop(batch: Path, lake: Path) -> None:
 def run(
     json_file: Path | None, *, tables: int = 200, changes: int = 5, whole: bool = True, ways: Sequence[str] = WAYS
 ) -> None:
-    """Measures the contenders, and prints and writes each result. `whole`: also measure the whole pipeline."""
+    """Measures the contenders. Prints and writes the figures of each. With `whole`, measures the whole pipeline too."""
     record: dict[str, Any] = {"tables": tables, "changes_per_table": changes}
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         record |= _merges(Path(name), tables, changes, ways)
@@ -252,8 +251,8 @@ def _whole(folder: Path, tables: int, changes: int) -> dict[str, Any]:
 
 
 def _commit(pipeline: Pipeline, names: list[str], changes: int, number: int) -> dict[str, Any]:
-    """Makes one transaction over all tables. Returns the seconds until the first table shows it, until all tables show it and until it is
-    acked, and the parts of that time.
+    """Makes one transaction over all tables. Returns the seconds until the first table shows it, until all tables show it, and until it is
+    acked. Also returns the parts of that time.
     """
     with (
         BatchWatch(pipeline.directory) as watch,

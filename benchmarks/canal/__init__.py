@@ -1,1 +1,1 @@
-"""Compares Canal's own server, read by Canal's client, with Sluice's server for Canal's protocol."""
+"""Compares Canal's own server with Sluice's server for Canal's protocol. Canal's client reads both."""

@@ -1,6 +1,6 @@
-"""Implements `./sluice bench protocol`: Canal's Java client reads one binlog range from Canal 1.1.7 and from Sluice, in one run.
+"""Reads one binlog range with Canal's Java client, from Canal 1.1.7 and from Sluice, for `./sluice bench protocol`.
 
-Each server runs before the client starts. The time is measured from the client's first get to the ack of the last row.
+Each server runs before the client starts. The time is measured from the client's first get to its ack of the last row.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PROGRAM = Path(__file__).with_name("ProtocolClient.java")
 DESTINATION, FILTER = "bench", r"bench\..*"
 CLIENT_ID = 1001
 SECONDS_MAX = 600.0
-# The window holds a whole set, so that a new consumer, which starts at the oldest change in the store, gets all of it.
+# A new consumer starts at the oldest change in the window, so the window must hold a whole set.
 WINDOW_BYTES = 256 << 20
 
 
 def run(json_file: Path | None, *, transactions: int = TRANSACTIONS, bulk: int = BULK_ROWS, runs: int = RUNS) -> None:
-    """Measures each set with each server alternately, `runs` times, and reports medians. `sluice_rows_per_s` and `canal_rows_per_s` are
-    for all sets together.
+    """Measures each set `runs` times with both servers, in alternation, and reports medians. `sluice_rows_per_s` and `canal_rows_per_s`
+    are the rates for all sets together.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
@@ -41,7 +41,7 @@ def run(json_file: Path | None, *, transactions: int = TRANSACTIONS, bulk: int =
             for statement in ACCOUNT:
                 cursor.execute(statement)
             makers = (partial(make_oltp, cursor, transactions), partial(make_bulk, cursor, bulk, BULK_STATEMENTS))
-            # A batch includes all changes up to the end of the binlog, so each set is measured before the next one is created.
+            # A batch contains all changes up to the end of the binlog. Therefore each set is measured before the next one is created.
             record = [measure(server, make(), folder, runs) for make in makers]
     show("protocol", record)
     rows = sum(row["rows"] for row in record)

@@ -1,6 +1,6 @@
-"""Runs Canal 1.1.7 as a process, so that Sluice's protocol server can be compared with it field by field and row by row.
+"""Runs Canal 1.1.7 as a process, so that tests can compare it with Sluice's protocol server, field by field and row by row.
 
-Its jars are pinned like all downloads. Java compiles the single-file program when it starts the program.
+Its jars are pinned like all downloads. Its program is a single Java file, which Java compiles at each start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluice.console.toolchain.setup import set_up
 PROGRAM = Path(__file__).with_name("CanalServer.java")
 SERVER_ID = 4_000_017
 USER, PASSWORD = "canal_reader", "canal"
-# Canal's driver needs an account with a password and the oldest authentication method.
+# Canal's driver needs an account that has a password and the oldest authentication method.
 ACCOUNT = (
     f"CREATE USER IF NOT EXISTS '{USER}'@'%' IDENTIFIED WITH mysql_native_password BY '{PASSWORD}'",
     f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{USER}'@'%'",
@@ -28,7 +28,7 @@ NO_PROPERTIES: Mapping[str, str] = types.MappingProxyType({})
 
 
 def java_command(*groups: str) -> list[str]:
-    """Returns the `java` command with the pinned jars of the groups in its class path. Downloads missing jars."""
+    """Returns the `java` command with the pinned jars of the groups in its class path. Missing jars are downloaded."""
     toolchain = set_up([], delta=False, extras=groups, screen=standard_output())
     return [str(toolchain.java.program), "-cp", ":".join(map(str, toolchain.extra_jars))]
 
@@ -44,12 +44,11 @@ def canal_server(
     gtid_set: str = "",
     properties: Mapping[str, str] = NO_PROPERTIES,
 ) -> Iterator[int]:
-    """Yields the port of a Canal server that reads one destination from `position` (file, offset) with ACCOUNT. Raises RuntimeError with
-    the end of its log.
+    """Yields the port of a Canal server that reads one destination from `position`, a (file, offset), with ACCOUNT.
 
-    `gtid_set`: the executed set at `position`; Canal then reads by GTID. `properties`: settings of the instance, as CanalServer.java
-    reads them: `filters` (the names of the canal.instance.filter.* that are on: ddl, dcl, dml, rows, transaction), `batchMode` and
-    `ddlIsolation`.
+    With `gtid_set`, the executed set at `position`, Canal reads by GTID. `properties` are settings of the instance, which CanalServer.java
+    reads: `filters`, `batchMode` and `ddlIsolation`. `filters` names the canal.instance.filter.* to switch on: ddl, dcl, dml, rows,
+    transaction. Raises RuntimeError with the end of Canal's log if Canal does not start.
     """
     port = free_port()
     words = [

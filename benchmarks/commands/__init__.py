@@ -1,1 +1,1 @@
-"""Contains the command `sluice bench`, which exists only in a checkout."""
+"""The command `sluice bench`, which exists only in a checkout."""

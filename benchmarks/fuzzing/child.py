@@ -1,10 +1,11 @@
 """Damages recorded binlog events and reads them, round after round, for a given time. `fuzz` starts this module as a process and watches
 it.
 
-The events have no checksums, because checksums would detect every damage. Each round must end with rows or with an error of the engine
-that names its position. `python -m benchmarks.fuzzing.child CORPUS SEED FIRST SECONDS PROGRESS`: CORPUS contains the events of whole
-binlog files without checksums. The number of each round is written to PROGRESS before the round, so that `fuzz` knows which round
-crashed.
+The events have no checksums, which would detect every damage. Each round must end with rows, or with an error of the engine that names its
+position.
+
+`python -m benchmarks.fuzzing.child CORPUS SEED FIRST SECONDS PROGRESS`. CORPUS contains the events of whole binlog files without
+checksums. The number of a round is written to PROGRESS before the round, so that `fuzz` knows which round crashed.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ LABELS = tuple("abcdefgh")
 
 
 class NamelessHistory:
-    """Replaces the schema history: accepts every table as its table map describes it. Columns are named by number, and the first is the
-    key.
+    """A schema history that accepts every table as its table map describes it. Columns are named by their numbers, and the first one is
+    the key.
     """
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
@@ -74,7 +75,7 @@ class NamelessHistory:
         return ()
 
     def rewind(self, position: Position) -> None:
-        """Does nothing, because no state is kept."""
+        """Does nothing, because this history has no state."""
 
 
 def captured(database: str, table: str) -> bool:
@@ -82,7 +83,9 @@ def captured(database: str, table: str) -> bool:
 
 
 def as_packets(stream: bytes, events: list[Event]) -> bytes:
-    """Returns the events as the packets of a dump. The lengths in the packet headers are correct even if the event lengths are damaged."""
+    """Returns the events as the packets of a dump. The lengths in the packet headers are correct, even if the lengths in the events are
+    damaged.
+    """
     sent, at = bytearray(), 0
     for event in events:
         payload = b"\0" + stream[at : at + len(event)]
@@ -94,7 +97,9 @@ def as_packets(stream: bytes, events: list[Event]) -> bytes:
 
 
 def blocks_of(stream: bytes, events: list[Event], chance: random.Random) -> list[Block]:
-    """Returns the blocks that the engine makes of the events: scanned directly, or from packets that arrive in pieces of any size."""
+    """Returns the blocks that the engine makes of the events. They are scanned directly, or from packets that arrive in pieces of any
+    size.
+    """
     naked = chance.random() < 0.5
     scanner = Scanner(
         start=START,
@@ -124,7 +129,7 @@ def blocks_of(stream: bytes, events: list[Event], chance: random.Random) -> list
 
 
 def check_and_decode(block: Block) -> None:
-    """Decodes a block. Raises AssertionError if the block violates its contract."""
+    """Decodes a block. Raises AssertionError if an offset, length or position in the block is impossible."""
     if block.event_count:
         ends = block.event_offset + block.event_length
         assert int(block.event_offset.min()) >= 0
@@ -140,7 +145,7 @@ def check_and_decode(block: Block) -> None:
 
 
 def attempt(events: list[Event], chance: random.Random) -> str:
-    """Runs one round and returns its result. An error that is not a SluiceError propagates and ends the process."""
+    """Runs one round and returns its result. Any error that is not a SluiceError ends the process."""
     limits.READ_BUFFER_BYTES = chance.choice([500, 1 << 14, 4 << 20])
     parts = damaged(events, chance)
     stream = b"".join(parts)

@@ -13,13 +13,14 @@ Event = bytes
 MAGIC = b"\xfebin"
 CHECKSUM_BYTES = 4
 INTERESTING = (0, 1, 0x7F, 0x80, 0xFA, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF)
-PLAIN_BYTES_MAX = 1 << 24  # A larger payload is a decompression bomb that an earlier change made; it stays as it is.
-STRETCH_MAX = 40  # The maximum number of events per round.
+# A greater payload is a decompression bomb that an earlier damage made. It is not changed again.
+PLAIN_BYTES_MAX = 1 << 24
+STRETCH_MAX = 40  # The greatest number of events in a round.
 
 
 def without_checksums(binlog: bytes) -> bytes:
-    """Returns the events of a binlog file without their checksums: concatenated, with corrected lengths, without the magic bytes of the
-    file.
+    """Returns the events of a binlog file, concatenated, without their checksums and without the file's magic bytes. The lengths in the
+    events are corrected.
     """
     at, parts = len(MAGIC), []
     while at + types.HEADER_BYTES <= len(binlog):
@@ -34,7 +35,7 @@ def without_checksums(binlog: bytes) -> bytes:
 
 
 def with_length(event: bytes) -> bytes:
-    """Returns the event with its real length and no end position, so that a gap between positions does not reveal the damage."""
+    """Returns the event with its real length and no end position. With an end position, a gap between events would reveal the damage."""
     return event[: types.LENGTH_AT] + struct.pack("<II", len(event), 0) + event[types.LENGTH_AT + 8 :]
 
 
@@ -48,7 +49,7 @@ def events_of(stream: bytes) -> list[Event]:
 
 
 def damaged(events: list[Event], chance: random.Random) -> list[Event]:
-    """Returns a range of the events with one to three of them damaged, and sometimes one left out or repeated."""
+    """Returns a range of the events, in which one to three are damaged. Sometimes one is also left out or repeated."""
     begin = chance.randrange(len(events))
     part = [events[0], *events[begin : begin + chance.randrange(1, STRETCH_MAX)]]
     for _ in range(chance.randrange(1, 4)):
@@ -70,7 +71,7 @@ def flip(event: Event, chance: random.Random) -> Event:
 
 
 def head(event: Event, chance: random.Random) -> Event:
-    """Damages bytes near the header, where lengths, counts and bitmaps are."""
+    """Damages bytes soon after the header, where lengths, counts and bitmaps are."""
     changed = bytearray(event)
     for _ in range(chance.randrange(1, 4)):
         index = types.HEADER_BYTES + chance.randrange(40)
@@ -102,7 +103,7 @@ def retype(event: Event, chance: random.Random) -> Event:
 
 
 def inside(event: Event, chance: random.Random) -> Event:
-    """Damages the content of a compressed transaction: damages its events, writes wrong sizes, or makes a decompression bomb."""
+    """Damages the content of a compressed transaction: damages its events, writes wrong sizes, or makes it a decompression bomb."""
     if event[types.TYPE_AT] != types.TRANSACTION_PAYLOAD:
         return flip(event, chance)
     at, fields = _payload_at(event)
@@ -137,7 +138,7 @@ def damaged_inside(events: list[Event], chance: random.Random) -> list[Event]:
 
 
 def _payload_at(event: Event) -> tuple[int, bool]:
-    """Returns the offset of the payload, and whether fields precede it. The fields have one-byte types and lengths."""
+    """Returns the offset of the payload, and whether fields precede it. The type and the length of a field have one byte each."""
     at = types.HEADER_BYTES
     while at + 1 < len(event) and event[at]:
         at += 2 + event[at + 1]

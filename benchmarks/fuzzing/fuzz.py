@@ -1,8 +1,7 @@
-"""Implements `sluice bench fuzz`: gives damaged binlog bytes to all code that reads binlogs. `tests/fidelity` runs it for a shorter time.
+"""Gives damaged binlog bytes to all code that reads binlogs, for `sluice bench fuzz`. `tests/fidelity` runs it for a shorter time.
 
-Real servers write the corpus. A separate process reads it in each run, so that this process detects a crash of the interpreter, an
-endless loop and a memory leak. One run uses the kernels as the engine does; in the other, numba checks every array index
-(NUMBA_BOUNDSCHECK).
+Real servers write the corpus. Each run reads it in a separate process, so that this process detects a crash of the interpreter, an endless
+loop and a memory leak. One run uses the kernels as the engine does. In the other run, numba checks every array index (NUMBA_BOUNDSCHECK).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 from benchmarks.fuzzing.damage import without_checksums
 from sluice.console.toolchain.database.server import DatabaseServer
 
-SILENCE_SECONDS_MAX = 240.0  # The longest time for one round, and for the compilation before the first one.
+SILENCE_SECONDS_MAX = 240.0  # The longest time for one round. The first round also compiles the kernels.
 SERVERS = {
     "mysql-8.0.31": "SET SESSION binlog_transaction_compression = ON",
     "mariadb-11.4.5": "SET GLOBAL log_bin_compress = ON",
@@ -69,7 +68,9 @@ class Finding:
 
 
 def write_corpus(server: DatabaseServer, folder: Path) -> Path:
-    """Makes a server write all kinds of events that its binlog can contain, and stores these files without checksums."""
+    """Makes a server write every kind of event that its binlog can contain. Stores these binlog files without checksums, and returns their
+    path.
+    """
     with server.connect() as connection, connection.cursor() as cursor:
         for statement in (
             "DROP DATABASE IF EXISTS fuzzed",
@@ -94,7 +95,7 @@ def write_corpus(server: DatabaseServer, folder: Path) -> Path:
 def fuzz(
     corpus: Path, seed: int, seconds: float, *, bounds: bool = False, first: int = 0
 ) -> tuple[Finding | None, int]:
-    """Runs one process on a corpus. Returns its finding or None, and the number of rounds. `bounds`: check every array index."""
+    """Runs one process on a corpus. Returns its finding, or None, and the number of rounds. With `bounds`, every array index is checked."""
     with tempfile.TemporaryDirectory() as folder:
         progress = Path(folder) / "progress"
         progress.write_bytes(struct.pack("<q", first))
@@ -117,7 +118,7 @@ def fuzz(
 
 
 def _watch(process: subprocess.Popen[bytes], progress: Path) -> str:
-    """Waits until the process ends. Returns why it failed, or an empty text."""
+    """Waits until the process ends. Returns why it failed, or "" if it did not."""
     last, since = b"", time.monotonic()
     while process.poll() is None:
         try:
@@ -135,7 +136,7 @@ def _watch(process: subprocess.Popen[bytes], progress: Path) -> str:
 
 
 def run(seconds: float, seed: int) -> int:
-    """Fuzzes with both corpora, with and without checked bounds, for `seconds` in total. Prints the findings and returns their number."""
+    """Reads both corpora, with and without checked array indexes, for `seconds` in total. Prints the findings, and returns their number."""
     findings = 0
     with tempfile.TemporaryDirectory() as folder:
         for version in SERVERS:

@@ -1,6 +1,6 @@
-"""Builds the binlog events that a history needs, as a server writes and sends them, without checksums.
+"""Builds the binlog events of a history, as a server writes and sends them, without checksums.
 
-There are two tables, `shop.orders` with a key and `shop.audit` without a key. Both have the columns (id INT, number BIGINT).
+There are two tables: `shop.orders` with a key, and `shop.audit` without one. Both have the columns (id INT, number BIGINT).
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ MAGIC_BYTES = 4
 DATABASE = "shop"
 KEYED, KEYLESS = "orders", "audit"
 TABLE_IDS = {KEYED: 7, KEYLESS: 8}
-# The lengths of post-headers by event type. Only those of QUERY, HEARTBEAT and types with a table id are used.
+# The lengths of post-headers by event type. Only QUERY, HEARTBEAT and the types with a table id need correct ones.
 HEADER_SIZES = bytes({1: 13, 18: 8, 22: 8, 23: 8, 24: 8, 29: 10, 30: 10, 31: 10}.get(index, 0) for index in range(41))
 HEARTBEAT = 27
 WRITE, UPDATE, DELETE = 30, 31, 32
 
 
 def event(event_type: int, body: bytes, at: int, *, time: int = 0, server_id: int = 1, flags: int = 0) -> bytes:
-    """Returns a whole event that begins at the file offset `at`. An artificial event (see `flags`) is not part of a file."""
+    """Returns a whole event that begins at the file offset `at`. If its flags say that it is artificial, it is not part of a file and has
+    no end position.
+    """
     length = types.HEADER_BYTES + len(body)
     end = 0 if flags & types.FLAG_ARTIFICIAL else at + length
     return struct.pack("<IBIIIH", time, event_type, server_id, length, end, flags) + body
@@ -34,13 +36,13 @@ def rotate(file: str, offset: int) -> bytes:
 
 
 def rotate_in_file(file: str, at: int) -> bytes:
-    """Returns the rotate event at the end of a file that FLUSH or the file's size has ended."""
+    """Returns the rotate event at the end of a file. It is written by FLUSH, or when the file has reached its size limit."""
     return event(types.ROTATE, struct.pack("<Q", MAGIC_BYTES) + file.encode(), at)
 
 
 def format_description(created: int, *, server_id: int, first: bool = True) -> bytes:
-    """Returns a format description event. `created`: when the file was created, in seconds since 1970. `first`: whether it is the first
-    event of the file; False for a dump that starts inside the file.
+    """Returns a format description event. `created` is when the file was created, in seconds since 1970. `first` is False if a dump starts
+    inside the file, so that the event is not at its beginning.
     """
     body = struct.pack("<H50sIB", 4, b"8.0.31", 0, types.HEADER_BYTES) + HEADER_SIZES + bytes(1) + bytes(4)
     flags = 0 if first else types.FLAG_ARTIFICIAL
@@ -58,7 +60,7 @@ def previous_gtids(executed: GtidSet, at: int) -> bytes:
 
 
 def gtid(server: str, number: int, at: int, time: int) -> bytes:
-    """Returns a GTID event with the commit time. An empty `server` gives the anonymous event of a server without GTIDs."""
+    """Returns a GTID event with the commit time. If `server` is empty, returns the anonymous event of a server without GTIDs."""
     source = uuid.UUID(server).bytes if server else bytes(16)
     body = b"\0" + source + struct.pack("<qBqq", number, 2, 0, 1) + (time * 1_000_000).to_bytes(7, "little")
     return event(33 if server else 34, body, at, time=time)
@@ -82,14 +84,14 @@ def table_map(table: str, at: int, time: int) -> bytes:
 
 
 def rows(kind: int, table: str, images: list[tuple[int, int]], at: int, time: int) -> bytes:
-    """Returns one row event. An image is (id, number); an update has two images per row."""
+    """Returns one row event. An image is (id, number). An update has two images per row."""
     bitmaps = b"\x03" * (2 if kind == UPDATE else 1)
     head = TABLE_IDS[table].to_bytes(6, "little") + b"\x01\x00" + b"\x02\x00" + b"\x02" + bitmaps
     return event(kind, head + b"".join(struct.pack("<Biq", 0, *image) for image in images), at, time=time)
 
 
 def images_of(content: bytes, kind: int) -> list[tuple[int, int]]:
-    """Returns the images in a whole row event; the inverse of `rows`."""
+    """Returns the images in a whole row event. It is the inverse of `rows`."""
     begin = types.HEADER_BYTES + 6 + 2 + 2 + 1 + (2 if kind == UPDATE else 1)
     return [struct.unpack_from("<Biq", content, at)[1:] for at in range(begin, len(content), 13)]
 

@@ -1,6 +1,6 @@
 """Connects the production code to a simulated server: answers its queries, and sends a dump of real events.
 
-It replaces only the code that opens sockets. Facts, source check, start decision, framing and scan are production code.
+Only the code that opens sockets is replaced. Facts, source check, start decision, framing and scan are production code.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ HEARTBEAT_SECONDS = 5.0
 
 
 class PlayedConnection(SourceConnection):
-    """A connection to a simulated server. `world`: the current history; each history sets it."""
+    """A connection to a simulated server. `world` is the current history, which each history sets."""
 
     world: ClassVar[World]
 
-    # The base class's constructor is not called, because it opens a socket.
+    # It does not call the constructor of the base class, because that opens a socket.
     def __init__(self, source: Source) -> None:
         self.source = source
         self.thread_id = 1
@@ -41,10 +41,10 @@ class PlayedConnection(SourceConnection):
         self._groups_sent = 0
         self._exclude = GtidSet()
         self._heard_at = 0.0
-        self._looks = False  # True while only the beginning of a file is read.
+        self._looks = False  # True if only the beginning of a file is read.
 
     def _call(self, act: Callable[[], Any]) -> Any:
-        """Calls `act` as one call to the server, with the fault of that call if there is one."""
+        """Calls `act` as one call to the server. The current step may have a fault for this call."""
         return self._world.trouble.reach(
             "source", act, lambda: SourceConnectionError(f"the connection to {self.source.address} failed: played")
         )
@@ -54,7 +54,7 @@ class PlayedConnection(SourceConnection):
         return "8.0.31"
 
     def note_stream(self) -> None:
-        """Records that the parser, not the source watch, connects to read the stream of this server."""
+        """Counts a connection of the parser, which reads the stream of this server. Connections of the source watch are not counted."""
         self._server.connects_since_reset += 1
 
     # ── queries ──
@@ -134,7 +134,7 @@ class PlayedConnection(SourceConnection):
         self._unread = [binlog.rotate(file.name, max(offset, binlog.MAGIC_BYTES)), *head]
 
     def receive_into(self, space: memoryview, seconds: float) -> int:  # noqa: ARG002
-        """Suspends the parser until the history resumes it, then delivers the next bytes of the server."""
+        """Suspends the parser until the history resumes it. Then delivers the next bytes of the server."""
         actor = getattr(Actor.current, "actor", None)
         if actor is not None and not self._looks:
             actor.suspend()
@@ -147,7 +147,7 @@ class PlayedConnection(SourceConnection):
         return len(content)
 
     def _next(self) -> list[bytes]:
-        """Returns the next events of the server: the beginning of a file, a transaction, or a heartbeat after a silence."""
+        """Returns the next events of the server: the beginning of a file, a transaction, or, after a silence, a heartbeat."""
         if not self._unread:
             self._unread = self._more()
         events, self._unread = self._unread, []
@@ -172,7 +172,7 @@ class PlayedConnection(SourceConnection):
             following = self._server.files[self._server.files.index(file) + 1]
             self._file, self._groups_sent = following, 0
             return [*file.tail, binlog.rotate(following.name, binlog.MAGIC_BYTES), *following.head]
-        return []  # RESET has removed the files during the dump, so the server stays silent.
+        return []  # A RESET has removed the files during the dump. The server then sends nothing more.
 
     def _excluded(self, gtid: tuple[str, int]) -> bool:
         server, number = gtid
@@ -180,7 +180,7 @@ class PlayedConnection(SourceConnection):
 
     @property
     def reading(self) -> BinlogFile | None:
-        """The file that the dump is reading; the server does not purge it."""
+        """The file that the dump is reading. The server does not purge it."""
         return self._file
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
-"""Runs the engine of one destination as a process that can die: production's `Engine` with its ledger file, its lease and its parser.
+"""Runs the engine of one destination as a process that can die. It is production's `Engine` with its ledger file, its lease and its
+parser.
 
-It replaces the parser's wait for bytes, staging (`staging`), and the schema history, which is not tested here. A crash is a `Crash` that
-propagates through the production code. Whatever that code would write while the crash propagates is suppressed.
+Three things are replaced: the parser's wait for bytes, staging (`staging`), and the schema history, which is not tested here. A crash is a
+`Crash` that propagates through the production code. What that code would still write meanwhile is suppressed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ TABLES: dict[str, tuple[str, ...]] = {KEYED: ("id",), KEYLESS: ()}  # Table → 
 
 
 class PlayedHistory:
-    """Replaces `TableHistory` and `PublishedHistory` with two tables that never change. Its file shows that a history exists."""
+    """A schema history with two tables that never change. It replaces `TableHistory` and `PublishedHistory`. Its file exists, so that
+    production sees a history.
+    """
 
     def __init__(self, repository: Repository, *_: Any) -> None:
         self._repository = repository
@@ -106,7 +109,7 @@ class PlayedHistory:
 
 
 class _Flag(threading.Event):
-    """The parser's stop flag. A wait between two connections suspends the parser until the history resumes it."""
+    """The parser's stop flag. When the parser waits between two connections, it is suspended until the history resumes it."""
 
     def wait(self, timeout: float | None = None) -> bool:
         if timeout is not None and not self.is_set():
@@ -117,7 +120,7 @@ class _Flag(threading.Event):
 
 
 class PlayedParser(EventParser):
-    """Production's parser with a thread that runs only when the history resumes it."""
+    """Production's parser. Its thread runs only when the history resumes it."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -142,7 +145,7 @@ class PlayedParser(EventParser):
         return super()._decide(connection)
 
     def stop(self) -> None:
-        """Stops the parser. Raises SourceConnectionError if a fault prevents the thread from stopping in time."""
+        """Stops the parser. Raises SourceConnectionError if a fault keeps the thread from stopping in time."""
         error = SourceConnectionError(f"the parser of {self._source.destination} did not stop: played")
         GuardedFiles.world.trouble.reach("rewind", self._stop_now, lambda: error)
 
@@ -153,7 +156,7 @@ class PlayedParser(EventParser):
         EventParser.stop(self)
 
     def advance(self) -> None:
-        """Lets the parser make one connection, or read once. Raises Crash if its process died."""
+        """Lets the parser make one connection, or read once. Raises Crash if the process of the parser died."""
         if self.actor is not None and not self.actor.ended:
             self.actor.resume()
             if self.actor.crashed:
@@ -161,7 +164,7 @@ class PlayedParser(EventParser):
 
 
 class InlinePool:
-    """Replaces `ThreadPoolExecutor`: executes submitted work at once in the caller's thread."""
+    """Replaces `ThreadPoolExecutor`. It executes work at once, in the thread of the caller."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         """Starts no threads."""
@@ -185,7 +188,7 @@ class InlinePool:
 
 
 class GuardedFiles:
-    """Replaces `shutil` where production cleans up after an error, because a process that died must not clean up."""
+    """Replaces `shutil` where production cleans up after an error. A process that has died must not clean up."""
 
     world: ClassVar[World]
 
@@ -197,7 +200,7 @@ class GuardedFiles:
 
 @dataclasses.dataclass
 class EngineHost:
-    """Implements `ports.EngineHost` for one destination. `engine`: None while no process runs it."""
+    """Implements `ports.EngineHost` for one destination. `engine` is None while no process runs it."""
 
     world: World
     config: SluiceConfig
@@ -219,7 +222,7 @@ class EngineHost:
         return self.engine
 
     def _started(self) -> Engine:
-        """Starts an engine as `Engine.start` does, without the thread that writes its status."""
+        """Starts an engine as `Engine.start` does, but without the thread that writes its status."""
         engine = Engine(self.config, self.destination)
         engine.directory.mkdir(parents=True, exist_ok=True)
         if not engine._lease.try_acquire():
@@ -240,7 +243,7 @@ class EngineHost:
         self.engine = None
 
     def die(self) -> None:
-        """Kills the engine's process as SIGKILL does: its files stay as they are, and its lease is released."""
+        """Kills the engine's process as SIGKILL does. Its files stay as they are, and its lease is released."""
         engine, self.engine = self.engine, None
         if engine is None:
             return
@@ -251,7 +254,7 @@ class EngineHost:
         engine._lease.release()
 
     def look(self) -> None:
-        """Runs one look of the source watch, which happens each minute, and restarts a parser that a full disk has ended."""
+        """Runs one check of the source watch, which production runs each minute. Restarts the parser if a full disk has ended it."""
         if self.engine is None:
             return
         with contextlib.suppress(SluiceError):
@@ -273,7 +276,7 @@ class EngineHost:
 
 
 def make_played_stager(config: DestinationConfig, directory: Path, meta: MetaManager, _: object) -> PlayedStaging:
-    """Implements `wiring.make_stager` with simulated staging."""
+    """Replaces `wiring.make_stager` by simulated staging."""
     world = GuardedFiles.world
     line = next(each for each in world.lines if each.directory == directory)
     return PlayedStaging(config.name, directory / "staging", meta, world.trouble, meanwhile=line.host.advance)

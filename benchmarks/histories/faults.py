@@ -1,7 +1,8 @@
-"""Simulates the faults of a history (a crash, an error, or a stall at a call to a dependency) and its clocks.
+"""Simulates the faults of a history and its clocks. A fault is a crash, an error or a stall at a call to something that production depends
+on.
 
-A step may have faults, for example "at the third write of the ledger the process dies". The fakes pass each call to `Trouble.reach`,
-which decides whether the call has a fault. Time is simulated and advances only when a step requests it.
+A step may have faults, for example "at the third write of the ledger the process dies". The fakes pass each call to `Trouble.reach`, which
+decides whether the call has a fault. Time is simulated, and advances only when a step requests it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Crash(BaseException):
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A fault at the `nth` call (from 1) to `part` during its step."""
+    """A fault of the `nth` call to `part` during a step, counted from 1."""
 
     part: Part
     nth: int
@@ -61,11 +62,11 @@ class Trouble:
     def __init__(self) -> None:
         self._faults: list[Fault] = []
         self._counts: Counter[Part] = Counter()
-        self.dying = False  # True while a crash propagates through a process, which must not write any more.
+        self.dying = False  # True while a crash propagates through a process. The process must not write any more.
 
     @contextlib.contextmanager
     def death(self) -> Iterator[None]:
-        """Suppresses everything that a killed process would still do, until the block ends."""
+        """Suppresses, until the block ends, everything that a killed process would still do."""
         self.dying = True
         try:
             yield
@@ -76,7 +77,7 @@ class Trouble:
         self._faults, self._counts = list(faults), Counter()
 
     def reach(self, part: Part, act: Callable[[], object], error: Callable[[], Exception]) -> object:
-        """Calls `act`, with the fault of this call if there is one. `error`: creates the error of a fault."""
+        """Calls `act`. If this call has a fault, the fault occurs before or after it. `error` creates the error of a fault."""
         if self.dying:
             raise Crash
         kind = self._met(part)
@@ -133,14 +134,14 @@ class Clock:
 class Actor:
     """A thread that runs only when the history resumes it. Only one actor runs at a time, so that a seed always gives the same history.
 
-    `resume` runs it until it suspends or ends. After `kill` it runs no production code any more.
+    `resume` runs the thread until it suspends or ends. After `kill`, it runs no more production code.
     """
 
     current = threading.local()
 
     def __init__(self, body: Callable[[], None]) -> None:
         self._body = body
-        # The history and the actor pass control by these locks: one side always waits for the other.
+        # By these locks, the history and the actor pass control to each other. One of them always waits for the other.
         self._go, self._back = threading.Lock(), threading.Lock()
         self._go.acquire()
         self._back.acquire()
@@ -150,7 +151,7 @@ class Actor:
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
-        """The body of the thread. Production code calls it if it creates the thread itself."""
+        """The body of the thread. Production code calls it where it creates the thread itself."""
         self._go.acquire()
         Actor.current.actor = self
         try:
@@ -158,7 +159,7 @@ class Actor:
                 self._body()
         except Crash:
             self.crashed = not self.killed
-        except BaseException as error:  # A defect of the simulation, which `resume` raises.
+        except BaseException as error:  # A defect of the simulation. `resume` raises it.
             self.error = error
         self.ended = True
         self._back.release()
@@ -176,7 +177,7 @@ class Actor:
             raise self.error
 
     def suspend(self) -> None:
-        """Suspends the calling actor until the history resumes it. Raises Crash if the actor was killed."""
+        """Suspends the calling actor until the history resumes it. Raises Crash if the actor was killed meanwhile."""
         self._back.release()
         self._go.acquire()
         if self.killed:
@@ -189,8 +190,8 @@ class Actor:
     @staticmethod
     @contextlib.contextmanager
     def nobody() -> Iterator[None]:
-        """Lets the calling thread act for another process until the block ends. The thread must not be suspended in the block,
-        because other threads wait for its locks.
+        """Lets the calling thread act for another process until the block ends. The thread is not suspended in the block, because other
+        threads wait for its locks.
         """
         actor, Actor.current.actor = getattr(Actor.current, "actor", None), None
         try:
@@ -200,7 +201,7 @@ class Actor:
 
 
 def stall() -> None:
-    """Suspends the calling process as SIGSTOP does, if it is an actor."""
+    """Suspends the calling process if it is an actor, as SIGSTOP does."""
     actor = getattr(Actor.current, "actor", None)
     if actor is not None:
         actor.suspend()

@@ -1,7 +1,8 @@
-"""Simulates a lake with Delta's transaction rules: versions, txn versions by application id, properties, RESTORE, folders that disappear.
+"""Simulates a lake with Delta's transaction rules: versions, txn versions by application id, properties, RESTORE, and folders that
+disappear.
 
-Only storage is simulated. Production (`spark_jobs`) decides which statements a merge executes with which txn versions; `statements`
-interprets them. Each commit is checked: a key that returns to an older change and a duplicate image are added to `violations`.
+Only storage is simulated. Production (`spark_jobs`) decides which statements a merge executes, with which txn versions. `statements`
+interprets them. Each commit is checked. If a key returns to an older change, or an image is duplicated, that is added to `violations`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ Log = tuple[tuple[str, int, int, int], ...]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Version:
-    """One version of a Delta table. `columns`: (name, Spark type). `txns`: application id → txn version.
-
-    `restored`: the version that a RESTORE restored; -1 for any other version.
+    """One version of a Delta table. `columns` are (name, Spark type). `txns` has the txn version of each application id. `restored` is the
+    version that a RESTORE restored, or -1 for any other commit.
     """
 
     operation: str
@@ -40,7 +40,7 @@ class Version:
 
 
 class Table:
-    """A Delta table with its versions. `id`: Delta's table id, which is created with the folder."""
+    """A Delta table with its versions. `id` is Delta's table id, which is created together with the folder."""
 
     def __init__(self, identity: str, first: Version) -> None:
         self.id = identity
@@ -79,7 +79,7 @@ class Lake:
     # ── changes by other writers ──
 
     def restore(self, path: str, versions_back: int) -> bool:
-        """Executes RESTORE TABLE … TO VERSION AS OF: rows, columns and properties return to that version; txn versions stay."""
+        """Executes RESTORE TABLE … TO VERSION AS OF. Rows, columns and properties return to that version, but txn versions do not."""
         table = self.tables.get(path)
         if table is None or len(table.versions) <= versions_back:
             return False
@@ -96,7 +96,7 @@ class Lake:
         return self.tables.pop(path, None) is not None
 
     def copy_over(self, path: str) -> bool:
-        """Rewrites the table, as CREATE OR REPLACE … AS SELECT does: the same rows, another id, no txn versions."""
+        """Rewrites the table, as CREATE OR REPLACE … AS SELECT does. It then has the same rows, another id, and no txn versions."""
         table = self.tables.get(path)
         if table is None:
             return False
@@ -143,7 +143,7 @@ class _Field:
 
 @dataclasses.dataclass(frozen=True)
 class _Named:
-    """Has all attributes of deltalake's schema, metadata and protocol objects that production reads."""
+    """Has all attributes that production reads from deltalake's schema, metadata and protocol objects."""
 
     fields: Sequence[_Field] = ()
     id: str = ""
@@ -155,7 +155,7 @@ class _Named:
 
 
 class PlayedDeltaTable:
-    """Replaces `deltalake.DeltaTable`: the log of a table as of its last read."""
+    """Replaces `deltalake.DeltaTable`. It shows the log of a table as of its last read."""
 
     lake: Lake
 

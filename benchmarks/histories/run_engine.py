@@ -1,4 +1,4 @@
-"""Simulates the RPC calls of a run to its engine: the run takes its batch."""
+"""Simulates the RPC call by which a run takes its batch from the engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PlayedRunEngine:
         if engine is None or not engine.holds_lease:
             raise EngineAwayError("no engine answers")
         try:
-            with Actor.nobody():  # The engine's process, not the run's process, may stall or die.
+            with Actor.nobody():  # A stall or a crash in this block affects the engine's process, not the run's.
                 batch = engine.outstanding()
                 if batch is None or not reference.names(batch):
                     raise BatchNotFoundError("it is no longer outstanding")

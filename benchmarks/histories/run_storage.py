@@ -1,8 +1,7 @@
-"""Simulates the parts of Dagster that Sluice uses: the run storage that `RunStore` queries, and the daemon that creates runs from
-requests.
+"""Simulates what Sluice uses of Dagster: the run storage that `RunStore` queries, and the daemon that creates runs from requests.
 
-The daemon starts one run per run key. It searches all existing runs for the key, including failed ones, so a key works again only after
-the storage was wiped.
+The daemon starts only one run per run key. It searches all existing runs for the key, including failed ones, so a key works again only
+after the storage was wiped.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ RUN_KEY_TAG = "dagster/run_key"
 
 @dataclasses.dataclass
 class PlayedRun:
-    """A run, as `DagsterInstance.get_run_by_id` returns it. `failure`: the failure that it reported, with metadata."""
+    """A run, as `DagsterInstance.get_run_by_id` returns it. `failure` is the failure that it reported, with metadata."""
 
     run_id: str
     job_name: str
@@ -66,8 +65,8 @@ class PlayedInstance:
         *,
         ascending: bool = True,
     ) -> Any:
-        """Returns the failure event of a run's step, the only event in this storage. Without a type, returns an entry with the time of
-        the newest event.
+        """Returns the failure event of a run's step, which is the only event in this storage. If `of_type` is None, returns an entry with
+        the time of the newest event.
         """
         del limit, ascending
         run = self.get_run_by_id(run_id)
@@ -89,19 +88,19 @@ class PlayedInstance:
     def add_run_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         def add() -> None:
             if run := self.get_run_by_id(run_id):
-                run.tags = {**run.tags, **tags}  # A new dict, because earlier readers keep the old one.
+                run.tags = {**run.tags, **tags}  # A new dict is made, because earlier readers keep the old one.
 
         self._call(add)
 
     @property
     def run_launcher(self) -> Any:
-        """A launcher whose requests to stop have no effect, because the runs that are ended here are stalled or dead."""
+        """A launcher that ignores requests to end a run, because the runs that are ended here are stalled or dead."""
         return SimpleNamespace(terminate=lambda run_id: None)  # noqa: ARG005
 
     # ── the daemon and the runs ──
 
     def submit(self, request: dg.RunRequest, job_name: str) -> None:
-        """Creates or queues the run of a request, as the daemon does with a sensor's result."""
+        """Creates the run of a request, or queues the one that exists, as the daemon does with the result of a sensor."""
         same = next((run for run in self.runs if run.tags.get(RUN_KEY_TAG) == request.run_key), None)
         if same is None:
             config = next(iter(request.run_config["ops"].values()))["config"]
@@ -129,7 +128,7 @@ class PlayedInstance:
 
     def _record(self, run: PlayedRun) -> Any:
         updated = dt.datetime.fromtimestamp(run.updated_at, dt.UTC)
-        # A copy, so that production does not see later changes.
+        # A copy is returned, so that production does not see later changes.
         return SimpleNamespace(dagster_run=dataclasses.replace(run), update_timestamp=updated)
 
 

@@ -1,6 +1,6 @@
-"""Simulates the servers of a source: two MySQL servers with GTIDs, one of them standby, or one server without GTIDs.
+"""Simulates the servers of a source: two MySQL servers with GTIDs, one of them a standby, or one server without GTIDs.
 
-A server has rows, a binlog as files of real events, and an executed set. `Endpoint` is the address that a destination reads; after a
+A server has rows, a binlog as files of real events, and an executed set. `Endpoint` is the address that a destination reads. After a
 failover, another server answers at it. `connection` answers production's queries and dumps from these objects.
 """
 
@@ -14,14 +14,14 @@ from typing import Literal, Protocol
 from benchmarks.histories import binlog_bytes as binlog
 from sluice.cdc_engine.gtid import GtidSet
 
-Image = tuple[int, int]  # (id, number). The number is unique and identifies the change that created the image.
-LogEntry = tuple[str, int, int]  # (operation, id, number), as the change log of a table without a key contains it.
+Image = tuple[int, int]  # (id, number). The number is unique, and identifies the change that created the image.
+LogEntry = tuple[str, int, int]  # (operation, id, number), as in the change log of a table without a key.
 BASE = "binlog"
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """One pair of row images. `before` None: an insert. `after` None: a delete. Both None: a TRUNCATE of `table`."""
+    """One pair of row images. `before` is None for an insert, and `after` for a delete. If both are None, it is a TRUNCATE of `table`."""
 
     table: str
     before: Image | None = None
@@ -34,7 +34,7 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Transaction:
-    """A transaction. `gtid`: (server uuid, number); None if the server has no GTIDs."""
+    """A transaction. `gtid` is (server uuid, number), or None if the server has no GTIDs."""
 
     gtid: tuple[str, int] | None
     time: int
@@ -43,7 +43,7 @@ class Transaction:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """The events of a transaction in a file, from offset `begin` to `end`."""
+    """The events of one transaction in a file, from the offset `begin` to `end`."""
 
     begin: int
     end: int
@@ -53,7 +53,7 @@ class Group:
 
 @dataclasses.dataclass
 class BinlogFile:
-    """A binlog file. `head`: the events that open it. `tail`: the event that ends it; empty for the last file."""
+    """A binlog file. `head` are the events with which it begins. `tail` is the event that ends it. The last file has no `tail`."""
 
     number: int
     created: int
@@ -81,7 +81,7 @@ class Rows:
         return Rows(dict(self.keyed), dict(self.keyless), list(self.log))
 
     def fit(self, transaction: Transaction) -> bool:
-        """Returns whether a transaction of another server can be applied to the rows of this server."""
+        """Returns whether a transaction of another server can be applied to these rows."""
         trial = self.copy()
         for change in transaction.changes:
             rows = trial.keyed if change.table == binlog.KEYED else trial.keyless
@@ -119,14 +119,14 @@ class Backup:
 
 
 class Reader(Protocol):
-    """A client that reads a dump. `reading`: the file that it reads."""
+    """A client that reads a dump. `reading` is the file that it reads."""
 
     @property
     def reading(self) -> BinlogFile | None: ...
 
 
 class Server:
-    """A simulated MySQL server. `executed` and `purged` stay empty without GTIDs. `now`: returns the time in seconds, for files and
+    """A simulated MySQL server. Without GTIDs, `executed` and `purged` are always empty. `now` returns the time in seconds, for files and
     commits.
     """
 
@@ -140,7 +140,7 @@ class Server:
         self.files: list[BinlogFile] = []
         self.readers: list[Reader] = []
         self.backup: Backup | None = None
-        # The transactions before a RESET, after which their GTIDs can be given again.
+        # The transactions before a RESET. Their GTIDs can be assigned again after it.
         self.before_reset: list[Transaction] = []
         self.connects_since_reset = 0
         self.incarnation = 0
@@ -176,13 +176,13 @@ class Server:
         self._open_file(file.number + 1)
 
     def purge(self) -> None:
-        """Executes PURGE BINARY LOGS up to the last file, or up to the first file that a dump is reading."""
+        """Executes PURGE BINARY LOGS up to the last file. If a dump reads an earlier file, only files before that one are purged."""
         used = [self.files.index(each.reading) for each in self.readers if each.reading in self.files]
         self.files = self.files[min([len(self.files) - 1, *used]) :]
         self.purged = self.files[0].previous
 
     def reset(self, *, keep_gtids: bool) -> None:
-        """Executes RESET BINARY LOGS AND GTIDS. With `keep_gtids`, also sets gtid_purged to the executed set before the RESET."""
+        """Executes RESET BINARY LOGS AND GTIDS. With `keep_gtids`, it then sets gtid_purged to the set that was executed before."""
         self.executed = self.purged = self.executed if keep_gtids else GtidSet()
         self.before_reset += self.applied
         self.connects_since_reset = 0
@@ -202,8 +202,8 @@ class Server:
         self._restart()
 
     def follow(self, other: Server) -> bool:
-        """Executes the transactions that `other` has and this server lacks. Returns False if replication breaks: this server has
-        transactions or rows that `other` lacks, or `other` has purged what this server needs.
+        """Executes the transactions of `other` that this server lacks. Returns False if replication breaks, because this server has
+        transactions or rows that `other` lacks, or because `other` has purged what this server needs.
         """
         if not other.executed.contains(self.executed) or other.purged.subtract(self.executed):
             return False
@@ -270,15 +270,15 @@ def _kind(change: Change) -> int:
 
 @dataclasses.dataclass
 class Endpoint:
-    """The address of a source. `cut`: rises when the connections to it are closed. `standby`: the server that can take over."""
+    """The address of a source. `cut` increases when the connections to it are closed. `standby` is the server that can take over."""
 
     current: Server
     standby: Server | None = None
     cut: int = 0
 
     def fail_over(self, *, caught_up: bool) -> bool:
-        """Makes the standby answer at this address. It has all transactions of the current server if `caught_up` is set; otherwise only
-        those that it has replicated before.
+        """Makes the standby answer at this address. With `caught_up`, the standby first replicates all transactions of the current server.
+        Otherwise it has only those that it replicated before.
         """
         if self.standby is None or (caught_up and not self.standby.follow(self.current)):
             return False
@@ -298,7 +298,7 @@ Deed = Literal["put", "delete", "move", "log", "relog", "unlog", "truncate"]
 
 
 def changes_of(server: Server, deeds: Sequence[tuple[Deed, int]], next_number: Callable[[], int]) -> list[Change]:
-    """Returns the changes of the clients' deeds, as far as the rows allow them. A TRUNCATE is always a statement of its own."""
+    """Returns the changes that the clients' deeds make, as far as the rows allow them. A TRUNCATE is always a separate transaction."""
     rows = server.rows.copy()
     found: list[Change] = []
     for deed, key in deeds:

@@ -1,6 +1,6 @@
 """Replaces production's dependencies by the simulated ones while histories run in this process.
 
-Sockets, Spark, deltalake, Parquet, threads that only wait, and clocks are replaced. No code that makes decisions is replaced.
+Sockets, Spark, deltalake, Parquet, threads that only wait, and clocks are replaced. Code that makes decisions is not.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from sluice.spark_jobs.session import LakeSession
 if TYPE_CHECKING:
     from benchmarks.histories.world import World
 
-# The modules that read a clock to decide.
+# The modules that read a clock to make decisions.
 TIMED = ("sluice.cdc_engine.instance.", "sluice.cdc_engine.parser.stream.event_parser", "sluice.orchestration.")
 OURS = ("sluice.cdc_engine", "sluice.orchestration", "sluice.spark_jobs", "sluice.console")
-MOMENT_SECONDS = 1e-9  # Replaces waits in real time.
+MOMENT_SECONDS = 1e-9  # Used where production would wait in real time.
 MEMORY = "/dev/shm"  # noqa: S108  a disk in memory, where there is one
 
 
@@ -72,7 +72,7 @@ class _PlayedParquet:
 
 
 class _PlainJson:
-    """Replaces `json` where production writes the ledger, because writing without indentation is ten times as fast."""
+    """Replaces `json` where production writes the ledger. Without indentation, writing is ten times as fast."""
 
     loads = staticmethod(json.loads)
 
@@ -94,7 +94,7 @@ def present(world: World) -> None:
 
 @contextlib.contextmanager
 def staged() -> Iterator[Path]:
-    """Installs the simulated dependencies until the block ends. Yields a folder for the files of histories, and removes it afterwards."""
+    """Installs the simulated dependencies until the block ends. Yields a folder for the files of histories, which is removed at the end."""
     memory = MEMORY if Path(MEMORY).is_dir() else None
     disabled = logging.root.manager.disable
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Simulates staging without Parquet: writes a batch's row images to small files, with production's own manifest.
+"""Simulates staging without Parquet. It writes a batch's row images to small files, with production's own manifest.
 
 The images are read from the binlog bytes that production's scan and ring have processed.
 """
@@ -34,7 +34,9 @@ class _Table:
 
 
 class PlayedStaging:
-    """Implements `ports.Stager` for one destination. `meanwhile`: lets the parser continue while a part of the batch is staged."""
+    """Implements `ports.Stager` for one destination. Calls `meanwhile` while a part of the batch is staged, so that the
+    parser continues.
+    """
 
     def __init__(
         self, destination: str, folder: Path, meta: MetaManager, trouble: Trouble, meanwhile: Callable[[], None]
@@ -97,7 +99,7 @@ def _take(part: BlockSlice, tables: dict[str, _Table]) -> None:
 
 
 def _images(content: bytes, table: str, order_key: int, row: int) -> list[Image]:
-    """Returns the images that staging keeps. For a table with a key, it keeps the before image of an update only if the key changed."""
+    """Returns the images that staging keeps. If the table has a key, the before image of an update is kept only if the key changed."""
     kind = content[4]
     pairs = binlog.images_of(content, kind)
     if kind != binlog.UPDATE:
@@ -109,7 +111,7 @@ def _images(content: bytes, table: str, order_key: int, row: int) -> list[Image]
 
 
 def _close(table: _Table) -> None:
-    """Ends the current segment before a TRUNCATE. Its images stay in `segments` in a placeholder until the files are written."""
+    """Ends the current segment, before a TRUNCATE. Its images wait in `segments`, in a placeholder, until the files are written."""
     if table.images:
         table.segments.append(_Pending(tuple(table.images)))  # type: ignore[arg-type]
         table.images = []

@@ -1,8 +1,8 @@
-"""Interprets the Spark SQL of merges on the simulated lake. It accepts only the forms that spark_jobs writes; any other form is a defect
+"""Interprets the Spark SQL of merges on the simulated lake. It accepts only the forms that spark_jobs writes. Any other form is a defect
 of the simulation.
 
-The meaning of a form follows Delta and Spark. Filter by order key, order of the fold, position guard and txn versions are read from the
-statement, because production decides them.
+The effect of a form is that of Delta and Spark. The filter by order key, the order of the fold, the position guard and the txn versions
+are read from the statement, because production decides them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def read_images(path: Path) -> list[Image]:
 
 
 class PlayedSession:
-    """Replaces a Spark session: keeps settings, and executes statements at once."""
+    """Replaces a Spark session. It keeps settings, and executes statements at once."""
 
     def __init__(self, lake: Lake, trouble: Trouble) -> None:
         self._lake, self._trouble = lake, trouble
@@ -99,8 +99,8 @@ class PlayedSession:
             self._transact(path, verb, statement)
 
     def _transact(self, path: str, verb: str, statement: str) -> None:
-        """Executes a statement by Delta's rule: it is skipped silently if the table has the same or a newer txn version of its
-        application id.
+        """Executes a statement by Delta's rule for txn versions. If the table already has the same or a newer txn version of the
+        application id, the statement is silently skipped.
         """
         app_id, version = self._settings.pop(TXN_APP_ID, ""), int(self._settings.pop(TXN_VERSION, "-1"))
         before = self._lake.table(path).last

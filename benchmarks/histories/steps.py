@@ -1,7 +1,7 @@
-"""Defines the steps of a history: their names, their descriptions, and their generation from a seed. `world` executes them.
+"""Defines the steps of a history: their names, their descriptions, and how a seed generates them. `world` executes them.
 
-A step is an attempt. If it is impossible at that time, for example killing a run when there is none, it does nothing. Therefore any part
-of a history is a valid history, which makes it possible to search for the shortest failing one.
+A step that is impossible does nothing, for example killing a run when there is none. Therefore any part of a history is a history too, and
+the shortest failing one can be searched.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Verb = Literal[
     "wipe runs", "lose ledger", "restore ledger", "restore table", "drop table", "replace table", "take over",
 ]  # fmt: skip
 Second = Literal["", "shard", "copy"]
-KEYS = 4  # Few keys, so that each row changes often.
+KEYS = 4  # There are few keys, so that each row changes often.
 
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """The setup of a history. `gtids`: two servers with GTIDs; otherwise one server without. `from_beginning`: whether a destination
-    without a cursor starts at the beginning of the binlog.
+    """The setup of a history. With `gtids`, there are two servers with GTIDs, and otherwise one server without. With `from_beginning`, a
+    destination without a cursor starts at the beginning of the binlog.
 
-    `second`: "shard" is another destination with its own source that writes the same tables; "copy" is a second installation of the same
-    destination on the same lake. `store`: the `store.kind` in conf/.
+    `second` is "shard" for another destination with its own source that writes the same tables, and "copy" for a second installation of
+    the same destination on the same lake. `store` is `store.kind` in conf/.
     """
 
     gtids: bool = True
@@ -51,8 +51,8 @@ class Scenario:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step of a history. `line`: the destination (0 or 1). `number`: its meaning depends on the verb. `deeds`: the changes of a
-    commit. `faults`: the faults during the step.
+    """One step of a history. `line` is the destination, 0 or 1. What `number` means depends on the verb. `deeds` are the changes of a
+    commit. `faults` occur during the step.
     """
 
     verb: Verb
@@ -122,7 +122,7 @@ def _table(step: Step) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Mix:
-    """The weights of the verbs, and the share of pipeline steps with faults."""
+    """The weights of the verbs. `faults` is the share of steps of the pipeline that have a fault."""
 
     weights: dict[Verb, float]
     faults: float = 0.25
@@ -143,15 +143,15 @@ MISTAKES: dict[Verb, float] = {
     "lose lock": 0.4,
 }
 LAKE: dict[Verb, float] = {"restore table": 0.7, "drop table": 0.4, "replace table": 0.3}
-# The steps that take a change through the pipeline. Alone, most of them would do nothing.
+# The steps that together take a change through the pipeline. Alone, most of them would do nothing.
 CYCLE: tuple[Verb, ...] = ("commit", "read", "tick", "run")
 CYCLES = 0.35
-REWIND_FAILS = 0.4  # The share of staging faults after which the parser also fails to stop in time.
+REWIND_FAILS = 0.4  # The share of staging faults after which the parser also does not stop in time.
 EVERYTHING = Mix({**PIPELINE, **FAILOVER, **RENUMBERED, **MISTAKES, **LAKE}, seconds=("", "", "", "", "shard", "copy"))
 
 
 def generate(seed: int, mix: Mix = EVERYTHING) -> History:
-    """Returns the history of a seed."""
+    """Returns the history that a seed generates."""
     chance = random.Random(seed)
     second = chance.choice(mix.seconds)
     scenario = Scenario(
@@ -162,7 +162,7 @@ def generate(seed: int, mix: Mix = EVERYTHING) -> History:
     verbs, weights = list(mix.weights), list(mix.weights.values())
     if second:
         verbs, weights = [*verbs, "take over"], [*weights, 3.0]
-    # With fewer kinds of faults at once, histories get further.
+    # With fewer kinds of steps, a history gets further.
     left_out = set(chance.sample(verbs, chance.randint(0, len(verbs) // 2))) - {"commit", "read", "tick", "run", "flow"}
     weights = [0.0 if verb in left_out else weight for verb, weight in zip(verbs, weights, strict=True)]
     faults = chance.choice((0.0, mix.faults, mix.faults * 2))
@@ -207,7 +207,7 @@ def _deed(chance: random.Random) -> Deed:
 
 
 def _faults(verb: Verb, chance: random.Random) -> tuple[Fault, ...]:
-    """Returns a fault that can occur in a step with this verb, if there is one."""
+    """Returns a random fault for a step with this verb, or none if no call in such a step can fail."""
     parts: dict[Verb, tuple[Part, ...]] = {
         "tick": ("ledger", "ledger", "staging", "storage", "source"),
         "read": ("source", "ledger"),

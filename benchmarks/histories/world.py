@@ -1,4 +1,4 @@
-"""Contains the state of one history (sources, lake, Dagster, engine hosts, runs) and the effect of each step on it."""
+"""The state of one history (sources, lake, Dagster, engine hosts, runs), and what each step does to it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TABLES = ("shop.orders", "shop.audit")
 
 
 class PlayedFiles:
-    """Implements `ports.DestinationFiles` with production's functions. A run never waits for the run lock."""
+    """Implements `ports.DestinationFiles` with production's functions, but a run never waits for the run lock."""
 
     head_of_line = staticmethod(destination_files.head_of_line)
     run_lock_held = staticmethod(destination_files.run_lock_held)
@@ -64,7 +64,7 @@ class Process:
 
 @dataclasses.dataclass
 class Installation:
-    """A destination of one conf/ with its engine host, its sensor and its Dagster. `answer`: the reason that the last tick returned."""
+    """A destination of one conf/, with its engine host, its sensor and its Dagster. `answer` is the reason that the last tick returned."""
 
     config: SluiceConfig
     destination: str
@@ -91,7 +91,7 @@ class Installation:
     # ── the sensor ──
 
     def tick(self, *, lost: bool = False) -> None:
-        """Executes one tick of the sensor, and then the daemon's work. `lost`: the tick's result is lost."""
+        """Runs one tick of the sensor, and then the work of the daemon. With `lost`, the result of the tick is lost."""
         if self.ticker is None:
             self.ticker = Ticker(self._line(), lambda: self.host)
         try:
@@ -153,7 +153,7 @@ class Installation:
         self.processes.remove(process)
 
     def _merge(self, run: PlayedRun) -> None:
-        """Executes a run with production's merge step, and records its result as Dagster does."""
+        """Executes a run with production's merge step, and records the result as Dagster does."""
         log = SimpleNamespace(info=lambda _: None)
         context: Any = SimpleNamespace(op_config=run.config, run=run, log=log, instance=self.instance)
         ports = Ports(
@@ -179,7 +179,7 @@ class Installation:
 
 
 class World:
-    """The whole state of one history. `folder`: for the files of its destinations."""
+    """The whole state of one history. The files of its destinations are in `folder`."""
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
         self.scenario, self.folder = scenario, folder
@@ -220,7 +220,7 @@ class World:
         return SluiceConfig.model_validate(
             {
                 "data_dir": str(self.folder / name),
-                "lake": "played://lake",  # The URL is no local folder, so that there is nothing to sync.
+                "lake": "played://lake",  # The URL is not a local folder, so no files are synced to disk.
                 "destinations": {
                     each: {"name": each, "source": {"host": host, "user": "u"}, **rest}
                     for each, host in destinations.items()
@@ -236,8 +236,8 @@ class World:
         self.lines.append(Installation(config, name, endpoint, instance, host, self, started=started))
 
     def _endpoint(self, first: str, standby: str) -> Endpoint:
-        """Returns an endpoint whose server has executed one transaction without captured tables. By an empty GTID set, the engine
-        could not recognize the server again.
+        """Returns an endpoint whose server has executed one transaction without captured tables. With an empty GTID set, the engine could
+        not recognize the server later.
         """
         endpoint = Endpoint(self._server(first), self._server(standby) if standby else None)
         endpoint.current.commit(())
@@ -249,18 +249,18 @@ class World:
         return Server(name, gtids=self.scenario.gtids and name != "C", now=self.now)
 
     def now(self) -> int:
-        """Returns the time in seconds. It differs for each file of a server."""
+        """Returns the time in seconds, plus a number that counts the calls, so that no two files of a server have the same time."""
         return int(self.clock.seconds) + next(self._moments)
 
     def next_number(self) -> int:
         return next(self._numbers)
 
     def born_id(self) -> str:
-        """Returns the identity of a new ledger. It is unique in a history, and the same in each repetition of the history."""
+        """Returns the id of a new ledger. It is unique within a history, and the same whenever the history is repeated."""
         return f"{next(self._ledgers):012x}"
 
     def keep_ledger(self, path: Path, text: str) -> None:
-        """Replaces the durable write of meta.json, which can have a fault."""
+        """Replaces the durable write of meta.json. The write can have a fault."""
         line = next(each for each in self.lines if each.directory == path.parent)
 
         def write() -> None:
@@ -273,7 +273,7 @@ class World:
     # ── steps ──
 
     def do(self, step: Step) -> None:
-        """Executes a step. Does nothing if the step is impossible at this time."""
+        """Executes a step. Does nothing if the step is impossible now."""
         line = self.lines[step.line if step.line < len(self.lines) else 0]
         if not line.started and step.verb != "take over" and step.verb not in OF_THE_SOURCE:
             return
@@ -283,11 +283,11 @@ class World:
         self.trouble.dying = False
 
     def meddle(self, done: bool) -> None:
-        """Records whether an older ledger was restored."""
+        """Records that an older ledger was restored, if `done` is True."""
         self.meddled = self.meddled or done
 
     def close(self) -> None:
-        """Ends every thread, and suppresses what the threads would still do."""
+        """Ends every thread. What the threads would still do is suppressed."""
         for line in self.lines:
             for process in list(line.processes):
                 line.kill(process)
@@ -304,7 +304,7 @@ def _commit(world: World, line: Installation, step: Step) -> None:
 
 
 def _reset(_: World, line: Installation, step: Step) -> None:
-    """Resets the source's binlog. An open dump is not notified and receives nothing more."""
+    """Resets the source's binlog. An open dump is not told, and receives nothing more."""
     line.endpoint.current.reset(keep_gtids=bool(step.number))
 
 
@@ -330,7 +330,7 @@ def _read(_: World, line: Installation, step: Step) -> None:
 
 
 def _run(_: World, line: Installation, step: Step) -> None:
-    """Continues the oldest or the newest of the queued and the stalled runs."""
+    """Continues a run that is queued or stalled: the oldest one, or the newest one."""
     queued = [run for run in line.instance.runs if _of(run, line) and run.status is DagsterRunStatus.QUEUED]
     candidates: list[PlayedRun | Process] = [*line.processes, *queued]
     if not candidates:
@@ -395,9 +395,7 @@ def _wait(world: World, _: Installation, step: Step) -> None:
 
 
 def _go_back(_: World, line: Installation, step: Step) -> None:
-    """Executes `sluice position set` with an earlier position while the engine host is stopped. The operator declines if the command
-    warns.
-    """
+    """Executes `sluice position set` with an earlier position while the engine is stopped. If the command warns, the operator declines."""
     _stop(line.world, line, step)
     positions = _positions_read(line) if (line.directory / "meta.json").exists() else []
     if not positions:
@@ -417,7 +415,7 @@ def _go_back(_: World, line: Installation, step: Step) -> None:
 
 
 def _positions_read(line: Installation) -> list[Position]:
-    """Returns earlier cursors of the ledger that exist in the source's current binlog."""
+    """Returns those earlier cursors of the ledger that still exist in the source's binlog."""
     from sluice.cdc_engine.meta.ledger_record import ledger_from_text  # noqa: PLC0415
 
     current = line.endpoint.current

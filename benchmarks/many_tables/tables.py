@@ -1,8 +1,8 @@
-"""Implements `./sluice bench tables`: measures the costs of a destination with thousands of tables, with the whole stack.
+"""Measures what a destination with thousands of tables costs, with all processes of Sluice, for `./sluice bench tables`.
 
-A tenth of the tables has rows before the start; all tables get an initial snapshot. Then a few tables change, nothing changes for a
-while, all tables change in one transaction, and many are altered. A second lake has only a few tables, to which the same few changes are
-made. If both take the same time, unchanged tables cost nothing.
+A tenth of the tables has rows before the start. All tables get an initial snapshot. Then a few tables change, nothing changes for a while,
+all tables change in one transaction, and many are altered. A second lake has only a few tables, and gets the same few changes. If the
+changes take the same time in both lakes, unchanged tables cost nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ManyTables:
         self._next_id = 1000
 
     def measure(self, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-        """Returns all figures. `keep`: called after each part with the figures so far."""
+        """Returns all figures. After each part, passes the figures so far to `keep`."""
         record: dict[str, Any] = {"tables": len(self._names)}
         with self._running(record) as memory:
             for part in (self._snapshots, self._few_changes, self._idle, self._all_changes, self._altered):
@@ -100,7 +100,9 @@ class ManyTables:
             self._pipeline.stop()
 
     def _snapshots(self) -> dict[str, Any]:
-        """Waits until all tables are published. The snapshots begin while the stack starts, so the times are taken from their records."""
+        """Waits until all tables are published. The times come from the records of the snapshots, because snapshots begin while Sluice
+        starts.
+        """
         records, begun = SnapshotRecords(self._pipeline.directory), time.monotonic()
         while sum(each.state == SnapshotState.PUBLISHED for each in records.all()) < len(self._names):
             _wait(begun)
@@ -123,7 +125,7 @@ class ManyTables:
             rounds.append(self._change(names))
             sizes.append(self._dagster_bytes())
         found = {name: round(statistics.median(each[name] for each in rounds), 2) for name in rounds[0]}
-        # The median, because the removal of old events makes the storage smaller at any time.
+        # The median is used, because the removal of old events can make the storage smaller between two batches.
         bytes_per_batch = int(statistics.median(after - before for before, after in itertools.pairwise(sizes)))
         return {"five_changed": found, "five_changed_s": found["acked_s"], "dagster_bytes_per_batch": bytes_per_batch}
 
@@ -132,8 +134,8 @@ class ManyTables:
         return {"all_changed": {**found, "cpu_s_per_table": round(found["cpu_s"] / len(self._names), 4)}}
 
     def _change(self, names: Sequence[str]) -> dict[str, float]:
-        """Adds two rows to each table in one transaction. Returns the seconds until all are visible and until all are acked, and the CPU
-        seconds.
+        """Adds two rows to each table in one transaction. Returns the seconds until all of them are visible, the seconds until all are
+        acked, and the CPU seconds.
         """
         self._next_id += 2
         versions = {name: self._version(name) for name in names}
@@ -171,7 +173,7 @@ class ManyTables:
         return {"alters": len(names), "alters_s": round(seconds, 2), "alter_s": round(seconds / len(names), 3)}
 
     def _idle(self) -> dict[str, Any]:
-        time.sleep(IDLE_SECONDS / 5)  # Work that follows a batch, such as a reload of definitions, ends in this time.
+        time.sleep(IDLE_SECONDS / 5)  # In this time, work that follows a batch ends, such as a reload of definitions.
         begun, cpu, written = time.monotonic(), self._cpu_seconds(), self._written_bytes()
         time.sleep(IDLE_SECONDS)
         seconds = time.monotonic() - begun
@@ -186,7 +188,9 @@ class ManyTables:
         return DeltaTable(path).version() if DeltaTable.is_deltatable(path) else -1
 
     def _has_version(self, name: str, version: int) -> bool:
-        """Looks for one file of the log. Opening thousands of tables at each look would take processor time from what is measured."""
+        """Returns whether a table's log has this version. It looks for one file, because opening thousands of tables would use processor
+        time that is being measured.
+        """
         return (self._pipeline.table_path(name) / "_delta_log" / f"{version:020}.json").exists()
 
     def _processes(self) -> list[psutil.Process]:
@@ -194,7 +198,7 @@ class ManyTables:
         return [*roots, *(child for root in roots for child in root.children(recursive=True))]
 
     def _cpu_seconds(self) -> float:
-        """Returns the CPU seconds of the running processes of the stack, including those of their ended child processes."""
+        """Returns the CPU seconds of the processes of Sluice. Child processes that have ended are included."""
         seconds = 0.0
         for process in self._processes():
             with contextlib.suppress(psutil.Error):
@@ -218,7 +222,7 @@ def _per_minute(tables: int, seconds: float) -> float:
 
 
 def _wait(begun: float) -> None:
-    """Waits a moment. Raises TimeoutError if the whole wait, which began at `begun`, takes longer than WAIT_SECONDS_MAX."""
+    """Waits a moment. Raises TimeoutError if WAIT_SECONDS_MAX have passed since `begun`."""
     if time.monotonic() - begun > WAIT_SECONDS_MAX:
         raise TimeoutError(f"not there after {WAIT_SECONDS_MAX:g} s")
     time.sleep(POLL_SECONDS)

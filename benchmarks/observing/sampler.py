@@ -1,4 +1,4 @@
-"""Defines the base class of observers that take samples in a thread while a benchmark runs."""
+"""Defines the base class of observers, which take samples in a thread while a benchmark runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Sampler:
-    """Calls `_sample` every `seconds` in a thread until the block ends."""
+    """Calls `_sample` every `seconds` in a thread, from `__enter__` to `__exit__`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -1,7 +1,7 @@
 """Splits the time between a change's commit in MySQL and its ack into parts, for `bench e2e` and `bench wide`.
 
-It reads only public records. The ledger shows when a batch was handed out, staged, taken and settled; Dagster's storage has the times of
-its run; and each commit in a Delta log names its delivery.
+It reads only public records. The ledger shows when a batch was handed out, staged, taken and settled. Dagster's storage has the times of
+its run. Each commit in a Delta log names its delivery.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sluice.spark_jobs.tables.commit_record import read_commit
 
 LOOK_SECONDS = 0.02
 RUNS_LOOKED_AT = 1000
-# Part → the time of a delivery that ends it. `shown` is the time of the commit that contains the observed change.
+# Part → the field with the time at which it ends. `shown` is the time of the commit with the observed change.
 PARTS = {
     "wait_for_batch": "cut",
     "staging": "staged",
@@ -42,8 +42,8 @@ PARTS = {
 
 @dataclasses.dataclass(kw_only=True)
 class DeliveryTimes:
-    """The times of one delivery in seconds since 1970; 0 if a time was not observed. A draining run is requested once for many
-    deliveries, so its later deliveries have no `requested`, `dequeued` and `started`.
+    """The times of one delivery, in seconds since 1970, or 0 if they were not observed. A draining run is requested once for many
+    deliveries, so only the first one has `requested`, `dequeued` and `started`.
     """
 
     cut: float = 0.0
@@ -58,7 +58,9 @@ class DeliveryTimes:
     settled: float = 0.0
 
     def parts(self, sent: float) -> dict[str, float]:
-        """Returns the seconds of each part for a change that was committed at `sent`. A part that ended before the previous one is 0."""
+        """Returns the seconds of each part for a change that was committed at `sent`. A part that ended before the previous one has 0
+        seconds.
+        """
         found, reached = dict[str, float](), sent
         for name, field in PARTS.items():
             until = max(reached, getattr(self, field))
@@ -77,7 +79,7 @@ class BatchWatch(Sampler):
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        self._sample()  # Observes a batch that was settled after the last sample.
+        self._sample()  # A batch may have been settled after the last sample.
 
     def _sample(self) -> None:
         with contextlib.suppress(SluiceError):
@@ -104,13 +106,13 @@ class BatchWatch(Sampler):
                 delivery = delivery_of(record.dagster_run.tags)
                 times = self.deliveries.get(int(delivery)) if delivery else None
                 stats = instance.get_run_stats(record.dagster_run.run_id) if times else None
-                # The tags of a draining run name its last batch, but its start belongs to the first one.
+                # The tags of a draining run name its last batch, but its start belongs to its first batch.
                 if times and stats and (stats.start_time or 0.0) >= times.cut:
                     times.requested = record.create_timestamp.timestamp()
                     times.dequeued, times.started = stats.launch_time or 0.0, stats.start_time or 0.0
 
     def add_commits(self, tables: Iterable[Path]) -> None:
-        """Adds the times of the first and the last commit of each delivery in the tables."""
+        """Adds the times of each delivery's first and last commit in the tables."""
         for table in tables:
             for delivery, at in commit_times(table):
                 times = self.deliveries.get(delivery)
@@ -129,7 +131,7 @@ class BatchWatch(Sampler):
 
 
 def commit_times(table: Path) -> list[tuple[int, float]]:
-    """Returns (delivery, time in seconds since 1970) of each commit of a table that a batch made."""
+    """Returns (delivery, time in seconds since 1970) of each commit of a batch in a table."""
     try:
         commits = [read_commit(commit) for commit in DeltaTable(str(table)).history()]
     except TableNotFoundError:

@@ -1,4 +1,4 @@
-"""Runs an Apicurio Registry for the tests: a schema registry with Confluent's API, which keeps its schemas in memory."""
+"""Runs an Apicurio Registry for the tests: a schema registry with Confluent's API, whose schemas are in memory."""
 
 import functools
 import json
@@ -54,7 +54,7 @@ class ApicurioServer:
             self._process.kill()
 
     def set_compatibility(self, level: str, subject: str = "") -> bool:
-        """Sets the compatibility level of a subject, or of all subjects. Returns whether the server answered."""
+        """Sets the compatibility level of a subject, or of all subjects if `subject` is empty. Returns whether the server answered."""
         request = urllib.request.Request(  # noqa: S310  on the loopback address
             f"{self.url}/config/{subject}".rstrip("/"),
             json.dumps({"compatibility": level}).encode(),
@@ -69,7 +69,7 @@ class ApicurioServer:
 
 
 def _distribution() -> tuple[Path, Path]:
-    """Returns the path of Java and the jar to run. Downloads and unpacks the distribution at the first call."""
+    """Returns the path of Java and the jar to run. The first call downloads and unpacks the distribution."""
     toolchain = set_up([], delta=False, extras=(APICURIO,))
     (artifact,) = load_artifacts(APICURIO)
     archive = toolchain.cache.jars / artifact.file_name

@@ -1,7 +1,7 @@
 """Provides a headless Chromium for the tests that use Dagster's pages as a person does.
 
-It uses a browser on PATH. Otherwise it uses the distribution's package, which it installs if the user is root, and unpacks into the cache
-with its dependencies if not.
+A browser on PATH is preferred. If there is none, the distribution's package is installed if the user is root, and otherwise unpacked into
+the cache with its dependencies.
 """
 
 import os
@@ -17,21 +17,21 @@ from sluice.console.toolchain.debian import provide
 from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
 PACKAGES = ("chromium-headless-shell", "chromium")  # The first package is smaller, but not every release has it.
-# The launcher in /usr/bin starts these programs, but looks only in /usr.
+# The packages' own launcher is not used, because it looks for these programs only in /usr.
 PROGRAMS = ("usr/lib/chromium/chromium-headless-shell", "usr/lib/chromium/chromium")
 ON_PATH = (*PACKAGES, "google-chrome")
 
 
 @dataclass(frozen=True)
 class Chromium:
-    """A browser that can be started. `environment`: variables that it needs in addition to this process's environment."""
+    """A browser that can be started. `environment` has the variables that it needs besides those of this process."""
 
     program: Path
     environment: dict[str, str]
 
 
 def provide_chromium(cache: Cache | None = None) -> Chromium:
-    """Returns a browser, and downloads one if there is none. Raises SetupError, which says what is missing."""
+    """Returns a browser. If there is none, downloads one. Raises SetupError if that fails. The message says what is missing."""
     if found := _on_path():
         return found
     cache = cache or open_cache()
@@ -46,7 +46,9 @@ def provide_chromium(cache: Cache | None = None) -> Chromium:
 
 
 def in_folder(root: Path) -> Chromium:
-    """Returns the browser in unpacked packages, with the environment for its libraries and fonts there. Raises SetupError."""
+    """Returns the browser in unpacked packages, with an environment that names their libraries and fonts. Raises SetupError if the browser
+    or a library is missing.
+    """
     programs = [root / name for name in PROGRAMS if (root / name).exists()]
     if not programs:
         raise _missing("the package contains no program")

@@ -18,7 +18,7 @@ POLL_SECONDS = 0.1
 
 
 class HiveMetastore:
-    """A Hive metastore with its own directory. All Sparks with `spark_settings` see the same tables."""
+    """A Hive metastore with its own directory. All Spark servers that have `spark_settings` see the same tables."""
 
     def __init__(self, folder: Path, port: int | None = None, java: Java | None = None) -> None:
         self.folder = folder.absolute()
@@ -32,14 +32,14 @@ class HiveMetastore:
 
     @property
     def spark_settings(self) -> Mapping[str, str]:
-        """The settings with which a Spark uses this metastore as its catalog."""
+        """The settings that make a Spark use this metastore as its catalog."""
         return {
             "spark.sql.catalogImplementation": "hive",
             "spark.hadoop.hive.metastore.uris": f"thrift://{LOOPBACK}:{self.port}",
         }
 
     def start(self) -> "HiveMetastore":
-        """Starts the metastore. Returns when it listens. Raises ServerError."""
+        """Starts the metastore, and returns when it listens. Raises ServerError if it does not."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write_settings()
         java = self._java or set_up([], delta=False).java

@@ -14,7 +14,7 @@ from sluice.console.toolchain.python_packages import pyspark_jar
 from sluice.console.toolchain.setup import set_up
 
 KAFKA = "kafka"
-# The jars of Kafka that pyspark contains already.
+# The jars that Kafka needs and that pyspark already contains.
 PYSPARK_JARS = (
     *("scala-library", "scala-reflect", "jackson-core", "jackson-databind", "jackson-annotations"),
     *("slf4j-api", "log4j-api", "log4j-core", "log4j-slf4j2-impl", "zstd-jni", "lz4-java", "snappy-java"),
@@ -25,7 +25,7 @@ LIMITS = ("-Xmx256m", "-Xss512k", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class KafkaServer:
-    """A Kafka of one node on 127.0.0.1. It does not create missing topics automatically."""
+    """A Kafka of one node on 127.0.0.1. It does not create missing topics."""
 
     def __init__(self, folder: Path, port: int | None = None, java: Java | None = None) -> None:
         self.folder = folder.absolute()
@@ -42,7 +42,7 @@ class KafkaServer:
         return self.folder / "kafka.log"
 
     def start(self) -> Self:
-        """Starts the server on its port and directory. Returns when it answers."""
+        """Starts the server on its port, with the data in its directory. Returns when it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = self.folder / "server.properties"
         settings.write_text("\n".join(f"{name}={value}" for name, value in self._settings().items()) + "\n")
@@ -66,7 +66,7 @@ class KafkaServer:
             self._process.kill()
 
     def stall(self) -> None:
-        """Makes the server hang until it is killed."""
+        """Makes the server hang, until it is killed."""
         if self._process:
             self._process.stall()
 

@@ -1,4 +1,4 @@
-"""Provides other versions of Spark than the pinned one for the tests: pyspark's files from PyPI, and Delta's jars from Maven."""
+"""Provides other versions of Spark than the pinned one for the tests. pyspark comes from PyPI, and Delta's jars from Maven."""
 
 import dataclasses
 import sys
@@ -11,18 +11,19 @@ from sluice.console.toolchain.cache import open_cache
 from sluice.console.toolchain.setup import set_up
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 
-# The only setting of conf/spark-defaults.conf that needs another value before Spark 4.1.
+# The only setting in conf/spark-defaults.conf that must have another value before Spark 4.1.
 OTHER_SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 }
-HADOOP_MODULE = "hadoop-aws"  # It must have the version of the other jars of Hadoop, which pyspark brings.
+HADOOP_MODULE = "hadoop-aws"  # This module must have the version of pyspark's other Hadoop jars.
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True)
 class OtherSpark:
-    """A version of Spark with its Delta and its client for S3. `group`: the group of its jars in artifacts.toml. `sha256`: the checksum of
-    pyspark's file on PyPI. `shares_store`: it takes Amazon's modules of the pinned Spark, and only Hadoop's module has another version.
+    """A version of Spark with its Delta and its client for S3. `group` is the group of its jars in artifacts.toml. `sha256` is the
+    checksum of pyspark's file on PyPI. With `shares_store`, it uses Amazon's modules of the pinned Spark, and only Hadoop's module is
+    another version.
     """
 
     group: str
@@ -31,7 +32,7 @@ class OtherSpark:
     shares_store: bool
 
     def server(self, folder: Path, memory: str = "1g", more: Mapping[str, str] = NO_SETTINGS) -> SparkConnectServer:
-        """Returns a server that is not started. `more`: further settings. The first call downloads 0.3 to 0.4 GB."""
+        """Returns a server that is not started yet. `more` are further settings. The first call downloads 0.3 to 0.4 GB."""
         jars = set_up([], delta=False, extras=(self.group,)).extra_jars
         if self.shares_store:
             client = set_up([], delta=False, extras=("s3",)).extra_jars
@@ -49,6 +50,6 @@ class OtherSpark:
         return target / "pyspark"
 
 
-# Not Spark 3.5.6 or 3.5.7: with these, Delta 3.3 cannot replace a table (delta-io/delta#4671).
+# With Spark 3.5.6 or 3.5.7, Delta 3.3 cannot replace a table (delta-io/delta#4671).
 SPARK35 = OtherSpark("spark35", "3.5.5", "6effc9ce98edf231f4d683fd14f7270629bf8458c628d6a2620ded4bb34f3cb9", False)
 SPARK40 = OtherSpark("spark40", "4.0.1", "9d1f22d994f60369228397e3479003ffe2dd736ba79165003246ff7bd48e2c73", True)

@@ -1,6 +1,6 @@
-"""Runs a complete private Sluice in a directory: a MySQL, the configuration, and the stack that `sluice up` starts.
+"""Runs a complete private Sluice in a directory: a MySQL, conf/, and the processes that `sluice up` starts.
 
-Benchmarks and acceptance tests use it. Every process of it ends with the process that created it.
+Benchmarks and acceptance tests use it. All its processes end with the process that created it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ OPTIONS = StackOptions(spark_memory="3g", die_with_parent=True, awaits_warm_up=T
 
 
 class Pipeline:
-    """An installation with one destination. `destination`: the name of the destination and of the only database that it captures.
-    `settings`: further settings of the destination.
+    """A complete Sluice with one destination. `destination` is the name of the destination, and of the only database that it captures.
+    `settings` are further settings of the destination. `spark` is the address of a running Spark. If it is empty, a Spark is started.
 
     The caller starts the server and creates the tables before `start`, because the tables become assets when the code server starts.
-    `spark`: the address of a running Spark; if it is empty, the stack starts one.
     """
 
     def __init__(
@@ -67,11 +66,11 @@ class Pipeline:
         self.stack.down_one(CODE_SERVER)
 
     def start_again(self) -> None:
-        """Starts all parts of the stack that do not run."""
+        """Starts all processes of Sluice that do not run."""
         self.stack.up()
 
     def change(self, settings: Mapping[str, Any]) -> None:
-        """Adds settings to the destination's file and restarts the process that contains the engine."""
+        """Adds settings to the destination's file, and restarts the process that contains the engine."""
         self._settings |= settings
         self.stop_engine()
         self._write_destination(self.folder / "conf")
@@ -87,14 +86,14 @@ class Pipeline:
         return (file_number(cursor.file), cursor.offset) if cursor else (0, 0)
 
     def end(self) -> tuple[int, int]:
-        """Returns the end of the server's binlog. All committed changes are before it."""
+        """Returns the end of the server's binlog. All committed changes are before this position."""
         with self.server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SHOW MASTER STATUS")
             row: Any = cursor.fetchone()
         return file_number(row[0]), int(row[1])
 
     def wait_until_acked(self, end: tuple[int, int], seconds_max: float) -> float:
-        """Waits until the cursor has reached `end`. Returns the seconds that this took. Raises TimeoutError after `seconds_max`."""
+        """Waits until the cursor has reached `end`, and returns the seconds. Raises TimeoutError after `seconds_max`."""
         begun = time.monotonic()
         while self.acked() < end:
             if time.monotonic() - begun > seconds_max:

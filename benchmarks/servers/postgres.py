@@ -1,7 +1,7 @@
 """Runs a Postgres 16 from its jar for the tests.
 
-Postgres refuses to run as root. If the user is root, it runs as `nobody`, with its program and data in the system's temporary directory,
-because other users cannot read root's cache.
+Postgres refuses to run as root. If the user is root, Postgres runs as `nobody`. Its program and data are then in the system's temporary
+directory, because `nobody` cannot read root's cache.
 """
 
 import os
@@ -29,7 +29,7 @@ USER = "sluice"
 NOBODY = 65534
 START_SECONDS_MAX = 60.0
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
-# Tests kill the server, never the machine, so committed data may stay in the kernel's cache.
+# The server need not wait for the disk. Tests kill the server, never the machine, so committed data in the kernel's cache is not lost.
 FAST = ("fsync=off", "full_page_writes=off")
 
 
@@ -59,7 +59,7 @@ class PostgresServer:
         return self._process.pid
 
     def start(self) -> "PostgresServer":
-        """Creates the data directory if there is none, starts the server on its port, and returns when it answers."""
+        """Starts the server on its port, and returns when it answers. The first start creates the data directory."""
         self.folder.mkdir(parents=True, exist_ok=True)
         home = self._home()
         data = self.folder / "data"

@@ -46,7 +46,7 @@ SETTINGS = {
 
 
 class PulsarServer:
-    """A Pulsar broker on 127.0.0.1 that requires a token. It does not create missing topics automatically."""
+    """A Pulsar broker on 127.0.0.1 that requires a token. It does not create missing topics."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
@@ -67,7 +67,7 @@ class PulsarServer:
         return self.folder / "pulsar.log"
 
     def start(self) -> Self:
-        """Starts the server on its ports and directory. Returns when it answers."""
+        """Starts the server on its ports, with the data in its directory. Returns when it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         java, home = _distribution()
         settings = self.folder / "standalone.conf"
@@ -107,7 +107,7 @@ class PulsarServer:
             self._process.kill()
 
     def stall(self) -> None:
-        """Makes the server hang until it is killed."""
+        """Makes the server hang, until it is killed."""
         if self._process:
             self._process.stall()
 

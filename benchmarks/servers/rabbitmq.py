@@ -1,4 +1,4 @@
-"""Runs a RabbitMQ of one node for the tests, from Debian's packages, which are unpacked and not installed."""
+"""Runs a RabbitMQ of one node for the tests. It comes from Debian's packages, which are unpacked and not installed."""
 
 import os
 import stat
@@ -24,12 +24,12 @@ PACKAGES = (
 )
 START_SECONDS_MAX = 90.0
 MESSAGE_BYTES_MAX = 2 << 20
-# One scheduler thread that does not spin while it waits, and no Erlang port outside the loopback address.
+# Erlang uses one scheduler thread, which does not spin while it waits, and opens no port outside the loopback address.
 ERLANG_WORDS = (
     "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none +A 4 -kernel inet_dist_use_interface {127,0,0,1} "
     "-kernel prevent_overlapping_partitions false"
 )
-# Debian's `erl` contains the path of an installed Erlang.
+# This script replaces Debian's `erl`, which looks for Erlang where it is normally installed.
 ERL = """#!/bin/sh
 export EMU=beam PROGNAME=erl ROOTDIR={root} BINDIR={programs}
 exec {programs}/erlexec "$@"
@@ -37,7 +37,9 @@ exec {programs}/erlexec "$@"
 
 
 class RabbitServer:
-    """A RabbitMQ of one node on 127.0.0.1. `certificate`: PEM files, certificate and key, for an additional port with TLS."""
+    """A RabbitMQ of one node on 127.0.0.1. `certificate` are two PEM files, the certificate and its key, for an
+    additional port with TLS.
+    """
 
     user = password = "guest"  # noqa: S105  RabbitMQ's own, which it takes on the loopback alone
 
@@ -60,7 +62,7 @@ class RabbitServer:
         return self.folder / "rabbitmq.log"
 
     def start(self) -> Self:
-        """Starts the server on its port and directory. Returns when it answers."""
+        """Starts the server on its ports, with the data in its directory. Returns when it answers."""
         root = _packages()
         self.folder.mkdir(parents=True, exist_ok=True)
         (erlang,) = root.glob("usr/lib/erlang/erts-*/bin")
@@ -88,7 +90,7 @@ class RabbitServer:
             process.kill()
 
     def stall(self) -> None:
-        """Makes the server hang until it is killed."""
+        """Makes the server hang, until it is killed."""
         self._processes[-1].stall()
 
     def _write_settings(self) -> None:

@@ -18,7 +18,7 @@ MESSAGE_BYTES_MAX = 2 << 20
 LIMITS = ("-Xmx192m", "-Xss512k", "-XX:MaxDirectMemorySize=128m")
 OPENED = ("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED")
 NAME_SERVER, BROKER = "org.apache.rocketmq.namesrv.NamesrvStartup", "org.apache.rocketmq.broker.BrokerStartup"
-# A single broker with few threads and small files, which does not create missing topics.
+# A single broker with few threads and small files. It does not create missing topics.
 BROKER_SETTINGS = {
     "brokerClusterName": "sluice",
     "brokerName": "sluice",
@@ -38,8 +38,8 @@ BROKER_SETTINGS = {
 
 
 class RocketServer:
-    """A name server and a broker on 127.0.0.1. The name server continues while the broker is killed and restarted. `certificate`: PEM
-    files, certificate and key, for TLS.
+    """A name server and a broker on 127.0.0.1. When the broker is killed and restarted, the name server continues. `certificate` are two
+    PEM files, the certificate and its key, for TLS.
     """
 
     access_key, secret = "sluice-tests", "open-sesame-rocket"
@@ -60,7 +60,7 @@ class RocketServer:
         return self.folder / "broker.log"
 
     def start(self) -> Self:
-        """Starts both on their ports and directory. Returns when both answer."""
+        """Starts the name server and the broker on their ports. Returns when both answer."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._names is None or not self._names.running:
             names = {"listenPort": str(self.name_port), "bindAddress": LOOPBACK}
@@ -82,7 +82,7 @@ class RocketServer:
             self._broker.kill()
 
     def stall_broker(self) -> None:
-        """Makes the broker hang until it is killed."""
+        """Makes the broker hang, until it is killed."""
         if self._broker:
             self._broker.stall()
 
@@ -94,7 +94,7 @@ class RocketServer:
         return ChildProcess([*java_command(), *words], log, environment=environment, folder=self.folder)
 
     def _tls(self) -> list[str]:
-        """Returns the options for TLS. The port then accepts connections with and without TLS."""
+        """Returns the options for TLS. With them, the port accepts connections with and without TLS."""
         if self._certificate is None:
             return []
         certificate, key = self._certificate
@@ -119,14 +119,14 @@ class RocketServer:
 
 @functools.cache
 def java_command() -> tuple[str, ...]:
-    """Returns the Java command with all of RocketMQ's jars. The caller appends the class to run."""
+    """Returns the Java command with all jars of RocketMQ. The caller appends the class to run."""
     toolchain = set_up([], delta=False, extras=(ROCKETMQ,))
     jars = [str(toolchain.cache.jars / each.file_name) for each in load_artifacts(ROCKETMQ)]
     return (str(toolchain.java.program), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", ":".join(jars))
 
 
 def _port_with_another() -> int:
-    """Returns a free port P such that P - 2 is free too, because a broker opens both."""
+    """Returns a free port P for which P - 2 is free too, because a broker opens both."""
     while True:
         port = free_port()
         with socket.socket() as second:

@@ -1,4 +1,4 @@
-"""Runs an S3 server from its jar for the tests. It keeps all objects in memory."""
+"""Runs an S3 server from its jar for the tests. Its objects are in memory."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from sluice.console.toolchain.setup import set_up
 
 S3PROXY = "s3proxy"
 ACCESS_KEY, SECRET_KEY = "sluice-lake-access", "sluice-lake-secret"
-REGION = "us-east-1"  # The region of a bucket that was created without a region.
+REGION = "us-east-1"  # A bucket that was created without a region is in this one.
 START_SECONDS_MAX = 60.0
 
 
@@ -74,7 +74,7 @@ class S3Server:
             self._process.kill()
 
     def make_bucket(self, name: str) -> None:
-        """Creates a bucket, unless it exists."""
+        """Creates a bucket, unless it already exists."""
         store = fs.S3FileSystem(
             access_key=ACCESS_KEY,
             secret_key=SECRET_KEY,

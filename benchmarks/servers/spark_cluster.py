@@ -1,6 +1,6 @@
 """Runs a standalone Spark cluster from pyspark's jars for the tests: a master and its workers.
 
-Runs connect to a Connect server, which is another process (`server`) with `settings` of this class. The workers execute its tasks.
+Runs use a Spark Connect server, which is a separate process (`server`) with the `settings` of this class. The workers execute its tasks.
 """
 
 import json
@@ -29,8 +29,8 @@ DAEMON_MEMORY, EXECUTOR_MEMORY = "192m", "1g"
 
 
 class SparkCluster:
-    """A master and `workers` workers with one core each on 127.0.0.1. `environment`: for the workers and their executors, for example
-    credentials. `cores`: the core of the machine for each worker and its executor; empty for any core.
+    """A master, and `workers` workers with one core each, on 127.0.0.1. `environment` is passed to the workers and their executors, for
+    example credentials. `cores` names the core of the machine for each worker and its executor. If it is empty, they may use any core.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SparkCluster:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The settings for the Connect server: one executor per worker."""
+        """The settings that the Spark Connect server needs. There is one executor per worker."""
         return {
             "spark.master": self.url,
             "spark.executor.cores": "1",
@@ -79,7 +79,7 @@ class SparkCluster:
         return self
 
     def add_worker(self, number: int) -> None:
-        """Starts one more worker. `alive` includes it once it is registered at the master."""
+        """Starts one more worker. `alive` counts it when it is registered at the master."""
         folder = self.folder / f"worker-{number}"
         size = ("--cores", "1", "--memory", EXECUTOR_MEMORY, "--work-dir", str(folder))
         core = self._cores[number] if self._cores else None

@@ -25,7 +25,7 @@ START_SECONDS_MAX = 60.0
 
 
 class ZooKeeperServer:
-    """A ZooKeeper node with its own directory. It is standalone unless `join` makes it a member of an ensemble."""
+    """A ZooKeeper node with its own directory. It is standalone, unless `join` makes it a member of an ensemble."""
 
     def __init__(self, folder: Path, port: int | None = None, java: Java | None = None) -> None:
         self.folder = folder.absolute()
@@ -38,7 +38,7 @@ class ZooKeeperServer:
 
     @property
     def hosts(self) -> str:
-        """The address for kazoo."""
+        """The address that kazoo needs."""
         return f"{LOOPBACK}:{self.port}"
 
     @property
@@ -53,11 +53,13 @@ class ZooKeeperServer:
         return self._process.pid
 
     def join(self, number: int, members: Sequence[str]) -> None:
-        """Makes this node member `number` (from 1) of an ensemble. `members`: the lines "server.1=host:port:port" of all members."""
+        """Makes this node member `number`, counted from 1, of an ensemble. `members` are the lines "server.1=host:port:port" of all
+        members.
+        """
         self._number, self._settings = number, list(members)
 
     def permit(self, users: Mapping[str, str]) -> None:
-        """Allows users to log in with SASL (DIGEST-MD5). `users`: name → password."""
+        """Lets users log in with SASL (DIGEST-MD5). `users` has their passwords by name."""
         self.folder.mkdir(parents=True, exist_ok=True)
         logins = " ".join(f'user_{name}="{password}"' for name, password in users.items())
         module = "org.apache.zookeeper.server.auth.DigestLoginModule"
@@ -66,12 +68,12 @@ class ZooKeeperServer:
         self._settings.append("authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider")
 
     def secure(self, certificate: Path, key: Path, *, authority: Path | None = None) -> int:
-        """Opens a port with TLS and returns it. `authority`: clients need a certificate that this authority has signed."""
+        """Opens a port with TLS, and returns it. With `authority`, clients need a certificate that this authority has signed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         both, port = self.folder / "server.pem", free_port()
         form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         read = serialization.load_pem_private_key(key.read_bytes(), None)
-        # ZooKeeper reads keys only in this form.
+        # ZooKeeper reads only keys in this form.
         both.write_bytes(read.private_bytes(*form) + certificate.read_bytes())
         self._settings += [
             "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
@@ -84,7 +86,7 @@ class ZooKeeperServer:
         return port
 
     def start(self, *, wait: bool = True) -> "ZooKeeperServer":
-        """Starts the server on its port and directory. `wait`: return only when it serves clients."""
+        """Starts the server on its port. With `wait`, returns only when it serves clients."""
         self.folder.mkdir(parents=True, exist_ok=True)
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
@@ -113,7 +115,7 @@ class ZooKeeperServer:
         raise ServerError(f"ZooKeeper did not start; its log {self.log} ends: {last_lines(self.log)}")
 
     def mode(self) -> str:
-        """Returns standalone, leader or follower; empty while the server does not serve clients."""
+        """Returns standalone, leader or follower. Returns "" while the server does not serve clients."""
         try:
             with socket.create_connection((LOOPBACK, self.port), timeout=2) as connection:
                 connection.sendall(b"srvr")
@@ -149,7 +151,7 @@ class ZooKeeperServer:
 
 
 class ZooKeeperEnsemble:
-    """An ensemble of ZooKeeper nodes. A minority of them may be down."""
+    """An ensemble of ZooKeeper nodes. It works while a majority of the nodes runs."""
 
     def __init__(self, folder: Path, size: int = 3) -> None:
         self.nodes = [ZooKeeperServer(folder / f"node-{number}") for number in range(1, size + 1)]
@@ -165,7 +167,7 @@ class ZooKeeperEnsemble:
 
     @property
     def leader(self) -> ZooKeeperServer:
-        """The leader. Raises ServerError while the ensemble has none."""
+        """The leader. Raises ServerError if the ensemble has none now."""
         for node in self.nodes:
             if node.mode() == "leader":
                 return node

@@ -1,5 +1,5 @@
-"""Runs the processes of a soak (a pair of servers, a ZooKeeper, the stack), causes the four faults, and waits until the lake has caught
-up.
+"""Runs the processes of a soak (a pair of servers, a ZooKeeper, and those of Sluice). Causes the four faults, and waits until the lake has
+caught up.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ HEARTBEAT = {"seconds": 1, "retries": 3}
 
 
 class SoakedInstallation:
-    """The processes of a soak. `session_seconds`: the time after which a killed engine loses its lease. `warms_spark`: as in
-    `StackOptions`.
-    """
+    """The processes of a soak. A killed engine loses its lease after `session_seconds`. `StackOptions` describes `warms_spark`."""
 
     def __init__(
         self,
@@ -82,7 +80,7 @@ class SoakedInstallation:
         return {name: record.pid for name, record in self.stack.file.running().items()}
 
     def wait_until_followed(self) -> float:
-        """Waits until the lake has all changes that were committed before this call. Returns the seconds that this took."""
+        """Waits until the lake has all changes that were committed before this call. Returns the seconds."""
         wanted = self.pair.executed()
 
         def followed() -> bool:
@@ -117,7 +115,7 @@ class SoakedInstallation:
         self._kill(SPARK)
 
     def _kill(self, name: str) -> None:
-        """Kills a process of the stack, and restarts it with `up`."""
+        """Kills a process of Sluice, and restarts it with `up`."""
         os.kill(self.pids()[name], signal.SIGKILL)
         until(f"the {name} is gone", 60, lambda: name not in self.pids())
         self.stack.up()
@@ -125,7 +123,7 @@ class SoakedInstallation:
     # ── the end ──
 
     def compared(self) -> list[dict[str, Any]]:
-        """Compares each table with the master as `sluice equal` does. The traffic has stopped."""
+        """Compares each table with the master, as `sluice equal` does. The caller has stopped the traffic."""
         config = self.config
         destination = ComparedDestination(config, DATABASE, source_of(config.destinations[DATABASE]))
         results = compare_destination(destination, [f"{DATABASE}.{table}" for table in (KEYED, KEYLESS)], Extent())

@@ -1,4 +1,4 @@
-"""Determines whether the memory of processes grows: samples their resident sizes, and fits a line over the longest lifetime of each."""
+"""Determines whether the memory of processes grows. It samples their resident sizes, and fits a line over the longest lifetime of each."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import psutil
 from benchmarks.observing.sampler import Sampler
 
 SAMPLE_SECONDS = 2.0
-WARM_PART = 0.4  # The part of a lifetime in which caches are still being filled.
-WARM_SECONDS_MIN = 240.0  # Over less time, a slope is meaningless.
+WARM_PART = 0.4  # The share of a lifetime in which caches are still being filled.
+WARM_SECONDS_MIN = 240.0  # A slope over less time would mean nothing.
 MEBIBYTE = 1 << 20
 
 Life = list[tuple[float, float]]  # (seconds, MiB) of each sample of one process.
 
 
 class MemorySlope(Sampler):
-    """Samples the memory of processes. `pids`: returns name → process id of the running processes."""
+    """Samples the memory of processes. `pids` returns the process ids of the running processes, by name."""
 
     def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
         super().__init__(SAMPLE_SECONDS)
@@ -37,8 +37,8 @@ class MemorySlope(Sampler):
             self._lives[name][pid].append((time.monotonic(), size))
 
     def record(self) -> dict[str, dict[str, Any]]:
-        """Returns, for each name: the number of its processes, the peak, and, for the longest lifetime, the minutes, the sizes and the
-        slope.
+        """Returns, for each name, the number of its processes and their peak. For the process with the longest lifetime, it also returns
+        the minutes, the sizes and the slope.
         """
         return {name: _record(list(lives.values())) for name, lives in sorted(self._lives.items())}
 
@@ -57,7 +57,7 @@ def _record(lives: Sequence[Life]) -> dict[str, Any]:
 
 
 def sizes(life: Life) -> list[int]:
-    """Returns the MiB at the beginning and every ten minutes after it."""
+    """Returns the size in MiB at the beginning of a lifetime, and every ten minutes after it."""
     begun, found = life[0][0], list[int]()
     for at, size in life:
         if at - begun >= len(found) * 600:
@@ -66,7 +66,9 @@ def sizes(life: Life) -> list[int]:
 
 
 def slope(life: Life) -> float | None:
-    """Returns the growth in MiB per hour by a line through the samples after the warm-up; None if they cover too little time."""
+    """Returns the growth in MiB per hour, by a line through the samples after the warm-up. Returns None if these samples cover too little
+    time.
+    """
     warm = life[int(len(life) * WARM_PART) :]
     if not warm or warm[-1][0] - warm[0][0] < WARM_SECONDS_MIN:
         return None

@@ -1,4 +1,4 @@
-"""Runs two MySQL servers with GTIDs, one of which replicates from the other, and traffic on the current master."""
+"""Runs two MySQL servers with GTIDs, of which one replicates from the other, and traffic on the current master."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SoakError(Exception):
 
 
 def until(what: str, seconds_max: float, condition: Callable[[], bool]) -> float:
-    """Waits until `condition` returns true, and returns the seconds. Raises SoakError after `seconds_max`."""
+    """Waits until `condition` returns True, and returns the seconds. Raises SoakError after `seconds_max`."""
     begun = time.monotonic()
     while not condition():
         if time.monotonic() - begun > seconds_max:
@@ -71,8 +71,8 @@ class Pair:
         return _executed(self.master)
 
     def switch(self) -> None:
-        """Kills the master and promotes the standby. The caller pauses the traffic. It first waits until the standby has all
-        transactions, which asynchronous replication does not guarantee.
+        """Kills the master, and promotes the standby. The caller has paused the traffic. Before the kill, it waits until the standby has
+        all transactions, because asynchronous replication does not guarantee that.
         """
         wanted = self.executed()
         until("the standby has all", 120, lambda: contains(_executed(self.standby), wanted))
@@ -87,8 +87,8 @@ class Pair:
 
 
 class Traffic:
-    """Runs transactions on the master until it is stopped. Each inserts a row into the table without a key. `count`: committed
-    transactions.
+    """Runs transactions on the master until it is stopped. Each transaction inserts a row into the table without a key. `count` is the
+    number of committed transactions.
     """
 
     def __init__(self, pair: Pair) -> None:
@@ -105,7 +105,7 @@ class Traffic:
         self.stop()
 
     def stop(self) -> None:
-        """Stops the traffic. Raises SoakError if an error had ended it before."""
+        """Stops the traffic. Raises SoakError if the traffic had ended with an error before."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -114,7 +114,7 @@ class Traffic:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Pauses the traffic until the block ends. After it, the next transaction uses the current master."""
+        """Pauses the traffic until the block ends. The next transaction then uses the current master."""
         with self._lock:
             yield
 
@@ -125,7 +125,8 @@ class Traffic:
                     for _ in range(10):
                         self._transaction(connection)
                         time.sleep(PAUSE_SECONDS)
-        except pymysql.Error as error:  # The soak never kills the master during a write, so any error is a failure.
+        # The soak kills the master only while the traffic is paused, so any error is a failure.
+        except pymysql.Error as error:
             self._failed = error
 
     def _transaction(self, connection: Any) -> None:

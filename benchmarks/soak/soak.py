@@ -1,4 +1,4 @@
-"""Runs the loop of a soak and builds its record. `bench soak` runs it for hours; a test runs it with each fault once."""
+"""Runs the loop of a soak, and builds its record. `bench soak` runs it for hours. A test runs it with each fault once."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ FAULTS: tuple[tuple[str, Callable[[SoakedInstallation, Traffic], None]], ...] = 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Length:
-    """The duration of a soak. `seconds`: for all faults together; each kind of fault occurs at least once. `between_seconds`: the time
-    without a fault before each fault.
+    """The duration of a soak. `seconds` is the time for all faults together. Each kind of fault occurs at least once. `between_seconds` is
+    the time before each fault in which there is none.
 
-    `calm_seconds`: traffic without a fault at the beginning. No process is killed during that time, so that memory can be measured.
+    `calm_seconds` is a time at the beginning with traffic but without a fault. No process is killed in it, so that memory can be measured.
     """
 
     seconds: float
@@ -41,8 +41,8 @@ class Length:
 
 
 def run(json_file: Path | None, length: Length) -> bool:
-    """Runs a soak. Returns whether all tables are equal and no row is duplicated. Writes the record after each fault, so that a soak that
-    ends early leaves its results.
+    """Runs a soak. Returns whether all tables are equal and no row is duplicated. The record is written after each fault, so that a soak
+    that ends early leaves its figures.
     """
     screen = Console()
     with tempfile.TemporaryDirectory(prefix="sluice-soak-") as name:
@@ -65,8 +65,8 @@ def soak(
     say: Callable[[str], object],
     so_far: Callable[[dict[str, Any]], object],
 ) -> dict[str, Any]:
-    """Runs traffic and faults, and returns the record. `so_far`: called with the record after each fault. Raises SoakError if the lake
-    does not catch up with the source.
+    """Runs traffic and faults, and returns the record. After each fault, `so_far` gets the record. Raises SoakError if the lake does not
+    catch up with the source.
     """
     begun, recovered = time.monotonic(), defaultdict[str, list[float]](list)
     seconds = length.calm_seconds + length.seconds
@@ -100,7 +100,7 @@ def soak(
 
 
 def holds(record: dict[str, Any]) -> bool:
-    """Returns whether the record is that of a successful soak."""
+    """Returns whether the record shows a successful soak."""
     return bool(record["ended"]) and record["rows_doubled"] == 0 and all(each["equal"] for each in record["tables"])
 
 

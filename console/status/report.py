@@ -45,9 +45,8 @@ from sluice.console.status.include_check import unmatched_warnings
 # If a snapshot makes no progress for this long, that is a problem. The snapshot sensor ticks every few seconds, and repeats a failed run
 # within five minutes.
 SNAPSHOT_STILL_SECONDS_MAX = 600.0
-STALE_SECONDS = (
-    15.0  # An older status shows that its engine no longer writes it. An engine writes about one per second.
-)
+# An older status shows that its engine no longer writes it. An engine writes about one per second.
+STALE_SECONDS = 15.0
 WHAT_TO_DO = "see docs/reference/states.md"
 NEVER_RAN = "no engine of this destination has run yet; start the engine with `sluice up`"
 NONE_HERE = "no process of `sluice up` runs on this host; this is correct if services or containers run the engines, Dagster and Spark"

@@ -1,6 +1,6 @@
-"""Implements `sluice bench histories`: runs thousands of histories by seed, and shortens those that break a guarantee.
+"""Runs thousands of histories by seed, for `sluice bench histories`, and shortens those that break a guarantee.
 
-`tests/histories` runs some hundreds. A seed determines the whole history on every machine.
+`tests/histories` runs some hundreds. On every machine, a seed gives the same history.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from benchmarks.histories.judging.shrink import shortest
 from benchmarks.histories.judging.verdict import Verdict
 from benchmarks.histories.steps import EVERYTHING, History, Mix, generate
 
-CHUNK = 50  # The number of histories per call of a worker process.
-SHOWN_MAX = 5  # The number of failing seeds whose histories are shortened.
+CHUNK = 50  # The number of histories that a worker process runs per call.
+SHOWN_MAX = 5  # At most this many histories that broke a guarantee are shortened.
 
 
 class Stage:
@@ -52,8 +52,8 @@ def stage() -> Iterator[Stage]:
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """The results of some histories. `broken`: (seed, how it broke a guarantee). `stopped`: the number of histories in which production
-    reported a problem.
+    """The results of some histories. `broken` has (seed, how the history broke a guarantee). `stopped` is the number of histories in which
+    production reported a problem.
     """
 
     played: int = 0
@@ -72,7 +72,7 @@ class Count:
 
 
 def play_seeds(seeds: Iterable[int], mix: Mix = EVERYTHING) -> Count:
-    """Runs the histories of the seeds in this process and returns their results."""
+    """Runs the histories of the seeds in this process. Returns their results."""
     count = Count()
     with stage() as here:
         for seed in seeds:
@@ -84,7 +84,7 @@ def play_seeds(seeds: Iterable[int], mix: Mix = EVERYTHING) -> Count:
 
 
 def run(seed: int, count: int, json_file: Path | None) -> int:
-    """Runs `count` histories from `seed` on and prints the results. Returns the number of histories that broke a guarantee."""
+    """Runs `count` histories from `seed` on, and prints the results. Returns the number of histories that broke a guarantee."""
     began = time.monotonic()
     total = Count()
     chunks = [range(at, min(at + CHUNK, seed + count)) for at in range(seed, seed + count, CHUNK)]

@@ -1,9 +1,9 @@
-"""Decides whether a limit that docs/reliability.md states explains why a history ended with differences. `verdict` calls it.
+"""Decides whether a limit that docs/reliability.md states explains the differences at the end of a history. `verdict` calls it.
 
-The limit: two transactions got the same GTID. A server executed the first one before its RESET, and the engine read it. The second one
-was executed after the RESET and replicated by another server, which then took over. Nothing that this server reports differs from what
-the engine has read. If a stream was connected to the first server in between, it detects the RESET; the source watch ensures this after
-two looks. If other rows than those of the two transactions differ, the limit does not explain it.
+The limit is that two transactions got the same GTID. A server executed the first one before its RESET, and the engine read it. The second
+one was executed after the RESET and replicated to another server, which then took over. Nothing that this server reports differs from what
+the engine has read. If a stream is connected to the first server after the RESET, it detects the RESET. The source watch ensures this
+after two checks. The limit does not explain differences in other rows than those of the two transactions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def explains(endpoint: Endpoint, differing: Collection[Row]) -> bool:
 
 
 def _given_twice(giver: Server, now: Server) -> list[tuple[Transaction, Transaction]]:
-    """Returns the pairs of different transactions with the same GTID: the one that the engine read, and the one of the current server."""
+    """Returns the pairs of different transactions with the same GTID. The first one of a pair is the one that the engine read, and the
+    second one is that of the current server.
+    """
     return [
         (before, after)
         for after in now.applied

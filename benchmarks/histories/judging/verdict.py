@@ -1,7 +1,7 @@
-"""Judges a history: runs all processes until nothing changes any more, then checks the guarantees.
+"""Judges a history. It runs all processes until nothing changes any more, then checks the guarantees.
 
-At the end the lake must equal the source, no key may have returned to an older change, and no image may be duplicated; otherwise
-production must report a problem in `sluice status`. The lake must never differ while `sluice status` reports that all is well.
+At the end, the lake must equal the source, no key may have returned to an older change, and no image may be duplicated. Otherwise `sluice
+status` must report a problem. The lake must never differ while `sluice status` reports that all is well.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from sluice.cdc_engine.status_file import STATUS_FILE
 from sluice.console.status.report import find_problems, read_destination
 
 ROUNDS_MAX = 14
-ROUND_SECONDS = 400.0  # Longer than any pause between two attempts.
+ROUND_SECONDS = 400.0  # It is longer than any pause between two attempts.
 STEPS_MAX = 60
-# If one of these states remains without a fault, production is broken, or the simulation no longer matches production and tests nothing.
-# A full disk or a failed write does not count, because production recovers from it by itself.
+# If an engine remains in one of these states without a fault, production is broken, or the simulation no longer matches it and tests
+# nothing. A full disk or a failed write is not among them, because production recovers from it by itself.
 DEFECTS = (SluiceError.code, MetaError.code, NotContinuousError.code, StagingError.code)
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The verdict about a history. `broken`: a sentence that names the broken guarantee, or empty. `named`: the problems that production
-    reports.
+    """The verdict about a history. `broken` says which guarantee was broken, and is empty if none was. `named` are the problems that
+    production reports.
     """
 
     broken: str
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def play(history: History, folder: Path) -> Verdict:
-    """Runs a history to its end and judges it. Call it only within `stage_set.staged`."""
+    """Runs a history to its end, and judges it. It may be called only within `stage_set.staged`."""
     world = World(history.scenario, folder)
     stage_set.present(world)
     try:
@@ -68,13 +68,13 @@ def _judge(world: World) -> Verdict:
             line.kill(process)
     lines = [line for line in world.lines if line.started]
     rested = _rest(world, lines)
-    # Runs check a table's owner and ledger when they write the table, so each table needs another change.
+    # Runs check the owner and the ledger of a table only when they write it. Therefore each table gets another change.
     if world.meddled or len(lines) > 1:
         for line in lines:
             deeds: list[tuple[Deed, int]] = [("put", 1), ("log", 1)]
             line.endpoint.current.commit(changes_of(line.endpoint.current, deeds, world.next_number))
         rested = _rest(world, lines)
-    # Includes the second destination, because it writes the same tables.
+    # The second destination is included, because it writes the same tables.
     named = tuple(sentence for line in lines for sentence in _problems(world, line))
     if world.refused:
         named = (*named, world.refused)
@@ -95,7 +95,7 @@ def _judge(world: World) -> Verdict:
 
 
 def _rest(world: World, lines: list[Installation]) -> bool:
-    """Runs everything without faults until nothing changes any more. Returns whether that happened within ROUNDS_MAX rounds."""
+    """Runs everything without faults until nothing changes any more. Returns False if that takes more than ROUNDS_MAX rounds."""
     before: object = None
     for _round in range(ROUNDS_MAX):
         world.clock.advance(ROUND_SECONDS)

@@ -1,6 +1,6 @@
-"""Runs an Azurite that keeps all blobs in memory.
+"""Runs an Azurite whose blobs are in memory.
 
-package-lock.json pins its version: `npm install --package-lock-only --omit-lockfile-registry-resolved` writes that file.
+package-lock.json pins its version. `npm install --package-lock-only --omit-lockfile-registry-resolved` writes that file.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from sluice.object_stores.files import file_system
 SOURCE = Path(__file__).parent
 PACKAGES = ("package.json", "package-lock.json")
 ACCOUNT = "devstoreaccount1"
-# Azurite's documented key, which is the same for everybody.
+# Azurite's documented key. Everybody has the same.
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 INSTALL_SECONDS_MAX = 200.0
 
@@ -41,13 +41,13 @@ class AzuriteServer(ServerBehindProxy):
         }
 
     def start(self) -> Self:
-        """Starts the server. Returns when the container exists. Raises SetupError if Azurite cannot be installed, ServerError if it does
-        not start.
+        """Starts the server, and returns when the container exists. Raises SetupError if Azurite cannot be installed, and ServerError if
+        it does not start.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         node, home = _installed(open_cache())
         program = home / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-        # Clients announce a newer API version than Azurite's, but use nothing that it lacks.
+        # Clients announce a newer version of the API than Azurite's, but use only what it has.
         words = ("--inMemoryPersistence", "--skipApiVersionCheck", "--silent", "--disableTelemetry")
         self.run([node, str(program), *words, "--blobHost", LOOPBACK, "--blobPort", str(self.own_port)])
         store, _ = file_system(f"az://{self.container}", self.options)
@@ -56,9 +56,8 @@ class AzuriteServer(ServerBehindProxy):
 
 
 def _installed(cache: Cache) -> tuple[str, Path]:
-    """Returns the path of node and the folder of Azurite's packages. The first call installs the packages, completely or not at all.
-
-    Raises SetupError if node or npm is missing, or npm cannot get the packages.
+    """Returns the path of node and the folder of Azurite's packages. The first call installs them, completely or not at all. Raises
+    SetupError if node or npm is missing, or if npm cannot get the packages.
     """
     if name := next((name for name in ("node", "npm") if not shutil.which(name)), ""):
         raise SetupError(f"There is no {name}, which Azurite needs.")

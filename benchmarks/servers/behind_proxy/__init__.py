@@ -1,1 +1,1 @@
-"""Runs servers of others behind proxies that add what the servers lack."""
+"""Runs servers of other projects behind proxies that add what the servers lack."""

@@ -1,7 +1,7 @@
-"""Forwards requests to an HTTP server, for proxies that change some requests or answers.
+"""Forwards requests to an HTTP server. Proxies that change some requests or answers are based on it.
 
-A proxy is a separate program, because deltalake blocks Python's other threads while it waits. Its arguments are its port on 127.0.0.1 and
-the server's port.
+A proxy is a separate program, because deltalake blocks Python's other threads while it waits. Its arguments are its own port on 127.0.0.1
+and the port of the server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ OF_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "con
 
 
 class ForwardingHandler(BaseHTTPRequestHandler):
-    """Forwards each request to the server, and answers with its answer. Subclasses override `changed` or handle some requests."""
+    """Forwards each request to the server, and sends the server's answer to the client. Subclasses override `changed`, or handle some
+    requests.
+    """
 
     protocol_version = "HTTP/1.1"
 
@@ -25,7 +27,7 @@ class ForwardingHandler(BaseHTTPRequestHandler):
         self.forward()
 
     def changed(self, content: bytes) -> bytes:
-        """Returns the content of the answer to a forwarded request, as the client gets it."""
+        """Returns what the client gets for the content of an answer."""
         return content
 
     def forward(self) -> None:
@@ -36,14 +38,14 @@ class ForwardingHandler(BaseHTTPRequestHandler):
         for name, value in answer.getheaders():
             if name.lower() not in OF_CONNECTION:
                 self.send_header(name, value)
-        # The answer to HEAD has the Content-Length of a body, but no body.
+        # An answer to HEAD has the Content-Length of a body, but no body.
         length = answer.getheader("Content-Length") if self.command == "HEAD" else None
         self.send_header("Content-Length", length or str(len(content)))
         self.end_headers()
         self.wfile.write(content)
 
     def ask(self, command: str, path: str, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
-        """Sends a request with the client's headers to the server, and returns the answer with its content."""
+        """Sends a request to the server, with the client's headers. Returns the answer and its content."""
         connection = http.client.HTTPConnection(LOOPBACK, int(sys.argv[2]), timeout=60)
         try:
             connection.putrequest(command, path, skip_host=True, skip_accept_encoding=True)

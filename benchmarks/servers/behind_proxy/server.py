@@ -14,8 +14,8 @@ START_SECONDS_MAX = 60.0
 
 
 class ServerBehindProxy:
-    """A server on 127.0.0.1 with a proxy that adds what it lacks. `name`: the server's name in errors and of its log. `proxy`: the module
-    of the proxy. `port`: the port of the proxy, by default a free one.
+    """A server on 127.0.0.1 with a proxy that adds what it lacks. `name` is the server's name in errors and in the name of its log.
+    `proxy` is the module of the proxy. `port` is the port of the proxy, by default a free one.
     """
 
     name: ClassVar[str]
@@ -30,7 +30,9 @@ class ServerBehindProxy:
         return self.folder / f"{self.name}.log"
 
     def run(self, command: list[str]) -> None:
-        """Starts the server, which must listen on `own_port`, then the proxy. Raises ServerError if one of them does not listen."""
+        """Starts the server, which must listen on `own_port`, and then the proxy. Raises ServerError if one of them does not listen in
+        time.
+        """
         proxy = [sys.executable, "-m", self.proxy, str(self.port), str(self.own_port)]
         for port, words in ((self.own_port, command), (self.port, proxy)):
             self._processes.append(ChildProcess(words, self.log, folder=self.folder))
@@ -38,6 +40,6 @@ class ServerBehindProxy:
                 raise ServerError(f"{self.name} did not start; its log {self.log} ends: {last_lines(self.log)}")
 
     def kill(self) -> None:
-        """Ends the server with SIGKILL, as a crash would."""
+        """Ends the server and the proxy with SIGKILL, as a crash would."""
         for process in self._processes:
             process.kill()

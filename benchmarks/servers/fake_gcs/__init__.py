@@ -1,1 +1,1 @@
-"""Runs fake-gcs-server, an emulator of Google Cloud Storage that is a Go module, for the tests."""
+"""Runs fake-gcs-server for the tests. It is an emulator of Google Cloud Storage, written as a Go module."""

@@ -1,8 +1,9 @@
 """Adds to fake-gcs-server what clients of Google Cloud Storage need and the server lacks.
 
-For deltalake it adds PUT and DELETE of the XML API, with conditions, copies and multipart uploads, which it translates to requests of the
-JSON API, and `start-after` of lists. The server ignores this parameter, by which deltalake finds the newest commits, and lists all objects.
-For Hadoop's client it adds moves, which become a copy and a DELETE."""
+For deltalake, it adds PUT and DELETE of the XML API, with conditions, copies and multipart uploads, and translates them to requests of the
+JSON API. It also adds the parameter `start-after` of lists, by which deltalake finds the newest commits. The server ignores it and lists
+all objects. For Hadoop's client, it adds moves, which become a copy and a DELETE.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +115,7 @@ class _Handler(ForwardingHandler):
 
 
 def _quoted(name: str) -> str:
-    """Returns an object's name, as it is in a path of the XML API, as one segment of a path."""
+    """Returns an object's name, as it occurs in a path of the XML API, quoted so that it is a single segment of a path."""
     return urllib.parse.quote(urllib.parse.unquote(name), safe="")
 
 

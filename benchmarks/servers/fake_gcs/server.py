@@ -1,4 +1,4 @@
-"""Runs a fake-gcs-server that keeps all objects in memory. The Go module proxy provides its pinned version."""
+"""Runs a fake-gcs-server whose objects are in memory. The Go module proxy provides its pinned version."""
 
 import http.client
 import json
@@ -19,7 +19,7 @@ INSTALL_SECONDS_MAX = 280.0
 
 
 class FakeGcsServer(ServerBehindProxy):
-    """A fake-gcs-server on 127.0.0.1 with one bucket, and the proxy that adds what it lacks."""
+    """A fake-gcs-server on 127.0.0.1 with one bucket, behind the proxy that adds what it lacks."""
 
     name, proxy = "fake-gcs-server", "benchmarks.servers.fake_gcs.proxy"
     bucket = "lake"
@@ -30,13 +30,13 @@ class FakeGcsServer(ServerBehindProxy):
 
     @property
     def options(self) -> dict[str, str]:
-        """The storage options for deltalake: an account that names the emulator, and needs no token."""
+        """The storage options for deltalake. They contain an account that names the emulator and needs no token."""
         account = {"gcs_base_url": self.endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
         return {"google_service_account_key": json.dumps({**account, "private_key_id": ""})}
 
     def start(self) -> Self:
-        """Starts the server. Returns when the bucket exists. Raises SetupError if it cannot be installed, ServerError if it does not
-        start.
+        """Starts the server, and returns when the bucket exists. Raises SetupError if it cannot be installed, and ServerError if it does
+        not start.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         program = _installed(open_cache()) / "fake-gcs-server"
@@ -56,7 +56,9 @@ class FakeGcsServer(ServerBehindProxy):
 
 
 def _installed(cache: Cache) -> Path:
-    """Returns the folder of the program. The first call compiles it. Raises SetupError if there is no Go, or no module."""
+    """Returns the folder with the program. The first call compiles it. Raises SetupError if Go is not installed, or the module cannot be
+    downloaded.
+    """
     if not shutil.which("go"):
         raise SetupError("There is no go, which compiles fake-gcs-server.")
     return installed_once(cache, f"fake-gcs-server-{VERSION}", _install)
