@@ -45,12 +45,12 @@ class Running:
         table = f"t{number % TABLES}"
         text = f"ALTER TABLE {table} ADD c{number} int" if number >= TABLES else f"CREATE TABLE {table} (id int)"
         self.history.apply(text, "shop", at(20 + number))
-        self.most = max(self.most, len(self.repository.look()))
 
     def run(self, count: int = STATEMENTS) -> None:
         for number in range(count):
             self.alter(number)
             self.cursor = at(max(10, 20 + number - BEHIND))
+            self.most = max(self.most, len(self.repository.look()))
 
     def states(self, since: int) -> list[list[KnownTable]]:
         return [
@@ -70,21 +70,23 @@ def running(request: pytest.FixtureRequest, tmp_path: Path) -> Running:
     return Running(tmp_path, SharedRepository(MemoryRecordStore(), 1) if shared else SchemaRepository(tmp_path / "s"))
 
 
-def whole(folder: Path) -> Running:
-    """Returns a history of the same statements that is never compacted."""
+@pytest.fixture(scope="module")
+def uncompacted(tmp_path_factory: pytest.TempPathFactory) -> Running:
+    """Returns a history of the same statements that is never compacted. The tests only read it."""
+    folder = tmp_path_factory.mktemp("uncompacted")
     found = Running(folder, SchemaRepository(folder / "whole"))
     found.history._kept = None
-    found.run()
+    for number in range(STATEMENTS):
+        found.alter(number)
     return found
 
 
-def test_a_history_reaches_twice_what_it_needs_and_no_more(running: Running, tmp_path: Path) -> None:
+def test_a_history_reaches_twice_what_it_needs_and_no_more(running: Running, uncompacted: Running) -> None:
     running.run()
     needed = TABLES + BEHIND + 3  # Each table at the cursor, the statements after it, server, database and objects.
     assert 2 * TABLES < running.most <= needed + 2 * MIN
     assert running.loads <= STATEMENTS / MIN, "an attempt per MIN statements at most"
-    uncompacted = whole(tmp_path / "whole")
-    assert uncompacted.most > STATEMENTS
+    assert len(uncompacted.repository.look()) > STATEMENTS
     since = 20 + STATEMENTS - BEHIND
     assert running.states(since) == uncompacted.states(since)
     again = TableHistory(running.repository, lambda _, __: True)
@@ -92,15 +94,17 @@ def test_a_history_reaches_twice_what_it_needs_and_no_more(running: Running, tmp
 
 
 def test_a_position_that_stands_still_keeps_its_records_and_costs_few_attempts(
-    running: Running, tmp_path: Path
+    running: Running, uncompacted: Running
 ) -> None:
     for number in range(STATEMENTS):
         running.alter(number)
     assert running.loads <= STATEMENTS.bit_length(), "each attempt comes after twice as many records"
-    assert running.states(10) == whole(tmp_path / "whole").states(10)
+    assert running.states(10) == uncompacted.states(10)
 
 
-def test_a_compaction_that_fails_is_tried_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compaction_that_fails_is_tried_again_later(
+    tmp_path: Path, uncompacted: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     running, replace, failed = Running(tmp_path, SchemaRepository(tmp_path / "s")), durable_files.replace_file, []
 
     def full(path: Path, content: bytes) -> None:
@@ -116,7 +120,7 @@ def test_a_compaction_that_fails_is_tried_again_later(tmp_path: Path, monkeypatc
         running.cursor = at(20 + number - BEHIND)
     assert len(running.repository.look()) < STATEMENTS / 2
     since = 20 + STATEMENTS - BEHIND
-    assert running.states(since) == whole(tmp_path / "whole").states(since)
+    assert running.states(since) == uncompacted.states(since)
 
 
 def test_the_fence_is_asked_before_a_compaction(tmp_path: Path) -> None:
