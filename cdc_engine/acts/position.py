@@ -62,7 +62,7 @@ def set_position(act: SetPosition) -> Position | None:
             return None
         steps: list[Callable[[], object]] = []
         if not read_up_to(ledger, choice, position):
-            # This step is first. The buffered changes of open snapshots would have a gap, so these snapshots start again.
+            # This step runs first. The buffered changes of open snapshots would have a gap, so these snapshots start again.
             steps.append(lambda: forget_buffered(act.directory, position))
             # Prepared transactions are removed before the cursor moves. After a crash in between, the destination stops at the commit of
             # such a transaction, or reads the transaction from the source again. No row becomes wrong.
@@ -125,7 +125,7 @@ def choose(
             "the source does not list its binlog files; enable log_bin on the source and grant REPLICATION "
             "CLIENT, then try again"
         )
-    # The server itself finds the position after a GTID set. Every change after it is in the oldest file or in a later one.
+    # With a GTID set, the server itself finds where to begin. The file need only be the right one or an earlier one, so the oldest fits.
     return dataclasses.replace(position, file=facts.logs[0].file)
 
 

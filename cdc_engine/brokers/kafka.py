@@ -42,7 +42,7 @@ ABORT_SECONDS_MAX = 5.0
 DEFAULTS = {
     "linger.ms": "1",
     "delivery.timeout.ms": "30000",
-    "topic.metadata.propagation.max.ms": "5000",  # A topic that is missing may still appear in this time.
+    "topic.metadata.propagation.max.ms": "5000",  # A new topic may stay unknown for this long.
     "log.connection.close": "false",
 }
 # The option with the longest duration of a transaction, and its value. Kafka's default, a minute, is too short for a large batch.

@@ -241,7 +241,7 @@ class _Connection:
         return self._socket
 
     def _receive(self) -> None:
-        """Reads the bytes that arrive within a moment."""
+        """Waits up to LOOK_SECONDS for bytes, and takes the complete frames from them."""
         opened = self._open()
         opened.settimeout(LOOK_SECONDS)
         try:

@@ -28,9 +28,10 @@ def partition_of(value: int, partitions: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The rules in conf/. Empty and 0 mean the same as in Canal. `exact_names` tells that names in partition_hash must match with case, as
-    for flat messages. `splits` tells that an update that moves a row to another partition becomes a delete in the old one and an insert in
-    the new one.
+    """The settings in conf/ from which topics and partitions follow. An empty text or 0 has the same effect as in Canal.
+
+    `exact_names`: whether names in partition_hash match only in the same case, as for flat messages. `splits`: whether an update that
+    moves a row to another partition becomes a delete in the old partition and an insert in the new one.
     """
 
     topic: str

@@ -357,7 +357,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         """
         options = self.table(database, table)
         word = options.cascades or self.cascades
-        # Other shards may have the same keys, so a change could affect their rows.
+        # Several shards may have rows with the same key, so a cascade could also change the rows of other shards.
         confined = options.current_state and self.shard(database, table) is None
         return "stop" if word == "apply" and not confined else word
 

@@ -360,8 +360,10 @@ def _users(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[st
 
 
 class TableWriter(NamedTuple):
-    """A source table that writes to a Delta path. `table` is (destination, "database.table"). `shard` is its name in the column `column`,
-    or empty. `words` are the settings that must be equal for all shards.
+    """A source table that writes to a Delta path. `table` is (destination, "database.table").
+
+    `column` is the lake column with the shard's name, and `shard` is the name; both are empty for a table without shards. `words` are the
+    settings that must be equal for all shards.
     """
 
     table: tuple[str, str]

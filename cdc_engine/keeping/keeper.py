@@ -53,8 +53,8 @@ class Engines(Protocol):
 
 
 class Keeper:
-    """Does what the rules decide. `elsewhere` returns whether another process holds the lease of a destination's directory. `clock` is a
-    monotonic clock.
+    """Starts, restarts and stops engines as `rules` decides. `elsewhere` returns whether another process holds the lease of a
+    destination's directory. `clock` is a monotonic clock.
     """
 
     def __init__(

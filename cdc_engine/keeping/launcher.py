@@ -147,7 +147,7 @@ class EngineSlot(Generic[Kept]):
 _slots: dict[str, EngineSlot[Engine]] = {}
 _groups: dict[str, EngineSlot[GroupEngine]] = {}
 _made: dict[str, str] = {}  # Destination → digest of the settings from which its newest engine was made.
-_left: dict[str, float] = {}  # Destination → until when it is left to other hosts (`time.monotonic`).
+_left: dict[str, float] = {}  # Destination → time until which this host leaves it to other hosts (monotonic).
 _lock = threading.Lock()  # Protects the dictionaries and `_operator`. It is never held while waiting.
 _operator: Operator | None = None
 

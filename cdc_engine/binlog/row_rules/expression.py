@@ -1,5 +1,4 @@
-"""Parses the condition of a row filter: `country = 'DE' AND (amount > 100 OR note IS NULL)`. Used by `condition`
-and `check`.
+"""Parses the condition of a row filter: `country = 'DE' AND (amount > 100 OR note IS NULL)`.
 
     condition   terms with AND, OR, NOT and brackets; AND binds more strongly than OR
     term        column  = | <> | != | < | <= | > | >=  literal

@@ -1,4 +1,4 @@
-"""Applies a table's row filter, column masks and transform, in this order, to the rows of one table version. Used by the decoders.
+"""Applies a table's row filter, column masks and transform, in this order, to the rows of one table version.
 
 An update can change whether a row meets the filter. The update then becomes a delete or an insert, so that readers of the lake and
 consumers never see a row that does not meet the filter.

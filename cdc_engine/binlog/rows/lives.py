@@ -43,8 +43,10 @@ class KeyedImages(NamedTuple):
 
 
 class BegunLives(NamedTuple):
-    """The lives that begin in a call of `follow`, in order. `births`: number of the life's first image, or 0 if the lake has the row under
-    its original key. `origins`: index of an image that has the life's original key.
+    """The lives that begin in a call of `follow`, in order. One value per life.
+
+    `births`: the number of the life's first image, or 0 if the lake has the row already, under the life's original key. `origins`: the
+    index in `images` of an image with this original key.
     """
 
     births: Int64s

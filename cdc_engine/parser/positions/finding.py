@@ -22,7 +22,7 @@ def exact_position(
     *,
     reader: Source | None = None,
 ) -> StartChoice:
-    """Returns the position between two transactions that a request means, or an empty start for the latest position.
+    """Returns the position that a request means: one between two transactions, or an empty start for the latest position.
 
     `archive` is searched if the server has purged the position. `reader` is a replica. If it has the requested time, its binlog is
     searched instead of the source's. Raises PositionLostError with the available positions if neither server nor archive has the requested

@@ -57,7 +57,7 @@ class SharedStream:
         return self._window.join(position)
 
     def close(self) -> None:
-        """Ends the dump on the server, and returns after the thread has ended."""
+        """Ends the dump on the server. Waits up to END_SECONDS_MAX until the stream's thread has ended."""
         self._ending.set()
         self._thread.join(END_SECONDS_MAX)
 

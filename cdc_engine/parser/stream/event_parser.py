@@ -206,7 +206,7 @@ class EventParser:
             if self._rules.sharing is not None:
                 self._rules.sharing.enter()
             while not self._stopping.is_set():
-                # Ends an interruption that `stop` left in the sink, so that this thread can use the sink again.
+                # `stop` may have interrupted the sink. This call from the parser's own thread lets the thread use the sink again.
                 self._sink.interrupt()
                 self._stream_until_it_breaks()
         except SluiceError as error:

@@ -37,7 +37,7 @@ class LiteralColumn:
 
     - `charset`: the charset of a text column, `binary` for bytes, otherwise empty.
     - `time_zone`: the time zone of the session that ran the statement. `client`: the charset of the statement's text. Both are empty if
-      the binlog does not tell them.
+      the binlog does not contain them.
     """
 
     type: DeclaredType

@@ -72,7 +72,7 @@ DEFAULTS: Policy = {
     "add": "apply",
     "drop": "keep",
     "rename": HOLD,
-    # With `rewrite`, every reader in docs/readers.md that Sluice itself uses can read the table afterwards.
+    # After `rewrite`, the library `deltalake`, which Sluice uses itself, can still read the table (docs/readers.md).
     "widen": "rewrite",
     "convert": HOLD,
     "key": HOLD,

@@ -250,7 +250,7 @@ def _add_key(action: _Action) -> None:
     columns = read_key_columns(action.cursor)
     for name in columns:
         if isinstance(name, PeriodName):
-            raise UnreadableError(f"a key with the period {name} WITHOUT OVERLAPS can be followed in CREATE TABLE only")
+            raise UnreadableError(f"a key with the period {name} WITHOUT OVERLAPS is supported in CREATE TABLE only")
     action.note(SetKey(columns, if_not_exists=action.words.endswith("NOT EXISTS")))
 
 

@@ -30,10 +30,10 @@ class RecordKind(enum.Enum):
     SERVER = "server"  # Flavour, default charset and other facts about the server, stored with a snapshot.
     DATABASE = "database"  # The default charset of a database.
     SNAPSHOT = "snapshot"  # The schema of a table as read from information_schema.
-    UNKNOWN = "unknown"  # The table may exist here, but its schema is unknown.
+    UNKNOWN = "unknown"  # The table may exist at this position, but its schema is unknown.
     DDL = "ddl"  # The schema of a table after a DDL statement.
     TABLE_MAP = "table_map"  # The schema of a table, from a table map with full metadata.
-    STOPPED = "stopped"  # The table is stopped from here on.
+    STOPPED = "stopped"  # The table is stopped from this position on.
     DROPPED = "dropped"  # The table was dropped. The record has its last schema, or no content if that is unknown.
     OBJECTS = "objects"  # Whether all triggers and views are known. Without such a record, none is known.
     OBJECT = "object"  # A trigger or view. The record has no content after it was dropped.
