@@ -1,4 +1,6 @@
-"""Creates certificates for the servers of tests: a self-signed one of 127.0.0.1, or an authority and one of its server."""
+"""Creates certificates for the servers of tests: a self-signed one for 127.0.0.1, or an authority and a server certificate that it has
+signed.
+"""
 
 from __future__ import annotations
 

@@ -20,29 +20,32 @@ from xdist.workermanage import WorkerController
 
 pytest_plugins = ["tests.marks", "tests.limits", "tests.progress", "tests.fix_servers"]
 
-# A busy machine is no defect: no example has a time limit. Everything else keeps hypothesis's defaults (it has a profile for CI).
+# No example has a time limit, because a slow example on a busy machine is no defect. All other settings are hypothesis's defaults, which
+# has a profile for CI.
 settings.register_profile("sluice", settings.default, deadline=None)
 settings.load_profile("sluice")
 
-# A Spark of the tests is cold most of the time: optimizing its code would take a quarter of all processor time for no benefit.
+# A Spark of the tests is cold most of the time. Optimizing its code would take a quarter of all processor time for no benefit.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-# `CliRunner` builds the command and all its subcommands for each call: 50 ms, of the same application each time.
+# `CliRunner` builds the command and all its subcommands for each call, which takes 50 ms. The application is always the same, so it is
+# built once.
 typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
 
-# For each database that Dagster creates, alembic reads the files of all migrations of Dagster, some ninety.
+# For each database that Dagster creates, alembic reads the files of Dagster's migrations, some ninety. They are read only once.
 alembic.script.ScriptDirectory.from_config = functools.cache(  # type: ignore[method-assign]
     alembic.script.ScriptDirectory.from_config
 )
 
-# As in a terminal, even if a shell started the tests in the background: the processes started here must react to Ctrl-C.
+# A shell that starts the tests in the background makes them ignore SIGINT. The processes that tests start must react to it, as in a
+# terminal.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def _no_client_of_zookeeper_stays() -> Iterator[None]:
-    """Ends the shared ZooKeeper clients after a test, because their threads draw from `random` while connected, and hypothesis blames its
+    """Ends the shared ZooKeeper clients after a test. The threads of a connected client use `random`, and hypothesis would blame its
     strategies for that.
     """
     yield
@@ -52,21 +55,22 @@ def _no_client_of_zookeeper_stays() -> Iterator[None]:
 
 
 ROOT = Path(__file__).parents[1]
-# The shared Spark as a fixture of a test, of a module that it imports, or of one of its fixtures, or requested by its name.
+# Finds the shared Spark in a test file: as a fixture of a test, of a module that it imports or of one of its fixtures, or requested by its
+# name.
 USES_SPARK = re.compile(
     r"\b(spark_server: SparkConnectServer|lake: Lake|shop: ShopStack|ddl\.test_ddl_review import)\b"
     r"|\bgetfixturevalue\(\"spark_server\"\)"
 )
-# The tests of these folders have the Spark with the product's settings, as all tests outside of tests/spark.
+# In these folders, Spark has the product's settings, as in all tests outside of tests/spark.
 SPARK_BESIDE = ("tests/spark/merging/", "tests/spark/tables/")
 # The tests of this folder start a Spark of another version.
 OWN_SPARK = "tests/spark/versions/"
 # A broker of tests/brokers/conftest.py.
 USES_BROKER = re.compile(r"\b(ApicurioServer|KafkaServer|PulsarServer|RabbitServer|RocketServer)\b")
 WHOLE_STACK = re.compile(r"\bKillBench\b|\"sluice\.console\.main\"")
-# The tests of this folder install the wheel into an environment of its own, once in each worker that runs them.
+# The tests of this folder install the wheel into a separate environment. Each worker that runs them does that once.
 PACKAGE = "tests/package/"
-# Started first, so that no worker runs one of them at the end. A folder means the groups of its files.
+# These groups start first, so that no worker runs one of them alone at the end. A folder means the groups of its files.
 LONGEST = (
     "stacks",
     "spark",
@@ -87,15 +91,20 @@ LONGEST = (
     "tests/equality",
     "tests/server",
 )
-# Thousands of tests of a few milliseconds, for workers that have nothing else to do.
+# Thousands of tests of a few milliseconds, which workers run when they have nothing else to do.
 SHORTEST = "tests/style"
 
 
 @functools.cache
 def group_of(file: str) -> str:
-    """Returns the group of a test file. One worker runs all tests of a group. These are groups: most tests of tests/spark and all other
-    tests with the shared Spark, because a Spark starts and warms up slowly; whole stacks, which would otherwise slow each other down; the
-    brokers; the tests of the installed wheel. Any other file is a group of its own, because its tests share what they start.
+    """Returns the group of a test file. One worker runs all tests of a group. The groups are:
+
+    - most tests of tests/spark, because a Spark starts and warms up slowly
+    - all other tests with the shared Spark
+    - whole stacks, which would otherwise slow each other down
+    - the brokers
+    - the tests of the installed wheel
+    - each other file, because its tests share what they start
     """
     if file.startswith(PACKAGE):
         return PACKAGE
@@ -111,14 +120,16 @@ def group_of(file: str) -> str:
 
 
 class Groups(LoadScopeScheduling):
-    """Distributes tests by `group_of`, because xdist's own groups (`--dist loadgroup`) use a mark that pytest 9.2 no longer passes on."""
+    """Distributes tests by `group_of`. xdist's own groups (`--dist loadgroup`) cannot be used, because pytest 9.2 no longer passes on
+    their mark.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid.partition("::")[0])
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Returns the test during which a worker ended, and gives the worker's other tests to the other workers. Without this, xdist would
-        run the test again.
+        """Returns the test during which a worker ended. Gives the worker's other tests to the other workers. Without this method, xdist
+        would run the test again.
         """
         work = self.assigned_work.pop(node)
         left = [(group, test) for group, tests in work.items() for test, is_done in tests.items() if not is_done]
@@ -132,14 +143,15 @@ class Groups(LoadScopeScheduling):
         return str(ended)
 
 
-# How many new objects, and collections of younger objects, start a collection. With Python's 700 objects it takes a tenth of the time.
+# The numbers of new objects, and of collections of younger objects, that start a collection. With 10 000 instead of Python's 700 objects,
+# collecting takes a tenth of the time.
 COLLECTED_AT = (10_000, 10, 10)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collects without Python's garbage collector, which would search the millions of objects of modules and tests again and again, and
-    excludes them from its later searches.
+    """Collects the tests without Python's garbage collector, and excludes the objects that exist then from later searches. The collector
+    would search the millions of objects of modules and tests again and again.
     """
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Reads row events that a real server wrote into a `contracts.Block`, without the engine's scanner; for tests of decoding and staging.
+"""Reads row events that a real server wrote into a `contracts.Block`, without the engine's scanner. Tests of decoding and staging use it.
 
 event type → kind, version of the rows header
 """
@@ -49,7 +49,7 @@ class Recording:
         return cls(server, file, offset)
 
     def block(self, epoch: int = 1) -> Block:
-        """Returns all row events since `begin`, which must be in one binlog file, with the current schemas of their tables from
+        """Returns all row events since `begin`. They must be in one binlog file. The schemas of their tables are the current ones in
         information_schema.
         """
         file, end = _end(self.server)
@@ -94,8 +94,8 @@ def framed(data: bytes, file: str, offset: int, epoch: int, server: DatabaseServ
 def block_of(
     data: bytes, file: str, epoch: int, tables: list[TableVersion], events: Sequence[tuple[int, ...]]
 ) -> Block:
-    """Returns a block of events given as (offset, length, kind, version, table, position, time): one transaction that ends with the last
-    one.
+    """Returns a block of events, each given as (offset, length, kind, version, table, position, time). They are one transaction, which
+    ends with the last event.
     """
     arrays = np.array(events, np.int64).reshape(-1, 7).T
     end = int(arrays[5][-1] + arrays[1][-1]) if events else 0
@@ -126,7 +126,9 @@ def block_of(
 
 
 def table_version(server: DatabaseServer, body: bytes) -> TableVersion:
-    """Returns the table of a table map event's body: the layout from the event, names and declared types from information_schema."""
+    """Returns the table in the body of a table map event. Types and metadata come from the event, and names and declared types from
+    information_schema.
+    """
     table_map = parse_table_map(body)
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(COLUMNS, (table_map.database, table_map.table))

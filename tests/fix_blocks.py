@@ -1,4 +1,6 @@
-"""Builds blocks for the tests of sink, store and server. Each row event's bytes contain its number, so that sequences can be compared."""
+"""Builds blocks for the tests of sink, store and server. The bytes of a row event contain its number, so that sequences of events can be
+compared.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,16 @@ SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 ORDERS = TableVersion(database="shop", table="orders", columns=(), key=(), version="a")
 AUDIT = TableVersion(database="shop", table="audit", columns=(), key=(), version="b")
 SECOND_US = 1_000_000
-END = 16  # The number of bytes of the end of a transaction: the minimum distance of two order keys.
+END = 16  # The bytes that the end of a transaction takes. Two order keys differ by at least this much.
 GAP = 3  # The number of bytes of other events before each row event.
 
 
 @dataclasses.dataclass
 class Source:
-    """Generates numbered row events. Each event's bytes are its number (8 bytes) and padding up to `size`.
+    """Generates numbered row events. An event's bytes are its number, in 8 bytes, and padding up to `size`.
 
-    Offsets depend only on the preceding events and transactions, so a stream that is read again with other block boundaries has the same
-    offsets. `begun`: the start offset of the open transaction.
+    An offset depends only on the events and transactions before it. If a stream is read again with other block boundaries, its offsets are
+    the same. `begun` is the start offset of the open transaction.
     """
 
     file: str = "mysql-bin.000001"
@@ -44,8 +46,8 @@ class Source:
         table: int | Sequence[int] = 0,
         changes: tuple[TableChange, ...] = (),
     ) -> Block:
-        """Returns the next block. `transactions`: the number of row events of this block in each transaction that ends in it;
-        `open_events` follow the last end.
+        """Returns the next block. For each transaction that ends in the block, `transactions` has the number of its row events in this
+        block. `open_events` more events follow the last end.
         """
         count = sum(transactions) + open_events
         numbers = np.arange(self.number, self.number + count, dtype=np.int64)

@@ -68,7 +68,9 @@ def full_ledger() -> Ledger:
 
 
 def home_of(kind: str, folder: Path) -> Path:
-    """Returns a destination's directory: with everything in it, or with an object store and a database that other hosts can reach."""
+    """Returns a destination's directory. It is either a folder with everything in it, or it has an object store and a database that other
+    hosts can reach.
+    """
     if kind == "folder":
         return folder
     store, url = (folder / "store").as_uri(), f"sqlite:///{folder}/meta.db"

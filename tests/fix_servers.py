@@ -1,6 +1,7 @@
 """pytest plugin that provides real database servers and a Spark server. Each starts when a test first uses it.
 
-Every server has its own folder (`memory_folder`) and a free port. It is stopped at the end, and ends with pytest even if pytest is killed.
+Every server has its own folder (`memory_folder`) and a free port. It is stopped at the end of the tests. If pytest is killed, the server
+ends too.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +28,7 @@ from tests.memory_folder import servers_folder
 
 __all__ = ["servers_folder"]
 
-# The settings of Sluice's own statements for few rows, without that of deletion vectors. A server with FEW_ROWS applies them to all
+# The settings of Sluice's own statements for few rows, without the one about deletion vectors. A server with FEW_ROWS applies them to all
 # statements.
 WITH_VECTORS = {name: value for name, value in SMALL_SETTINGS.items() if "deletionVectors" not in name}
 FEW_ROWS = {**WITH_VECTORS, "spark.databricks.delta.snapshotPartitions": "1"}
@@ -58,7 +59,7 @@ def mysql80(servers_folder: Path) -> Iterator[DatabaseServer]:
 
 @pytest.fixture(scope="session")
 def mysql9(servers_folder: Path) -> Iterator[DatabaseServer]:
-    """Starts MySQL 9 for the whole run, like mysql80. If Debian's packages are not available, tests are skipped with the reason."""
+    """Starts MySQL 9 for the whole run, like mysql80. If Debian's packages are not available, skips the tests and gives the reason."""
     server = DatabaseServer(MYSQL_9, servers_folder / MYSQL_9)
     _skip_without_packages(server)
     try:
@@ -94,7 +95,7 @@ def mariadb1011(servers_folder: Path) -> Iterator[DatabaseServer]:
 
 @pytest.fixture
 def fresh_server(tmp_path: Path) -> Iterator[ServerFactory]:
-    """Creates servers of any version that one test may kill, restart and reconfigure; all are removed when it ends."""
+    """Creates servers of any version for one test, which may kill, restart and reconfigure them. They are removed when the test ends."""
     made: list[DatabaseServer] = []
 
     def make(version: str, options: Options | None = None) -> DatabaseServer:
@@ -121,7 +122,7 @@ def fresh_mysql80(fresh_server: ServerFactory) -> ServerFactory:
 
 @pytest.fixture(scope="session")
 def s3_place(tmp_path_factory: pytest.TempPathFactory) -> S3Server:
-    """Returns the address of the S3 server, which Spark gets when it starts. The server starts when a test uses it."""
+    """Returns an S3 server that is not started. Spark gets its address when Spark starts. The server starts when a test uses it."""
     return S3Server(tmp_path_factory.mktemp("s3"), free_port())
 
 
@@ -136,7 +137,7 @@ def s3_store(s3_place: S3Server) -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzuriteServer]:
-    """Starts an Azure Blob Storage for the whole run. A test uses its own prefix in it. Skips the test if npm cannot install it."""
+    """Starts an Azure Blob Storage for the whole run. A test uses its own prefix in it. If npm cannot install it, skips the test."""
     yield from _started(AzuriteServer(tmp_path_factory.mktemp("azurite")))
 
 
@@ -148,7 +149,7 @@ def gcs_place(tmp_path_factory: pytest.TempPathFactory) -> FakeGcsServer:
 
 @pytest.fixture(scope="session")
 def fake_gcs(gcs_place: FakeGcsServer) -> Iterator[FakeGcsServer]:
-    """Starts a Google Cloud Storage for the whole run. A test uses its own prefix in it. Skips the test if Go cannot install it."""
+    """Starts a Google Cloud Storage for the whole run. A test uses its own prefix in it. If Go cannot install it, skips the test."""
     yield from _started(gcs_place)
 
 
@@ -166,7 +167,7 @@ def _started(server: Store) -> Iterator[Store]:
 
 @pytest.fixture(scope="session")
 def stores_of_spark(s3_place: S3Server, gcs_place: FakeGcsServer) -> Mapping[str, Mapping[str, str]]:
-    """Returns kind of store → options, for the stores that Spark servers of the tests can use."""
+    """Returns the options of the object stores that the Spark servers of the tests can use, by kind of store."""
     return {"s3": s3_place.options, "google": gcs_place.options}
 
 
@@ -184,7 +185,9 @@ def product_spark_server(
 def few_rows_spark_server(
     tmp_path_factory: pytest.TempPathFactory, stores_of_spark: Mapping[str, Mapping[str, str]]
 ) -> Iterator[SparkConnectServer]:
-    """Starts the same server with the settings FEW_ROWS, with which statements over a few rows take half of the processor time."""
+    """Starts a Spark server like `product_spark_server`, but with the settings FEW_ROWS. With them, statements over a few rows take half
+    of the processor time.
+    """
     yield from _running_spark(tmp_path_factory.mktemp("spark"), ServerSettings(more=FEW_ROWS), stores_of_spark)
 
 
@@ -208,7 +211,7 @@ def spark_server(product_spark_server: SparkConnectServer) -> SparkConnectServer
 
 @pytest.fixture(scope="session")
 def postgres16(servers_folder: Path) -> Iterator[PostgresServer]:
-    """Postgres 16, shared by the whole run: a test uses its own names in it and leaves the server running."""
+    """Starts Postgres 16 for the whole run. A test uses its own names in it, and leaves the server running."""
     server = PostgresServer(servers_folder / "postgres")
     try:
         yield server.start()

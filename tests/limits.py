@@ -1,6 +1,6 @@
-"""pytest plugin that also limits the time of a test's fixtures after a failure, and ends a process that does not react to its limit.
+"""pytest plugin that also limits the time of a test's fixtures after a failure, and that ends a process which does not react to its limit.
 
-pytest-timeout stops its timer at the first exception of a test. So the fixtures that are torn down afterwards would have no limit. It also
+pytest-timeout stops its timer at the first exception of a test, so fixtures that are torn down afterwards would have no limit. It also
 interrupts a test by a signal. Python delivers a signal only between two of its instructions, and native code may never return to them.
 """
 
@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import pytest
 import pytest_timeout  # type: ignore[import-untyped]
 
-MARGIN_SECONDS = 60.0  # The time beyond the limit of the test. A signal that can be delivered is delivered at once.
+# A process that exceeds its limit by this time is ended. A signal that can be delivered is delivered at once.
+MARGIN_SECONDS = 60.0
 
 
 class Limits:

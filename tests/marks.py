@@ -1,7 +1,8 @@
 """pytest plugin that rejects tests that start a server, Spark or a browser without the mark for it.
 
-A quick run (`./sluice test --quick`) leaves out tests marked `servers`, `spark` or `browser`. Each test has its marks itself
-(CONTRIBUTING.md lists them). Every run rejects a test that has a fixture of FIXTURES and lacks its mark. A quick run also rejects starts.
+A quick run (`./sluice test --quick`) leaves out tests marked `servers`, `spark` or `browser`. Each test must have its own marks
+(CONTRIBUTING.md lists them). Every run rejects a test that uses a fixture in FIXTURES and lacks its mark. A quick run also rejects a test
+that starts such a program in another way.
 """
 
 from __future__ import annotations

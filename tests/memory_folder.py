@@ -1,6 +1,7 @@
-"""Provides the data folder of the shared servers. It is in memory if the machine has enough, because nothing in it is kept after the tests.
+"""Provides the data folder of the shared servers. It is in memory if the machine has enough, because its content is not needed after the
+tests.
 
-A DDL statement costs MariaDB 15 ms on a disk and 1 ms in memory, and the tests run some ten thousand of them.
+A DDL statement takes MariaDB 15 ms on a disk and 1 ms in memory, and the tests run some ten thousand of them.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def sweep() -> None:
 
 @pytest.fixture(scope="session")
 def servers_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Returns a folder for the data of servers, which is removed after the tests. It is on disk with the other test files if memory is
-    scarce.
+    """Returns a folder for the data of servers, which is removed after the tests. If there is little memory, it is on disk with the other
+    test files.
     """
     if not has_room():
         yield tmp_path_factory.mktemp("servers")

@@ -1,4 +1,4 @@
-"""pytest plugin that names a test as soon as it fails, and names tests that run for minutes. So a run that is interrupted has shown what it
+"""pytest plugin that names a test as soon as it fails, and names tests that run for minutes. An interrupted run has thus shown what it
 did.
 """
 
@@ -18,7 +18,7 @@ FREE_BYTES_MIN = 3 << 30  # A MySQL whose disk is full waits forever, and so do 
 
 
 def long_running(started: Mapping[str, float], now: float, seconds: float = LONG_SECONDS) -> list[str]:
-    """Returns a line for each test that has run for at least so many seconds, the longest first. `started`: test → time of its start."""
+    """Returns a line for each test that has run for at least `seconds`, the longest first. `started` has the start time of each test."""
     late = sorted((begin, name) for name, begin in started.items() if now - begin >= seconds)
     return [f"running for {now - begin:.0f} s: {name}" for begin, name in late]
 

@@ -1,4 +1,4 @@
-"""Waits for a condition of another process, with a deadline, so that tests need not sleep for a guessed time."""
+"""Waits for a condition in another process, with a deadline, so that tests need not sleep for a guessed time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.005, 0.1
 
 
 def wait_for(what: str, condition: Callable[[], T | None], seconds_max: float = 60.0) -> T:
-    """Returns the first truthy result of a condition; fails the test if there is none in time.
+    """Returns the first truthy result of a condition. If there is none in time, fails the test.
 
-    Most conditions hold within milliseconds, so the first checks follow each other closely; later there are ten per second.
+    Most conditions become true within milliseconds. Therefore the first checks follow each other closely. Later there are ten per second.
     """
     deadline, pause = time.monotonic() + seconds_max, FIRST_LOOK_SECONDS
     while time.monotonic() < deadline:
@@ -29,7 +29,7 @@ def wait_for(what: str, condition: Callable[[], T | None], seconds_max: float = 
 
 
 def wait_until_gone(pid: int, deadline_seconds: float) -> bool:
-    """Waits for the end of a process that is not our child. Returns False if it still runs at the deadline."""
+    """Waits until a process ends that is not our child. Returns False if it still runs at the deadline."""
     end = time.monotonic() + deadline_seconds
     while time.monotonic() < end:
         if not Path(f"/proc/{pid}").exists():

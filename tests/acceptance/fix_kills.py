@@ -1,4 +1,4 @@
-"""Provides a whole pipeline with named crash points, a small workload, and checks that nothing was lost, duplicated or reordered."""
+"""Provides a whole pipeline with named crash points and a small workload. Checks that nothing was lost, duplicated or reordered."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.waiting import wait_for
 DATABASE = "kills"
 KEYS = 12
 WAIT_SECONDS_MAX = 180.0
-Death = tuple[str, str]  # one or several victims, and the failpoint at which they are killed
+Death = tuple[str, str]  # The victims, and the failpoint at which they are killed.
 SCHEMA = (
     "CREATE TABLE counters (id INT PRIMARY KEY, version INT NOT NULL, note VARCHAR(40))",
     "CREATE TABLE moving (id INT PRIMARY KEY, name VARCHAR(40) NOT NULL)",
@@ -35,7 +35,7 @@ SCHEMA = (
     "CREATE TABLE early (id INT PRIMARY KEY, version INT NOT NULL, note VARCHAR(40))",
 )
 EARLY_ROWS = 2_000  # The number of rows that exist before the stream starts.
-# The other tables are small and merged first, in one job, so each batch uses both ways of merging.
+# All other tables are small, and are merged in one job before these. Each batch therefore uses both ways of merging.
 SETTINGS: dict[str, Any] = {
     "runs": "batch",
     "snapshots": {"chunk_rows": 300},
@@ -44,8 +44,8 @@ SETTINGS: dict[str, Any] = {
 
 
 class Workload:
-    """Generates deterministic transactions: every version of a counter, keys that move and swap, and a journal
-    without a key for counting.
+    """Writes transactions that are the same in each run. A transaction increments every counter, moves and swaps keys, and adds entries to
+    a journal. The journal has no key, so duplicate entries can be counted.
     """
 
     def __init__(self, connect: Callable[[], Any]) -> None:
@@ -62,7 +62,7 @@ class Workload:
             cursor.execute("COMMIT")
 
     def run(self, rounds: int = 3) -> None:
-        """Runs rounds that each increment every counter once, move keys and write one journal entry per counter."""
+        """Runs rounds. Each round increments every counter once, moves keys, and writes one journal entry per counter."""
         with self._connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"USE {DATABASE}")
             for _ in range(rounds):
@@ -134,7 +134,7 @@ class KillBench:
             self._runs = runs
 
     def attach(self) -> None:
-        """Waits until a draining run has settled everything and waits for the next batch."""
+        """Waits until a draining run has settled everything and waits for its next batch."""
         self.workload.run(1)
         self.settle()
         wait_for(
@@ -142,7 +142,7 @@ class KillBench:
         )
 
     def wait_until_published(self) -> None:
-        """Waits until the newest snapshot of the table that existed before the stream is published."""
+        """Waits until the newest snapshot of the table `early` is published. This table existed before the stream."""
         records = SnapshotRecords(self.pipeline.directory)
 
         def published() -> bool:
@@ -168,8 +168,8 @@ class KillBench:
         return int(note.read_text())
 
     def kill_along(self, deaths: Sequence[Death], begin: Callable[[], None]) -> None:
-        """Kills one victim after the other, each at its gate, and revives it at once, while the work that `begin` starts continues. " and
-        " joins two victims.
+        """Kills one victim after another, each at its gate, and revives it at once. Meanwhile the work that `begin` started continues. In
+        a victim, " and " joins two that are killed together.
         """
         points = [point for _, point in deaths]
         self.shut(points[0])
@@ -204,13 +204,15 @@ class KillBench:
         wait_for(f"the {victim} is gone", lambda: name not in running(), WAIT_SECONDS_MAX)
 
     def revive(self) -> None:
-        """Restarts whatever does not run, as an operator or a supervisor does. Runs are restarted automatically."""
+        """Restarts whatever does not run, as an operator or a supervisor does. Dagster restarts the runs."""
         if not self.pipeline.server.running:
             self.pipeline.server.start()
         self.pipeline.start_again()
 
     def require_equal(self) -> None:
-        """Checks that every table equals MySQL's row by row, and that the journal, which has no key, contains every entry exactly once."""
+        """Checks that every table is equal to MySQL's row by row. The journal has no key, so also checks that it contains every entry
+        exactly once.
+        """
         config, name = self.pipeline.config, self.pipeline.destination
         asked = ComparedDestination(config, name, source_of(config.destinations[name]))
         tables = [f"{DATABASE}.{table}" for table in ("counters", "moving", "journal", "early")]
@@ -221,8 +223,8 @@ class KillBench:
         self._require_whole_transactions()
 
     def _require_whole_transactions(self) -> None:
-        """Checks that a consistent snapshot has as many counter versions as journal entries, because each transaction adds one of both
-        per counter.
+        """Checks that a consistent snapshot has as many versions of counters as journal entries. Each transaction adds one of each per
+        counter.
         """
         cut = read_cut(self.pipeline.config.lake, self.pipeline.destination)
         tables = deltalake_tables(cut)
@@ -263,7 +265,7 @@ def _silent(_: str) -> None:
     """Discards the stack's progress; failures raise."""
 
 
-# Stopped after the last test of this package: otherwise its ticks would use an eighth of a core until all tests have run.
+# The stack is stopped after the last test of this package. Otherwise its ticks would use an eighth of a core until all tests have run.
 @pytest.fixture(scope="package")
 def kill_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillBench]:
     with collecting() as collector:

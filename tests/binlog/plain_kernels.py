@@ -1,4 +1,4 @@
-"""Runs kernels as plain Python over memory that refuses reads beyond its bounds, because the compiled code checks no bounds."""
+"""Runs kernels as plain Python over memory that refuses reads beyond its end. The compiled code checks no bounds."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class GuardedRoom(Guarded):
 
 
 def plain(*kernels: types.ModuleType) -> types.ModuleType:
-    """Loads the modules of the kernels from source, with a compiler that compiles nothing, and yields the last of them. Each module finds
-    the ones before it in the same form.
+    """Loads the modules of kernels from source without compiling them, and yields the last one. A module can import those before it, which
+    are not compiled either.
     """
 
     def as_it_is(function: Any) -> Any:

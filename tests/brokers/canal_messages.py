@@ -1,4 +1,4 @@
-"""Runs Canal's own code for comparison: it gets entries, and returns the messages that Canal 1.1.7 makes of them."""
+"""Runs Canal's own code for comparison. It gets entries, and returns the messages that Canal 1.1.7 makes of them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ class CanalMessages:
         self._process.communicate(timeout=60)
 
     def routed(self, form: str, rules: Rules, batch_id: int, now_ms: int, entries: bytes) -> list[Message]:
-        """Returns the messages by topic, in Canal's form. `entries`: the field `messages` of Messages. `entries`: as field `messages` of
-        Messages.
-        """
+        """Returns the messages by topic, in Canal's form. `entries` is the field `messages` of the Protobuf message Messages."""
         said = self._asked(
             form,
             rules.topic,

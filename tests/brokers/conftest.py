@@ -1,5 +1,5 @@
-"""Provides real brokers as fixtures: five Java processes and one of Erlang. Each starts when a test of this package first uses it, and
-stops after the last test.
+"""Provides real brokers as fixtures: five Java processes and one Erlang process. Each starts when a test of this package first uses it,
+and stops after the last test.
 
 tests/conftest.py assigns these tests to one worker.
 """
@@ -36,7 +36,7 @@ def _until_the_end(server: SERVER) -> Iterator[SERVER]:
 
 @pytest.fixture(scope="package")
 def kafka41(servers_folder: Path) -> Iterator[KafkaServer]:
-    """Starts Kafka 4.1 for this package. A test uses its own topics, and restarts Kafka if it killed it."""
+    """Starts Kafka 4.1 for this package. A test uses its own topics. If it kills Kafka, it restarts Kafka."""
     yield from _until_the_end(KafkaServer(servers_folder / "kafka"))
 
 
@@ -50,7 +50,7 @@ def rabbitmq310(servers_folder: Path) -> Iterator[RabbitServer]:
 
 @pytest.fixture(scope="package")
 def rocketmq53(servers_folder: Path) -> Iterator[RocketServer]:
-    """Starts RocketMQ 5.3, shared like Kafka: a name server and a broker, which also accept TLS."""
+    """Starts RocketMQ 5.3, shared like Kafka. Its name server and its broker also accept TLS."""
     folder = servers_folder / "rocketmq"
     folder.mkdir()
     yield from _until_the_end(RocketServer(folder, make_certificate(folder)))

@@ -1,4 +1,4 @@
-"""Reads the messages of a queue with RocketMQ's own client, to check what Sluice sent. Also creates topics."""
+"""Reads the messages of a queue with RocketMQ's own client, so that tests can check what Sluice sent. Also creates topics."""
 
 from __future__ import annotations
 

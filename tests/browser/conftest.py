@@ -1,4 +1,4 @@
-"""Provides the browser and the stack that it shows as fixtures, and takes a screenshot of each page on which a test failed."""
+"""Provides the browser, and the stack whose pages it shows, as fixtures. If a test fails, takes a screenshot of its page."""
 
 from collections.abc import Generator
 from pathlib import Path

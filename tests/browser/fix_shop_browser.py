@@ -1,6 +1,6 @@
 """pytest plugin that shows a small shop in Dagster's own pages with Chromium. All browser tests share one shop and one browser.
 
-MySQL, the code server with the engine, the webserver and the daemon are those of `sluice up`; Spark is shared with other tests.
+MySQL, the code server with the engine, the webserver and the daemon are those of `sluice up`. Spark is shared with other tests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WINDOW = ViewportSize(width=1280, height=800)
 CUSTOMERS = 400
 FIRST_BINLOG = "binlog.000001"
 MAGIC_BYTES, HEADER_BYTES = 4, 19
-IN_USE = 1  # A flag of a file's first event. The checksum of the event is computed without it.
+IN_USE = 1  # A flag of a file's first event. The checksum of the event is computed without this flag.
 TABLES = {
     "customers": """
         id INT UNSIGNED NOT NULL PRIMARY KEY,
@@ -85,7 +85,7 @@ class ShopStack:
         return self._orders - self._sales
 
     def sell(self, count: int) -> None:
-        """Adds orders, pays some, deletes one, and changes customers; returns when everything is in the lake."""
+        """Adds orders, pays some, deletes one, and changes customers. Returns when everything is in the lake."""
         first = self._orders + 1
         self._orders, self._sales = self._orders + count, self._sales + 1
         many = ", ".join(
@@ -100,7 +100,7 @@ class ShopStack:
         self.pipeline.wait_until_acked(self.pipeline.end(), RUN_SECONDS_MAX)
 
     def sell_and_lose(self, count: int) -> str:
-        """Adds orders and then deletes them from the lake. Returns the hour in which all were sold, as a partition key."""
+        """Adds orders, and then deletes them from the lake. Returns the hour in which all of them were sold, as a partition key."""
         while True:
             begun = dt.datetime.now(dt.UTC)
             first = self._orders + 1
@@ -135,7 +135,7 @@ class ShopStack:
         return tuple(each.table for each in read_ledger(self.pipeline.directory).stopped_tables)
 
     def wait_until_published(self, table: str, after: float = 0.0) -> None:
-        """Waits until a snapshot of a table that was requested at this time (seconds since 1970) or later is published."""
+        """Waits until a snapshot of the table is published that was requested at `after` or later. `after` is in seconds since 1970."""
         records = SnapshotRecords(self.pipeline.directory)
 
         def published() -> bool:
@@ -151,8 +151,8 @@ class ShopStack:
 
 
 def begin_hours_ago(binlog: Path, hours: int = 3) -> None:
-    """Sets the start time of a binlog file back, because a server that started a minute ago has no complete hour to backfill, nor ten
-    minutes.
+    """Sets the start time of a binlog file back. Without that, a new server would not have a complete hour, or even ten minutes, that
+    tests can backfill.
     """
     with binlog.open("r+b") as file:
         file.seek(MAGIC_BYTES)
@@ -166,7 +166,7 @@ def begin_hours_ago(binlog: Path, hours: int = 3) -> None:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectServer) -> Iterator[ShopStack]:
-    """Starts a shop whose customers existed before the stream, with three batches of orders in the lake."""
+    """Starts a shop with three batches of orders in the lake. Its customers existed before the stream."""
     made = ShopStack(tmp_path_factory.mktemp("shop"), spark_server.url)
     try:
         made.start()
@@ -190,7 +190,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, shop: ShopStack) -> Iterator[Page]:
-    """Opens one window for all tests. Addresses are relative to the webserver's address."""
+    """Opens one window for all tests. A relative address is one of the webserver."""
     expect.set_options(timeout=PAGE_SECONDS_MAX * 1000)
     context = browser.new_context(base_url=shop.pipeline.stack.url, viewport=WINDOW, timezone_id="UTC", locale="en-GB")
     context.set_default_timeout(PAGE_SECONDS_MAX * 1000)
@@ -200,7 +200,7 @@ def page(browser: Browser, shop: ShopStack) -> Iterator[Page]:
 
 @pytest.fixture
 def pictures(page: Page, request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Returns a function that saves the window as NAME.png if the option requests it."""
+    """Returns a function that saves a screenshot as NAME.png, if a command-line option requests screenshots."""
     folder: Path | None = request.config.getoption(PICTURES_OPTION, None)
 
     def keep(name: str) -> None:

@@ -1,5 +1,5 @@
-"""Serves a destination in memory with the real protocol server. It hands out its entries one by one, and settles them as the protocol
-requires.
+"""Serves a destination in memory with the real protocol server. The destination hands out its entries one by one, and settles them as the
+protocol requires.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def inserted(number: int) -> bytes:
 
 
 class Destination:
-    """Implements `session.Served` and its consumer, with one entry per delivery. It outlives the server, like a ledger."""
+    """A destination with one entry per delivery. It implements `session.Served` and its consumer. Like a ledger, it outlives the server."""
 
     counts_entries = False
 

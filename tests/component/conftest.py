@@ -1,4 +1,4 @@
-"""Provides a user's Dagster project: a component with Sluice's assets, and an asset downstream of them."""
+"""Provides the Dagster project of a user: a component with Sluice's assets, and a downstream asset of the user."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Project:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Callable[[str], Project]:
-    """Makes the project; its downstream asset reads the table `orders` of a database."""
+    """Creates the project. Its downstream asset reads the table `orders` of a database."""
 
     def make(database: str) -> Project:
         root = tmp_path / "project"
@@ -122,7 +122,7 @@ def project(tmp_path: Path) -> Callable[[str], Project]:
 
 
 def _register(site: Path) -> None:
-    """Makes the entry points of pyproject.toml known to Python, as the wheel's metadata does."""
+    """Registers the entry points of pyproject.toml with Python, as the metadata of an installed wheel does."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     information = site / "sluice-0.dist-info"
     information.mkdir(parents=True)

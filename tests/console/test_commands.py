@@ -36,7 +36,7 @@ from tests.style.sources import ROOT as PROJECT_ROOT
 
 @pytest.fixture(scope="module")
 def source(mysql80: DatabaseServer) -> DatabaseServer:
-    """Returns the shared server with an account that has the documented grants, and an account that has none."""
+    """Returns the shared server with two accounts: one has the documented grants, and one has none."""
     with mysql80.connect() as connection, connection.cursor() as cursor:
         for user in ("sluice", "poor"):
             cursor.execute(f"CREATE USER IF NOT EXISTS {user}@'%%' IDENTIFIED BY %s", (SECRET,))
@@ -358,11 +358,13 @@ def test_a_taken_port_is_named_with_its_owner(place: Place, environment: dict[st
 
 
 def test_a_position_is_not_set_under_the_lease_of_a_successor(tmp_path: Path) -> None:
-    """The command waited so long for its answer that another host took the destination. Nothing of that host's stream is removed."""
+    """The command waited so long for the operator's answer that another host took the destination. Nothing of the other host's stream is
+    removed.
+    """
     directory, removed = tmp_path / "shop", list[int]()
 
     def answered(_: str) -> bool:
-        (directory / LOCK_NAME).unlink()  # This simulates an expired lease: another process can take it now.
+        (directory / LOCK_NAME).unlink()  # This simulates an expired lease, which another process can take.
         return True
 
     act = SetPosition(

@@ -37,7 +37,9 @@ HELD = PendingChange(
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns the directory of a destination with a table in DDL_HELD, a table that stopped for another reason, and a table that flows."""
+    """Returns the directory of a destination with three tables: one in DDL_HELD, one that stopped for another reason,
+    and one that flows.
+    """
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     (tmp_path / "conf" / "sluice.yaml").write_text(f"data_dir: {tmp_path}/data\n")

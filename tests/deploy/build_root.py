@@ -1,10 +1,11 @@
-"""Makes what `docker build` would make, in a folder and without Docker: runs the steps of deploy/Dockerfile in a root with Debian.
+"""Makes what `docker build` would make, in a folder and without Docker. It runs the steps of deploy/Dockerfile in a root directory with
+Debian.
 
     debootstrap --variant=minbase bookworm BASE
     python -m tests.deploy.build_root BASE TARGET
 
-For root on Linux. TARGET then has the image's files as a layer keeps them: with whole seconds. `use_root` starts its programs. It takes
-some ten minutes and 6 GB, so it is no test of the suite.
+It needs root on Linux. TARGET then has the files of the image as a layer stores them, with times in whole seconds. `use_root` starts the
+image's programs. It takes some ten minutes and 6 GB, so it is not a test of the suite.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from tests.style.sources import ROOT
 
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 IGNORE = DOCKERFILE.with_name("Dockerfile.dockerignore")
-# Environment variables that name a mirror, a proxy and certificate authorities of this machine. In `docker build`, Docker's configuration
-# supplies them.
+# Variables that name a mirror, a proxy and certificate authorities of this machine. In `docker build`, they come from Docker's
+# configuration.
 OF_THE_MACHINE = ("PIP_", "UV_DEFAULT_INDEX", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "no_proxy")
 MACHINE_FILES = (
     "etc/resolv.conf",
@@ -35,7 +36,7 @@ MACHINE_FILES = (
 
 
 def run_in(root: Path, command: str, environment: dict[str, str], *, folder: str = "/", user: int = 0) -> None:
-    """Runs a shell command in the root, with a /proc of its own. Raises CalledProcessError."""
+    """Runs a shell command in the root directory, with its own /proc. Raises CalledProcessError if it fails."""
     inside = f"cd {shlex.quote(folder)} && {command}"
     as_user = f"setpriv --reuid={user} --regid={user} --clear-groups" if user else ""
     mounted = (
@@ -59,7 +60,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def send_context(target: Path) -> None:
-    """Copies the build's context: the files of the checkout that the .dockerignore lets through."""
+    """Copies the build context: the files of the checkout that .dockerignore does not exclude."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
     )

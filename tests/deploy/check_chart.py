@@ -1,4 +1,4 @@
-"""Renders deploy/chart with Helm and validates the result with the schemas of Kubernetes, and its dagster.yaml with those of dagster-k8s.
+"""Renders deploy/chart with Helm. Validates the result with the schemas of Kubernetes, and its dagster.yaml with those of dagster-k8s.
 
     pip install kubernetes-validate dagster-k8s==0.29.27        in an environment of its own
     python -m tests.deploy.check_chart HELM ENVIRONMENT
@@ -39,7 +39,7 @@ sys.exit(0 if result.success else str([error.message for error in result.errors]
 
 
 def render(helm: Path, choices: Sequence[str]) -> str:
-    """Raises CalledProcessError if Helm or the schema of the values refuses the choices."""
+    """Returns what Helm renders with these choices. Raises CalledProcessError if Helm or the schema of the values refuses them."""
     words = [str(helm), "template", "my", str(CHART), *(word for each in choices for word in ("--set", each))]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 

@@ -1,4 +1,4 @@
-"""Reads a Dockerfile as its stages and instructions, and the .dockerignore beside it. Used by the tests and by `build_root`."""
+"""Reads the stages and instructions of a Dockerfile, and the .dockerignore next to it. The tests and `build_root` use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """The instructions that follow one FROM. `name`: the name after AS, empty for the image itself."""
+    """The instructions that follow one FROM. `name` is the name after AS, or empty for the image itself."""
 
     base: str
     name: str
@@ -38,7 +38,7 @@ class Stage:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Returns the ENV of the image, in which the defaults of ARG replace their names."""
+        """Returns the ENV of the image. References to an ARG are replaced by the default of the ARG."""
         arguments = self.assigned("ARG")
         return {
             key: VARIABLE.sub(lambda found: arguments[found[1]], value) for key, value in self.assigned("ENV").items()
@@ -60,8 +60,8 @@ def read_dockerfile(file: Path) -> list[Stage]:
 
 
 def is_sent(path: str, ignore: Path) -> bool:
-    """Returns whether a file of the checkout is in the build's context. Knows the patterns that our file uses. The last pattern that
-    matches decides.
+    """Returns whether a file of the checkout is in the build context. The last pattern that matches decides. Only the kinds of patterns
+    that our file has are supported.
     """
     sent = True
     for line in ignore.read_text().splitlines():

@@ -1,9 +1,11 @@
-"""Runs the services of deploy/compose/compose.yaml from a root that `build_root` made, each as Docker would: its command, its
-environment, its own /var/lib/sluice, and not as root. Their servers are real; MinIO is another S3 server.
+"""Runs the services of deploy/compose/compose.yaml in a root directory that `build_root` made. Each one runs as Docker would run it: with
+its command, its environment, its own /var/lib/sluice, and not as root. The servers that they use are real, but another S3 server replaces
+MinIO.
 
     unshare --net python -m tests.deploy.use_root TARGET
 
-For root on Linux: in a network of its own all ports are free and all names are of this host. It ends when a changed row is in the lake.
+It needs root on Linux. In a separate network, all ports are free and all names are names of this host. It ends when a changed row is in
+the lake.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ SECRETS = {
     "SLUICE_ENGINE_TOKEN": "a token of the engine",
     "LAKE_ACCESS_KEY": "sluice-lake-access",
     "LAKE_SECRET_KEY": "sluice-lake-secret",
-    "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",  # This is for this S3 server, not for MinIO.
+    "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",  # Needed for this S3 server, not for MinIO.
 }
 SERVICES = ("engine", "spark", "code-server", "webserver", "daemon")
 NAMES = (*SERVICES, "mysql", "postgres", "store")
@@ -79,7 +81,7 @@ def as_user(root: Path) -> list[str]:
 
 
 def start(name: str, root: Path, log: Path) -> Service:
-    """Starts a service with its own /var/lib/sluice, as a container has it, and the files of the compose file."""
+    """Starts a service with its own /var/lib/sluice, as in a container, and with the files of the compose file."""
     described = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"][name]
     own = f"{root}/var/lib/sluice"
     prepare = (
@@ -110,7 +112,7 @@ def wait_until(what: str, holds: Callable[[], Any]) -> None:
 
 @contextmanager
 def servers(folder: Path) -> Iterator[DatabaseServer]:
-    """Starts MySQL, Postgres and the store at their usual ports, and creates in them what the compose file's scripts create."""
+    """Starts MySQL, Postgres and the S3 server on their usual ports. Creates in them what the scripts of the compose file create."""
     with ExitStack() as ending:
         postgres = PostgresServer(folder / "postgres", 5432).start()
         ending.callback(postgres.stop)
@@ -189,7 +191,7 @@ def make_certificate(root: Path) -> None:
 
 
 def require(service: Service, command: str, words: str) -> None:
-    """Requires that a command of `sluice` works in a container and reports no problem."""
+    """Requires that a command of `sluice` succeeds in a container, and prints these words."""
     done = service.run("sluice", command)
     assert done.returncode == 0, done.stdout + done.stderr
     assert words in " ".join(done.stdout.split()), done.stdout

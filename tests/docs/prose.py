@@ -1,4 +1,4 @@
-"""Finds sentences that are too long, and words that docs/glossary.md replaces, in a page of Markdown. Code is no prose and is left out."""
+"""Finds sentences that are too long, and words that docs/glossary.md replaces, in a page of Markdown. Code is left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS_MAX = 35
 
 
 def sentences(markdown: str) -> Iterator[str]:
-    """Yields each sentence of the headings, paragraphs, list items and table cells. A code span becomes CODE."""
+    """Yields each sentence in headings, paragraphs, list items and table cells. A code span is replaced by CODE."""
     for block in _blocks(_without_code(markdown)):
         yield from (sentence for part in END_OF_SENTENCE.split(block) if (sentence := part.strip()))
 
@@ -43,7 +43,7 @@ def _without_code(markdown: str) -> str:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yields the units that end a sentence: a heading, a paragraph, a list item, the cell of a table."""
+    """Yields the units at whose end a sentence ends: headings, paragraphs, list items, and rows of tables."""
     block: list[str] = []
     for line in [*text.splitlines(), ""]:
         is_row, is_heading = line.lstrip().startswith("|"), line.startswith("#")

@@ -1,6 +1,6 @@
-"""Writes the pages of commands, settings and metrics in docs/reference from the definitions in the code.
+"""Writes the pages about commands, settings and metrics in docs/reference, from the definitions in the code.
 
-Run `python -m tests.docs.reference` after a change of these; `tests/docs/test_site.py` compares the pages with the definitions.
+`python -m tests.docs.reference` must run after a change of these definitions. `tests/docs/test_site.py` compares the pages with them.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def commands_page() -> str:
 
 
 def settings_page() -> str:
-    """Returns the page with every key of conf/: a section per file, then one per model that several keys hold."""
+    """Returns the page with every key of conf/. It has a section per file, then one for each model that several keys use."""
     parts = [
         "# Settings\n",
         GENERATED,
@@ -118,7 +118,7 @@ def pages() -> Mapping[str, str]:
 
 
 def _leaves(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields each command that does something, with the words that call it. Groups of commands are left out."""
+    """Yields each command, with the words that call it. Groups of commands are left out."""
     if not hasattr(command, "commands"):
         yield words, command
         return
@@ -142,8 +142,8 @@ def _parameter_row(parameter: Any) -> str:
 
 
 def settings_of(model: type[BaseModel], before: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Yields (dotted key, field) of a model. Fields of models within it are listed by their own keys, unless such a model has a section of
-    its own.
+    """Yields (dotted key, field) of a model. A field that is itself a model is replaced by its fields, unless that model has its own
+    section.
     """
     for own_name, field in model.model_fields.items():
         name = field.alias or own_name
@@ -157,7 +157,9 @@ def settings_of(model: type[BaseModel], before: str = "") -> Iterator[tuple[str,
 
 
 def _model_of(annotation: Any) -> tuple[type[BaseModel] | None, str]:
-    """Returns the one model that a field holds, and the text between the field's key and the model's keys."""
+    """Returns the model in a field's type, and the text between the field's key and the keys of the model. Returns None if the type
+    contains no model.
+    """
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, ""
     arguments = [each for each in typing.get_args(annotation) if each is not type(None)]

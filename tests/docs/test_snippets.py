@@ -1,4 +1,4 @@
-"""Tests what README and docs tell people to type: each command exists with its options, each query in SQL or Python runs, each link is
+"""Tests what README and docs tell people to type. Each command exists with its options, each query in SQL or Python runs, and each link is
 valid.
 """
 
@@ -42,15 +42,16 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(\./sluice [^`]+)`")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 TESTS = re.compile(r"`((?:tests|cdc_engine|orchestration|spark_jobs|console|benchmarks|docs|conf)/[\w/.-]*\w/?)`")
-# Other tests run the Python of these pages: tests/docs/test_walks.py, tests/canal_client/test_docs.py, tests/handlers/test_engine.py and
-# tests/component/test_definitions.py. tests/brokers/test_broker_plugins.py runs the plug-in, and tests/instance/transforms the transform.
+# The Python in these pages is run by other tests: tests/docs/test_walks.py, tests/canal_client/test_docs.py, tests/handlers/test_engine.py
+# and tests/component/test_definitions.py. tests/brokers/test_broker_plugins.py runs the plug-in, and tests/instance/transforms the
+# transform.
 ELSEWHERE = {
     *("CONTRIBUTING.md", "docs/canal.md", "docs/handlers.md"),
     *("docs/guides/transform.md", "docs/guides/your-own-dagster.md", "docs/guides/write-a-broker-plug-in.md"),
 }
 RUN = {"python", "sql"}
 SHELL = {"bash", "sh"}
-# Languages of blocks that only show something, such as drawings and the form of files.
+# Languages of blocks that are only shown and not run, such as drawings and the form of files.
 SHOWN = {"", "json", "yaml", "toml", "text", "mermaid"}
 LAKES = ("data/lake", ".sluice/demo/lake")
 ORDERS = {"id": pa.array([1, 2, 3]), "status": pa.array(["paid", "open", "paid"])}
@@ -76,7 +77,7 @@ def snippets(*languages: str) -> list[Snippet]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """Returns (page, command line of ./sluice) of the commands in code blocks and in sentences."""
+    """Returns (page, command line) of each `./sluice` command in code blocks and in sentences."""
     fenced = [(each.page, line) for each in snippets(*SHELL) for line in each.text.splitlines()]
     inline = [
         (str(page.relative_to(ROOT)), line)
@@ -94,7 +95,7 @@ def sluice_command() -> Any:
 
 
 def problem_of(line: str) -> str:
-    """Returns why the command line would not be understood, or an empty text if it would."""
+    """Returns why `sluice` would not accept the command line, or "" if it would."""
     words = shlex.split(line.split("   #", maxsplit=1)[0].rstrip("…"))[1:]
     command = sluice_command()
     while hasattr(command, "get_command") and words and not words[0].startswith("-"):
@@ -138,7 +139,9 @@ def publish(folder: Path) -> None:
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
-    """Returns a folder as the pages assume it: `shop.orders` is in the lake of conf/ and in the demo's lake."""
+    """Creates a folder as the pages assume it, with `shop.orders` in the lake of conf/ and in the lake of the demo. Returns the
+    configuration.
+    """
     for folder in LAKES:
         deltalake.write_deltalake(tmp_path / folder / "shop" / "orders", pa.table(ORDERS))
         deltalake.write_deltalake(tmp_path / folder / "past" / "orders", pa.table(ORDERS))

@@ -1,6 +1,6 @@
-"""Simulates a disk that forgets what was not synced: which files and names remain after a power failure.
+"""Simulates a disk that loses everything that was not synced, to find out which files and names remain after a power failure.
 
-Patches `os.fsync` alone: what a file held, or which names a folder had, when it was last synced is what is left of it.
+Only `os.fsync` is patched. Of a file, the content at its last sync remains. Of a folder, the names at its last sync remain.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 
 class Disk:
-    """Files are known by their inodes, so that a rename is only a matter of names. `root`: was there before and is on disk."""
+    """A disk that knows files by their inodes, so that a rename changes only names. `root` existed before, and is on disk."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._root = root
@@ -31,7 +31,7 @@ class Disk:
             self._contents[status.st_ino] = hashlib.sha256(path.read_bytes()).digest()
 
     def loses(self, path: Path) -> list[str]:
-        """Returns why a loss of power would remove a file or a part of it, or an empty text if the file would stay."""
+        """Returns why a power failure would remove a file or a part of it. Returns nothing if the file would remain."""
         found = []
         if path.is_file() and self._contents.get(path.stat().st_ino) != hashlib.sha256(path.read_bytes()).digest():
             found.append(f"the content of {path.name} is not synced")

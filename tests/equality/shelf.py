@@ -1,4 +1,4 @@
-"""Provides a database in a shared server, a Delta table for each of its tables, and the comparison of both."""
+"""Provides a database on a shared server, a Delta table for each of its tables, and the comparison of the two."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Shelf:
                 connection.cursor().execute(statement)
 
     def make(self, *statements: str) -> None:
-        """`{db}` in the statements stands for the database, which is also the database of the session."""
+        """Runs statements in the database. `{db}` in a statement is replaced by the name of the database."""
         self.run(f"USE {self.database}", *(statement.replace("{db}", self.database) for statement in statements))
 
     def path(self, table: str) -> str:

@@ -1,14 +1,14 @@
-"""Lists the numbered cases of what real sources do, and the test of each: the last table of docs/fidelity.md.
+"""Lists the numbered cases of what real sources do, with the test of each case. The last table of docs/fidelity.md shows them.
 
-A row is (number, case, file, part). In a test's file, the part is the name of the test. In a corpus, it is a part of the statement.
-`test_document_fidelity` checks that each part exists.
+A row is (number, case, file, part). If the file is a test, the part is the name of a test in it. If it is a corpus, the part is a part of
+a statement. `test_document_fidelity` checks that each part exists.
 """
 # ruff: noqa: E501 - rows of a page's table are long
 
 from __future__ import annotations
 
 CORPUS = "table_meta/corpus"
-# The part is text of a column's definition. `table_meta/change/test_ddl_additions.py` executes these definitions.
+# In these rows, the part is a piece of a column's definition. `table_meta/change/test_ddl_additions.py` executes the definitions.
 ADDITIONS = f"{CORPUS}/additions.txt"
 _CLIENTS, _KEYS, _NAMES = (f"{CORPUS}/{name}.sql" for name in ("client_charsets", "keys_and_nulls", "names"))
 _ALTERS, _TOOLS, _FOREIGN = (f"{CORPUS}/{name}.sql" for name in ("alter_charset", "tools", "foreign_keys"))
@@ -19,7 +19,7 @@ _RENAMES = "table_meta/history/test_ddl_renames.py"
 _RETAKE = "instance/ddl/test_ddl_retake.py"
 _CASCADE, _CORNERS = "fidelity/tables/test_cascade.py", "fidelity/tables/test_cascade_corners.py"
 _STATEMENTS = "fidelity/test_statements_fidelity.py"
-_CATALOGUE = "fidelity/catalogue.py"  # `fidelity/test_matrix.py` writes and reads each value
+_CATALOGUE = "fidelity/catalogue.py"  # `fidelity/test_matrix.py` writes and reads each value.
 _ODD = "test_cascades_in_odd_company_are_followed_or_stop_by_name"
 _TREES = "test_random_cascades_are_in_the_staged_images"
 _STOPS = "test_every_captured_table_of_a_statement_stops"

@@ -1,5 +1,5 @@
-"""Lists every type of the five servers: its declaration, corner values, and its form in the lake. The matrix and docs/fidelity.md are made
-from it. If a type that a column may have is missing here, `test_fidelity_document` fails.
+"""Lists every type of the five servers, with its declaration, corner values, and form in the lake. The matrix and docs/fidelity.md are
+made from the list. If a type that a column may have is missing here, `test_fidelity_document` fails.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ MYSQL, MARIADB = (MYSQL57, MYSQL80, MYSQL9), (MARIADB1011, MARIADB114)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A type of a column. `declared`: the text in CREATE TABLE. `delta`: the Delta type. `values`: the corner values, as SQL. `select`: an
-    expression that prints the value exactly, in which `{}` is the column. `note`: what a reader has to know. `by_value`: JSON is compared
-    by value, because the server prints the same number in another form.
+    """A type of a column.
+
+    - `declared`: the text in CREATE TABLE.
+    - `delta`: the Delta type.
+    - `values`: the corner values, as SQL.
+    - `select`: an expression that prints the value exactly. `{}` in it is the column.
+    - `note`: what a reader has to know.
+    - `by_value`: JSON is compared by value, because the server prints the same number in another form.
     """
 
     declared: str

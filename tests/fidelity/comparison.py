@@ -1,4 +1,4 @@
-"""Converts a staged value and the result of SELECT to one form. Every test that compares with a server uses it."""
+"""Converts a staged value, and the result of SELECT, to the same form. Every test that compares with a server uses it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def fraction_digits(declared: str) -> int:
 
 
 def printed(value: Any, declared: str) -> Any:
-    """Returns a staged value as the server's text of it: bytes for byte strings, a float for floats, None for NULL."""
+    """Returns a staged value in the form in which the server prints it. Byte strings become bytes, floats stay floats, and NULL becomes
+    None.
+    """
     digits = fraction_digits(declared)
     match value:
         case bool():
@@ -39,7 +41,7 @@ def printed(value: Any, declared: str) -> Any:
 
 
 def expected(raw: bytes | None, declared: str, zero_dates: str = "null") -> Any:
-    """Converts what SELECT printed (raw bytes, fetched without conversion) to the form of `printed`."""
+    """Converts what SELECT printed to the form of `printed`. `raw` are the bytes that the client received."""
     base = base_of(declared)
     if raw is None or base in BYTE_STRINGS:
         return raw
@@ -52,7 +54,9 @@ def expected(raw: bytes | None, declared: str, zero_dates: str = "null") -> Any:
 
 
 def is_day(shown: str) -> bool:
-    """Returns whether a printed date or time is in the calendar: year 1 or later, no zero month or day, no 30th of February."""
+    """Returns whether a printed date or time exists in the calendar. It does not if the year, month or day is zero, or if it is, for
+    example, the 30th of February.
+    """
     try:
         dt.date.fromisoformat(shown[:10])
     except ValueError:

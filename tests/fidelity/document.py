@@ -20,7 +20,7 @@ NAMES = {
     "mariadb1011": "MariaDB 10.11.5",
     "mariadb114": "MariaDB 11.4.5",
 }
-# The number of characters of an enum or set that are shown. Of a longer one, only the first and the last label are shown.
+# Of an enum or set with more characters than this, the page shows only the first and the last label.
 LABELS_SHOWN = 40
 MATRIX, ORACLE = "test_matrix", "test_oracle_schemas"
 

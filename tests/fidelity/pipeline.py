@@ -1,8 +1,8 @@
-"""Sends a server's changes through the engine's parts to a staged batch: parser, schema history, sink, store, staging, without Dagster and
-Spark.
+"""Sends a server's changes through parts of the engine, up to a staged batch: parser, schema history, sink, store, staging. Dagster and
+Spark are not needed.
 
-`Pipeline` knows the schema at the position at which it begins, like an engine that reads a server for the first time. A separate parser
-reads everything that is written after that from the server's dump, and the result is staged files.
+`Pipeline` reads the schema at the position at which it begins, like an engine that reads a server for the first time. A separate parser
+reads everything that is written after that position from the server's dump. The result is staged files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SERVERS = ("mysql57", "mysql80", "mysql9", "mariadb1011", "mariadb114")
 
 @dataclasses.dataclass
 class Pipeline:
-    """Captures one database from `begin` on, where its tables have the schema that the history knows."""
+    """Captures one database from the position `begin` on. The schema history has the tables' schemas at this position."""
 
     server: DatabaseServer
     database: str
@@ -60,7 +60,7 @@ class Pipeline:
         return made
 
     def staged(self, *, again_up_to: int = 0, **rules: Any) -> StagingResult:
-        """Returns everything written since the beginning, as one staged batch. `rules` are those of `StagingRules`."""
+        """Returns everything that was written since `begin` as one staged batch. `rules` are those of `StagingRules`."""
         self.deliveries += 1
         folder, known = self.folder / "staging", StagingRules(**rules)
         return stage(self.batch(), "fidelity", self.deliveries, folder, known, again_up_to=again_up_to)
@@ -69,7 +69,7 @@ class Pipeline:
         return self._read().get(RING_BYTES, RING_EVENTS)
 
     def batches(self, **rules: Any) -> Iterator[StagingResult]:
-        """Returns everything written since the beginning, in the batches into which the store divides it."""
+        """Returns everything that was written since `begin`, in the batches into which the store divides it."""
         store = self._read()
         while not (batch := store.get(RING_BYTES, RING_EVENTS)).empty:
             self.deliveries += 1
@@ -117,7 +117,7 @@ def binlog_end(connection: pymysql.Connection[Any]) -> Position:
 
 
 def images(staged: StagingResult, table: str) -> pa.Table:
-    """Returns the staged row images of a table, of every segment, in stream order. Fails if the table stopped."""
+    """Returns the staged row images of a table in stream order, from all its segments. Fails if the table stopped."""
     assert not staged.stopped, [f"{each.state}: {each.reason}" for each in staged.stopped]
     segments = [
         segment

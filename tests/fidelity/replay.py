@@ -1,4 +1,4 @@
-"""Folds the staged images of a table as the lake's merge does, and compares the result with the server."""
+"""Folds the staged images of a table as the merge into the lake does, and compares the result with the server."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ GONE = (Operation.DELETE, Operation.UPDATE_BEFORE)
 
 
 def assert_replayed(pipeline: Pipeline, *tables: str, **options: Any) -> dict[str, pa.Table]:
-    """Requires that all tables (whose first column is their key) equal SELECT, and that their images are in order. Returns the images by
-    table.
+    """Requires that the tables equal SELECT, and that their images are in order. The first column of a table must be its key. Returns the
+    images of each table.
     """
     staged = pipeline.staged(**options)
     assert not staged.stopped
@@ -49,7 +49,7 @@ def selected(server: DatabaseServer, database: str, table: str) -> list[tuple[An
 
 
 def pipeline_with(server: DatabaseServer, folder: Path, database: str, *statements: str) -> Pipeline:
-    """Creates a new database with the tables that `statements` make, and captures from then on."""
+    """Creates a new database with the tables that `statements` create, and captures it from then on."""
     with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
         for statement in (
             f"DROP DATABASE IF EXISTS {database}",

@@ -1,5 +1,5 @@
-"""Tests the fidelity matrix. On each server, with each amount of table metadata and each row image, rows of every type are inserted,
-updated and deleted. The staged images must equal what SELECT returned at that moment.
+"""Tests the fidelity matrix. Rows of every type are inserted, updated and deleted on each server, with each amount of table metadata and
+each row image. The staged images must equal what SELECT returned at that moment.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ CASES = [
     for metadata in ("MINIMAL", "FULL")
     if (server, metadata) != ("mysql57", "FULL")
 ]
-COLUMNS_A_TABLE = 60  # This limit keeps a row with the widest values of every type below the row size of the servers.
+# With this limit, a row with the widest values of every type does not exceed the servers' row size.
+COLUMNS_A_TABLE = 60
 IDS_AN_IMAGE = 1000
-IMAGES = {"FULL": 0, "MINIMAL": 1000, "NOBLOB": 2000}  # The first id of the rows of each row image.
+IMAGES = {"FULL": 0, "MINIMAL": 1000, "NOBLOB": 2000}  # Row image → the first id of its rows.
 # For documents with values of types that have no literal.
 TYPED = (
     "CREATE TABLE typed (y year, b bit(9), e enum('one', 'zwö'), s set('p', 'q'))",
@@ -66,7 +67,7 @@ def inserts(table: str, kinds: tuple[Kind, ...], first: int) -> Iterator[str]:
 
 
 def updates(table: str, kinds: tuple[Kind, ...], first: int) -> Iterator[str]:
-    """Returns updates that give each row the values of the next row, in every second column, so that an image can leave columns out."""
+    """Yields updates that give each row the values of the next row, but only in every second column, so that an image can lack columns."""
     for row in range(row_count(kinds)):
         changed = list(enumerate(literals(kinds, row + 1)))[row % 2 :: 2]
         yield f"UPDATE {table} SET {', '.join(f'c{index} = {value}' for index, value in changed)} WHERE id = {first + row}"
@@ -89,7 +90,9 @@ def selected(server: DatabaseServer, table: str, kinds: tuple[Kind, ...]) -> Row
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-    """What SELECT returned after the inserts and after the updates, by table, for the rows of all row images. And the staged images."""
+    """What SELECT returned after the inserts and after the updates, by table, for the rows of all row images. Also has
+    the staged images.
+    """
 
     kinds: dict[str, tuple[Kind, ...]]
     before: dict[str, Rows]
@@ -99,7 +102,9 @@ class Played:
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
 def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """Runs the statements on one server with one amount of metadata. Every row image writes its own rows, all into one binlog."""
+    """Runs the statements on one server with one amount of metadata. Each row image has separate rows, and all of them
+    are in one binlog.
+    """
     name, metadata = request.param
     server: DatabaseServer = request.getfixturevalue(name)
     kinds = tables(name)
@@ -139,7 +144,7 @@ def test_every_type_is_what_select_returns_fidelity(played: Played, image: str) 
 
 
 class Replay:
-    """The rows that result from the staged images of one kind. A column that an image lacks keeps its value."""
+    """The rows that the staged images of one row image produce. A column that an image lacks keeps its value."""
 
     def __init__(self, kinds: tuple[Kind, ...], ids: range) -> None:
         self.kinds, self.ids = kinds, ids
@@ -156,7 +161,7 @@ class Replay:
 
 
 def _is_present(row: dict[str, Any], column: int) -> bool:
-    """Returns whether the image has this column of the table. An image without the columns that describe this has all columns."""
+    """Returns whether the image has this column of the table. Without the columns that describe its gaps, an image has all columns."""
     bits = row.get(f"{PRESENT}{column // GROUP_COLUMNS}")
     return bits is None or bool(bits >> column % GROUP_COLUMNS & 1)
 

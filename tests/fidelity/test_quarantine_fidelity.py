@@ -1,5 +1,5 @@
-"""Tests values that cannot be decoded: the table stops and names the value, or the value goes to quarantine and its row continues with
-NULL.
+"""Tests values that cannot be decoded. Either the table stops and names the value, or the value goes to quarantine and its row continues
+with NULL.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.servers
 
 DATABASE = "quarantined"
 NAMES = ("notes", "log")
-UTF8 = {"body": "utf8mb4"}  # The charset that an application really wrote into a column that is declared latin1.
+UTF8 = {"body": "utf8mb4"}  # The charset that an application wrote into a column that is declared latin1.
 
 
 @pytest.fixture(scope="module")
 def written(mysql80: DatabaseServer, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    """Writes two tables with UTF-8 in a latin1 column. One value of it is not valid UTF-8, and one date is invalid."""
+    """Writes two tables with UTF-8 in a latin1 column. One of the values is not valid UTF-8, and one date is invalid."""
     columns = "id int {key}, body varchar(40) character set latin1, day date NOT NULL, note text"
     run(mysql80, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
     run(

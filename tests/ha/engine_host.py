@@ -1,8 +1,9 @@
 """Runs an engine host and its runs until it is killed: `python -m tests.ha.engine_host CONF RUN_CONF LAKE`.
 
-The engine has one conf/, and the run has another one with its own data_dir. So the run sees what is shared, and nothing of the engine's
-machine. The lake is a SQLite file, which appends the rows of all tables as a Delta table without a key does. The order key that it took
-last guards it, as `txnVersion` does. The program prints `active TOKEN` and `standby` when this changes.
+The engine has one conf/, and the run another one with another data_dir. The run thus sees only what hosts share, and nothing of the
+engine's machine. The lake is a SQLite file, to which the rows of all tables are appended, as to a Delta table without a key. The order key
+that it recorded last guards it, as `txnVersion` guards a Delta table. The program prints `active TOKEN` or `standby` whenever this
+changes.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ CREATE TABLE IF NOT EXISTS acked (place TEXT, delivery INTEGER, host TEXT);
 
 
 def merge(config: SluiceConfig, lake: Path, batch: OutstandingBatch, host: str) -> bool:
-    """Acts as a run: it holds the run lock, and checks immediately before it writes that its batch is the next one. Returns whether it
-    wrote, or had nothing to write.
+    """Merges a batch as a run does. It holds the run lock, and checks immediately before it writes that its batch is the next one. Returns
+    True if it wrote, or if there was nothing to write.
     """
     directory = config.destination_dir("shop")
     stored = config.ledger_location("shop").staged_url(batch.ledger_id, batch.path)
@@ -54,7 +55,7 @@ def merge(config: SluiceConfig, lake: Path, batch: OutstandingBatch, host: str) 
 
 
 def step(config: SluiceConfig, lake: Path, host: str) -> str:
-    """Executes one tick, and returns whether this host is active. Raises SluiceError."""
+    """Executes one tick. Returns whether this host is active. Raises SluiceError if the engine cannot run."""
     engine = launcher.get_or_start("shop")
     batch = engine.hand_out(0.3)
     if batch is not None:

@@ -1,8 +1,8 @@
-"""Starts two engine hosts with one Dagster. Dagster's storage is in Postgres, the ledger is in the same Postgres or in three ZooKeeper
-nodes, batches and lake are in S3, and runs are on their own host.
+"""Starts two engine hosts with one Dagster. Dagster's storage is in Postgres. The ledger is in the same Postgres, or in three ZooKeeper
+nodes. Batches and lake are in S3. Runs are on a third host.
 
-Each host is a folder with its own conf/. The hosts share servers, but no file. Runs and ticks reach the engines over TLS. Each host reaches
-each ZooKeeper node over a connection that can be interrupted.
+A host is a folder with its own conf/. The hosts share servers, but no file. Runs and ticks reach the engines over TLS. A host's connection
+to each ZooKeeper node can be interrupted.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SECRETS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reached:
-    """The servers that all hosts reach. `zookeeper`: None if the ledger is in Postgres."""
+    """The servers that all hosts reach. `zookeeper` is None if the ledger is in Postgres."""
 
     postgres: PostgresServer
     store: S3Server
@@ -72,7 +72,7 @@ class Reached:
 
 
 class Production:
-    """The processes, and the servers that all of them reach. A test kills and stops each of them."""
+    """The processes, and the servers that all of them reach. A test can kill and stop each process."""
 
     def __init__(self, root: Path, captured: Captured, reached: Reached) -> None:
         self.root, self.captured, self.reached, self.postgres = root, captured, reached, reached.postgres
@@ -122,7 +122,7 @@ class Production:
         return {"kind": "zookeeper", "hosts": ",".join(f"127.0.0.1:{line.port}" for line in self._lines[name])}
 
     def dagster_settings(self) -> dict[str, Any]:
-        """Returns the package's dagster.yaml with a storage and a launcher as in production."""
+        """Returns the package's dagster.yaml, with a storage and a run launcher as in production."""
         shipped: dict[str, Any] = yaml.safe_load(package_file("conf/dagster.yaml").read_text())
         launcher = {
             "module": "tests.ha.run_launcher",
@@ -152,7 +152,7 @@ class Production:
         return load_config(self.root / name / "conf")
 
     def start(self) -> None:
-        """Starts all processes. Returns when the source is read: what is committed later is captured."""
+        """Starts all processes. Returns when the engine reads the source, so that later commits are captured."""
         for name in (*ENGINES, "code server", "daemon"):
             self.start_part(name)
         self.instance = dg.DagsterInstance.from_config(str(self.root / "dagster" / "dagster"))
@@ -186,7 +186,9 @@ class Production:
         return ("sluice.orchestration.code_server", "-m", "sluice.orchestration.definitions", *where)
 
     def kill(self, name: str) -> None:
-        """Kills one process and not what it started, as the end of a container or of a host's memory does."""
+        """Kills one process, but not the processes that it started. The end of a container, or the kernel when memory is exhausted, does
+        the same.
+        """
         os.kill(self.processes[name].pid, signal.SIGKILL)
         wait_for(f"{name} is dead", lambda: not self.processes[name].running)
 
@@ -194,7 +196,7 @@ class Production:
         """Starts what has ended, as the manager of services or containers does."""
         for name, process in list(self.processes.items()):
             if not process.running:
-                process.kill()  # The process has ended already. This ends the process that watches it.
+                process.kill()  # The process has ended already. This call ends the process that watches it.
                 self.start_part(name)
 
     def active(self) -> str:
@@ -223,7 +225,7 @@ class Production:
         return file_number(row[0]), int(row[1])
 
     def wait_until_merged(self, what: str, end: tuple[int, int] | None = None) -> None:
-        """Waits until all that is in the source now is merged and acked. What ends meanwhile is started again."""
+        """Waits until everything that is in the source now is merged and acked. Processes that end meanwhile are started again."""
         end = end or self.end_of_source()
 
         def merged() -> bool:
@@ -296,7 +298,9 @@ class Production:
 
     @contextlib.contextmanager
     def gate(self, point: str) -> Iterator[Callable[[], int]]:
-        """Holds the processes that reach a failpoint until the block ends. Yields a function that waits for one and returns its id."""
+        """Holds the processes that reach a failpoint until the block ends. Yields a function that waits until a process reaches it, and
+        returns the process id.
+        """
         gate, note = self._gates / point, self._gates / f"{point}.reached"
         note.unlink(missing_ok=True)
         gate.touch()

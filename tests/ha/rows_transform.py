@@ -1,4 +1,4 @@
-"""Defines the transform of a table of `test_production_ha`, as an operator writes one, with a gate at which a test can stop it."""
+"""Defines a transform of a table for `test_production_ha`, as an operator writes one. A test can stop it at a gate."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Defines a run launcher that starts each run as on another host: with another folder, HOME, conf/ and DAGSTER_HOME, and no file of the
-engine.
+"""Defines a run launcher that starts each run as on another host. The run has another folder, HOME, conf/ and DAGSTER_HOME, and no file of
+the engine.
 
-dagster.yaml names it as it names the launchers for Docker and Kubernetes. Instead of containers, it starts processes. Each one is a fork of
-a process that has imported the modules of a run, because a test starts dozens of runs and each import takes seconds of processor time.
+dagster.yaml names it as it names the launchers for Docker and Kubernetes. It starts processes instead of containers. Each process is a
+fork of one that has imported the modules of a run, because a test starts dozens of runs, and each import would take seconds of processor
+time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FORKS.set_forkserver_preload([*WARM_MODULES, "dagster._cli", "tests.ha.rows_tran
 
 
 def _run(host: Path, words: str) -> None:
-    """Does in a new process what `dagster api execute_run` does on a host of its own."""
+    """Does in a new process what `dagster api execute_run` does on another host."""
     from dagster._cli import cli  # noqa: PLC0415  the daemon does not need it
 
     own = {"HOME": host / "home", "SLUICE_CONF": host / "conf", "DAGSTER_HOME": host / "dagster"}
@@ -73,7 +74,7 @@ class OtherHostLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
 
     def terminate(self, run_id: str) -> bool:
         process = self._process(run_id)
-        if process is None or process.status() == psutil.STATUS_STOPPED:  # Nobody reaches a host that stands still.
+        if process is None or process.status() == psutil.STATUS_STOPPED:  # A host that is suspended does not answer.
             return False
         process.send_signal(signal.SIGINT)
         return True

@@ -1,4 +1,4 @@
-"""Provides a handler that records its calls, and a distribution as pip installs it: a module, and a .dist-info with its entry points."""
+"""Provides a handler that records its calls, and a distribution as pip installs it: a module, and a .dist-info with entry points."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def install(
     group: str = "sluice.handlers",
     **entries: str,
 ) -> None:
-    """Puts a distribution `name` with one module of that name on sys.path. `entries`: entry point of the group → object in the module."""
+    """Puts a distribution `name`, with one module of the same name, on sys.path. `entries` has the object in the module for each entry
+    point of the group.
+    """
     module, site = name.replace("-", "_"), folder / f"site-{name}"
     told = site / f"{module}-1.0.dist-info"
     told.mkdir(parents=True)

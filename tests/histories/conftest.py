@@ -1,4 +1,4 @@
-"""Installs the simulation for the tests of this package; without it production code uses its real dependencies."""
+"""Installs the simulation for the tests of this package. Without it, production code would use its real dependencies."""
 
 from __future__ import annotations
 

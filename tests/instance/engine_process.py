@@ -1,6 +1,6 @@
-"""Runs an engine in a process of its own until ROWS rows are staged and acked: `python -m tests.instance.engine_process CONF ROWS`.
+"""Runs an engine in a separate process until ROWS rows are staged and acked: `python -m tests.instance.engine_process CONF ROWS`.
 
-Prints a line of JSON: `rows`, `batches`, `bytes`, `seconds`, and `peak_bytes`, the most memory that the process ever used (VmHWM).
+It prints a line of JSON: `rows`, `batches`, `bytes`, `seconds`, and `peak_bytes`, the greatest memory of the process (VmHWM).
 """
 
 from __future__ import annotations

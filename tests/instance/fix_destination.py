@@ -21,7 +21,9 @@ NAMES = (f"engine_{number}" for number in itertools.count(1))
 
 
 class Captured:
-    """Captures the table `numbers` of a new database. Each number is written in its own transaction and read from staged files."""
+    """Captures the table `numbers` of a new database. Each number is written in a separate transaction, and is read back from staged
+    files.
+    """
 
     def __init__(self, root: Path, server: DatabaseServer) -> None:
         self.server, self.database = server, next(NAMES)

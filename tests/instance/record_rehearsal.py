@@ -1,6 +1,7 @@
-"""Records the binlog and the result of a SELECT that `cdc_engine/instance/rehearsal.py` plays: `python -m tests.instance.record_rehearsal`.
+"""Records the binlog, and the result of a SELECT, that `cdc_engine/instance/rehearsal.py` plays: `python -m
+tests.instance.record_rehearsal`.
 
-A new recording is needed only if a kind of column or event gets its own kernel that the recording does not reach. A test reports that.
+A new recording is needed only if a kind of column or event gets a kernel that the recording does not reach. A test reports that.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ NULLS = "({id}" + ", NULL" * 33 + ")"
 
 
 def statements(database: str) -> list[str]:
-    """Returns statements for tables with every kind of column, with and without a key: inserts, updates, a changed key, deletes, and a
-    transaction of many events.
+    """Returns statements for tables with every kind of column, with and without a key. They insert, update, change a key, delete, and
+    write a transaction with many events.
     """
     rows = ", ".join([ROW.format(id=1), ROW.format(id=2), NULLS.format(id=3)])
     return [
@@ -95,7 +96,7 @@ def record(folder: Path, write: Callable[[bytes], object]) -> None:
 
 
 def record_result(folder: Path, write: Callable[[bytes], object]) -> None:
-    """Records what a server sends for a chunk of the table that the statements leave."""
+    """Records what a server sends for a chunk of the table as it is after the statements."""
     with DatabaseServer("mysql-8.0.31", folder) as server:
         run_all(server, statements("rehearsal"))
         source = Source(destination="rehearsal", host="127.0.0.1", port=server.port, user="root")

@@ -57,11 +57,11 @@ class Repository:
 
 
 class HttpSource:
-    """Serves one archive with its ETag to clients with the token, and records the requests."""
+    """Serves one archive with its ETag to clients that have the token. Records the requests."""
 
     def __init__(self) -> None:
         self.content, self.etag, self.redirect = b"", '"1"', ""
-        # The number of bytes that are sent before the connection ends. None means all of them.
+        # The connection ends after this many bytes. None means that all bytes are sent.
         self.sent: int | None = None
         self.answers: list[int] = []
         self.logins: list[str] = []

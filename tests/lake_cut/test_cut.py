@@ -71,7 +71,7 @@ class Shop:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
-    """Sets up two transactions. Transaction 1 is in both tables and published. Transaction 2 is in one of them only."""
+    """Sets up two transactions. The first is in both tables and published. The second is only in one of the tables."""
     made = Shop(tmp_path)
     made.merge("shop.orders", 1)
     made.merge("shop.items", 1)
@@ -127,8 +127,8 @@ def test_cut_a_crash_before_it_leaves_the_cut_before_and_one_after_it_writes_not
 
 
 def test_cut_has_a_table_that_was_published_anew_where_it_is_of_that_position(shop: Shop) -> None:
-    """A snapshot gives a table another version, and perhaps no batch comes for a long time. A table with more changes than the consistent
-    snapshot waits for the next one.
+    """A snapshot gives a table another version, and there may be no batch for a long time after it. If a table has more changes than the
+    consistent snapshot, it waits for the next consistent snapshot.
     """
     shop.merge("shop.items", 7)
     anew = shop.paths["shop.items"], shop.records["shop.items"]
@@ -148,7 +148,7 @@ def test_cut_has_a_table_that_was_published_anew_where_it_is_of_that_position(sh
 
 @pytest.mark.parametrize("stopped", [(), ("shop.items",)], ids=["merged", "stopped"])
 def test_cut_has_no_table_at_an_earlier_version_after_it_was_amended(shop: Shop, stopped: tuple[str, ...]) -> None:
-    """A run adds a published table to the newest consistent snapshot seconds later. A batch may have been merged in between."""
+    """A run adds a published table to the newest consistent snapshot, but only seconds later. A batch may have been merged in between."""
     published = shop.paths["shop.items"], shop.records["shop.items"]
     shop.merge("shop.items", 7)
     assert shop.publish(batch(200), *stopped)

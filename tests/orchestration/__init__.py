@@ -1,1 +1,1 @@
-"""Tests of Dagster around the engine: rules alone, ticks and runs in process on fakes, and real daemons with real kills."""
+"""Tests of Dagster around the engine: rules alone, ticks and runs in this process with fakes, and real daemons with real kills."""

@@ -37,7 +37,7 @@ MARK = "SLUICE_TEST_STACK"
 
 
 class DagsterStack:
-    """The processes, the destination's files and Dagster's instance, observed from outside."""
+    """The processes, the destination's files and Dagster's instance. A test observes them from outside."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -131,7 +131,7 @@ class DagsterStack:
         return found
 
     def stop(self) -> None:
-        """Stops, then kills, the processes with everything that they started; none may remain."""
+        """Stops the processes, and then kills them with everything that they started. None may remain."""
         for process in self.processes:
             process.stop(5)
         for orphan in self.left_over():
@@ -184,7 +184,7 @@ class DagsterStack:
         return [run for run in self.instance.get_runs() if delivery_of(run.tags) == str(delivery)]
 
     def execute_again(self, run: dg.DagsterRun) -> str:
-        """Does what the UI's "Re-execute" does: creates a new run with the config and the tags of the old one. Returns its id."""
+        """Creates a new run with the config and the tags of an old one, as "Re-execute" in the UI does. Returns its id."""
         target = WorkspaceFileTarget([str(self.home / "workspace.yaml")])
         with WorkspaceProcessContext(self.instance, target) as process_context:
             context = process_context.create_request_context()

@@ -1,8 +1,8 @@
-"""Defines the code location of the acceptance tests. Definitions, ledger and run lock are real, and only the source and Spark are replaced.
+"""Defines the code location of the acceptance tests. Definitions, ledger and run lock are real. Only the source and Spark are replaced.
 
-The source is a number in a file, which the test increases. A batch is the numbers in (cursor, that number]. The lake is a file with one
-line per commit. It drops numbers that it has already, as Delta does by the transaction's version. A merge waits as long as the file of its
-gate exists, so a test can kill it before or after its commit. `dagster api grpc` and every run load this module.
+The source is a number in a file, which the test increases. A batch is the numbers after the cursor, up to this number. The lake is a file
+with one line per commit. It drops numbers that it already has, as Delta does by the txn version. A merge waits while the file of its gate
+exists, so a test can kill it before or after its commit. `dagster api grpc` and every run load this module.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sluice.orchestration.rpc.run_caller import caller_of_code_server
 from tests.fix_ledgers import FileLedger
 
 FILE, FIRST = "mysql-bin.000001", 4
-NUMBER_BYTES = 16  # The bytes of binlog that a number takes. No two transactions end within fewer bytes.
+NUMBER_BYTES = 16  # The bytes of binlog that a number takes. Two transactions end at least this far apart.
 GATE_SECONDS_MAX = 120.0
 TABLE = "shop.orders"
 
@@ -83,7 +83,7 @@ class NumberEngine:
             return self._meta.update(lambda ledger: ledger.taken(head, longer)).outstanding[0]
 
     def _write(self, delivery: int, taken: int, end: int) -> tuple[str, int]:
-        """Writes the numbers in (taken, end]. Returns their folder, and how many they are."""
+        """Writes the numbers after `taken`, up to `end`. Returns their folder, and their number."""
         path = f"staging/1-1-{end}-{delivery}"
         (self.directory / path).mkdir(parents=True)
         numbers = list(range(taken + 1, end + 1))

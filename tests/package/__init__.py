@@ -1,1 +1,1 @@
-"""Tests of the distribution: the wheel, an environment that has only it, and the files that it contains."""
+"""Tests of the distribution: the wheel, the files in it, and an environment in which only it is installed."""

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.servers.installing import uv
 
-# Of the checkout and of whoever runs the tests: an installed Sluice has none of them.
+# Variables of the checkout, or of whoever runs the tests. An installed Sluice has none of them.
 FOREIGN_VARIABLES = (
     "PYTHONPATH",
     "VIRTUAL_ENV",
@@ -55,10 +55,10 @@ class Installed:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    """Installs the wheel without extras, with the versions in uv.lock, which this machine has already. The environment is removed at once,
-    because it has 13 000 files.
+    """Installs the wheel without extras, with the versions in uv.lock, which this machine already has. The environment is removed right
+    after the tests, because it has 13 000 files.
 
-    Its kernels are copied from the cache, as `sluice setup` does, because compiling them takes more than a minute.
+    Its kernels are copied from the cache, as `sluice setup` does, because compiling them would take more than a minute.
     """
     folder = tmp_path_factory.mktemp("package")
     uv("build", "-q", "--out-dir", str(folder / "dist"))

@@ -1,4 +1,4 @@
-"""Provides a database `shop` with one table on a server of each kind, and functions that write to it."""
+"""Provides a database `shop` with one table, on a server of each kind, and functions that write to it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def insert(server: DatabaseServer, numbers: Iterable[int]) -> None:
 
 
 def purge_all_but_newest(server: DatabaseServer) -> None:
-    """Purges every binlog file but the newest. The server keeps a file as long as a dump thread has it open."""
+    """Purges every binlog file but the newest. Repeats that until it succeeds, because the server keeps a file while a dump thread has it
+    open.
+    """
 
     def purged() -> bool:
         with server.connect() as connection, connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Provides a real TCP proxy before a server, which interrupts connections, withholds bytes, or changes them."""
+"""Provides a real TCP proxy in front of a server. It can interrupt connections, withhold bytes, or change them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PIECE_BYTES = 65536
 
 class Proxy:
     """Forwards 127.0.0.1:`port` to a server. `tamper` gets every piece that the server sends, and returns what is passed on. `asked` gets
-    every piece that is sent to the server. If either raises an OSError, this connection is interrupted and the piece is lost.
+    every piece that is sent to the server. If one of them raises an OSError, the connection is interrupted and the piece is lost.
     """
 
     def __init__(self, server_port: int) -> None:
@@ -28,7 +28,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def turn_to(self, server_port: int) -> None:
-        """Sends new connections to another server. Open connections stay, as after a change of a name or an address."""
+        """Sends new connections to another server. Open connections stay, as when a host name gets another address."""
         self._server_port = server_port
 
     def cut(self) -> None:

@@ -1,4 +1,4 @@
-"""Provides a sink that records, a schema history that accepts everything, and a parser between a real server and them."""
+"""Provides a sink that records what it gets, a schema history that accepts everything, and a parser between them and a real server."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LATEST = StartChoice()
 
 
 class AgreeableHistory:
-    """Implements a history that knows every table by its name alone. It reports each statement as a change of table `shop.ddl`, and stops
-    the tables that the test names.
+    """A schema history that knows every table by its name. It reports each statement as a change of the table `shop.ddl`, and stops the
+    tables that the test names.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class AgreeableHistory:
 
 
 class RowEvent(NamedTuple):
-    """One row event as a block describes it. `body` is the whole event without its checksum."""
+    """One row event, as a block describes it. `body` is the whole event without its checksum."""
 
     file: str
     position: int
@@ -83,7 +83,7 @@ def _open_gate(block: Block) -> None:
 
 
 class RecordingSink:
-    """Keeps whole transactions, as a sink over a store does: what is open when the connection drops is forgotten."""
+    """Keeps whole transactions, as a sink with a store does. When the connection is lost, it forgets the open transaction."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

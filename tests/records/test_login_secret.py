@@ -1,5 +1,5 @@
-"""Tests shared records whose password is in a file: a rotated password needs no restart, and in ZooKeeper nobody else
-can use the records.
+"""Tests shared records whose password is in a file. A changed password needs no restart, and in ZooKeeper no other user can use the
+records.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_a_rotated_password_of_the_ledger_needs_no_restart(
 
 @pytest.fixture
 def own_zookeeper(tmp_path: Path) -> Iterator[ZooKeeperServer]:
-    """Starts a ZooKeeper for this test alone, because nodes that all destinations share also belong to one user."""
+    """Starts a ZooKeeper for this test alone. The test makes nodes that all destinations share belong to one user."""
     server = ZooKeeperServer(tmp_path / "zookeeper")
     try:
         yield server.start()
@@ -114,7 +114,7 @@ def test_nodes_of_a_user_of_zookeeper_are_for_that_user_only(own_zookeeper: ZooK
 
 
 def refuse_login_of(client: Any) -> None:
-    """Lets ZooKeeper refuse the login of a client, with a scheme that it does not have, and waits until kazoo has given up."""
+    """Makes ZooKeeper refuse the login of a client, by a scheme that does not exist. Waits until kazoo has given up."""
     with contextlib.suppress(AuthFailedError):
         client.add_auth("no-such-scheme", "")
     wait_for("the client is over", lambda: client.client_state == KeeperState.CLOSED)
@@ -156,7 +156,7 @@ def test_a_lock_whose_login_was_refused_is_taken_again_with_a_new_client(own_zoo
 
 
 def test_another_password_of_zookeeper_needs_another_acl_first(own_zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
-    """As docs/guides/rotate-a-password.md says, the password is a part of the identity with the scheme digest."""
+    """In the scheme digest, the password is a part of the user's identity (docs/guides/rotate-a-password.md)."""
     file = tmp_path / "keeper"
     file.write_text(FIRST)
     servers = ZooKeeperServers(hosts=own_zookeeper.hosts, user="sluice", password=f"$file:{file}")

@@ -1,4 +1,4 @@
-"""Makes a destination with many tables as its engine and its runs would leave it, without a server, and counts what code does with it."""
+"""Creates a destination with many tables as its engine and its runs would leave it, without a server. Counts what code does with it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ from tests.fix_ledgers import at
 from tests.orchestration.fix_location import make_config
 
 BEGIN = at(10)
-FEW, MANY = 500, 1000  # The second number is twice the first. So a cost that grows with the tables doubles.
+FEW, MANY = 500, 1000  # The second number is twice the first, so a cost that grows with the tables doubles.
 FOLLOWERS = 10  # Every tenth table refers to the table before it by a foreign key.
 
 
 def table_schema(number: int) -> TableSchema:
-    """Returns the schema of one of the tables: some have more columns than others, and some follow another one."""
+    """Returns the schema of one of the tables. The number of columns differs between tables, and some tables refer to another one by a
+    foreign key.
+    """
     columns = (
         DeclaredColumn(name="id", type="bigint", nullable=False),
         *(DeclaredColumn(name=f"c{each}", type="varchar(40)", charset="utf8mb4") for each in range(2 + number % 9)),
@@ -69,7 +71,7 @@ def open_history(config: SluiceConfig) -> PublishedHistory:
 
 
 def make_destination(root: Path, count: int) -> tuple[SluiceConfig, PublishedHistory]:
-    """Makes the destination `shop`: its ledger, its schema history and its list of tables."""
+    """Creates the destination `shop`: its ledger, its schema history and its list of tables."""
     config = make_config(root)
     directory = config.destination_dir("shop")
     directory.mkdir(parents=True)
@@ -100,13 +102,13 @@ def request_snapshots(config: SluiceConfig, count: int) -> SnapshotRecords:
 
 
 def settle(folder: Path) -> None:
-    """Dates all files back, as if nothing had been written for a second: what was just written is read again."""
+    """Sets the times of all files back by a second. A file that was written just now would be read again."""
     for path in filter(Path.is_file, folder.rglob("*")):
         os.utime(path, (path.stat().st_atime - 1, path.stat().st_mtime - 1))
 
 
 class Counted:
-    """What was done in a block: the function calls in total and by name, and the files that were opened by name, to read or to write."""
+    """What a block did: the function calls, in total and by name, and the names of the files that it opened to read or to write."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -117,7 +119,7 @@ class Counted:
 
 @contextlib.contextmanager
 def counted() -> Iterator[Counted]:
-    """Counts what a block does in this thread. Function calls include those of functions in C; they do not depend on the machine."""
+    """Counts what a block does in this thread. Calls of functions in C are included. The counts do not depend on the machine."""
     found, opened, low = Counted(), io.open, os.open
 
     def open_file(file: Any, mode: str = "r", *args: Any, **given: Any) -> Any:
@@ -147,9 +149,10 @@ def counted() -> Iterator[Counted]:
 
 
 def growth(tmp_path: Path, act: Callable[[Path, int], Counted]) -> float:
-    """Returns the number of function calls of `act` with MANY tables, divided by the number with FEW. It is 2.0 if calls grow as tables do.
+    """Returns the number of function calls of `act` with MANY tables, divided by the number with FEW. It is 2.0 if calls grow as the
+    tables do.
 
-    `act`: makes a destination with a number of tables in a folder, and returns what it counted there.
+    `act` creates a destination with a number of tables in a folder, and returns what it counted there.
     """
     few, many = (act(tmp_path / str(count), count).calls for count in (FEW, MANY))
     return many / few

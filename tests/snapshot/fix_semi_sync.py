@@ -1,4 +1,4 @@
-"""Provides a commit of MariaDB that waits for a semi-sync replica: the binlog has it, but reads do not show it."""
+"""Provides a commit of MariaDB that waits for a semi-sync replica. The binlog has the commit, but reads do not show it yet."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _silent_replica(server: DatabaseServer) -> pymysql.Connection:
 
 @contextlib.contextmanager
 def waiting_commit(server: DatabaseServer, statement: str) -> Iterator[tuple[Position, Callable[[], None]]]:
-    """Commits a statement, which waits. Yields the position after it, and what ends the wait."""
+    """Commits a statement. The commit waits. Yields the position after it, and a function that ends the wait."""
     with server.connect(autocommit=True) as admin, admin.cursor() as cursor:
         for name, value in MARIADB.items():
             cursor.execute(f"SET GLOBAL {name} = %s", (value,))

@@ -1,4 +1,4 @@
-"""Reads the tables of a database by chunks in a process of its own: `python -m tests.snapshot.read_all PORT DATABASE FOLDER`."""
+"""Reads the tables of a database by chunks, in a separate process: `python -m tests.snapshot.read_all PORT DATABASE FOLDER`."""
 
 from __future__ import annotations
 

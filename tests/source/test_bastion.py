@@ -1,4 +1,4 @@
-"""Tests a source behind a real bastion: the stream, snapshots and queries go through it. The bastion may end, return and refuse."""
+"""Tests a source behind a real bastion. The stream, snapshots and queries go through the bastion, which may end, return and refuse."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.managed]
 
 @pytest.fixture(scope="module")
 def bastion() -> Iterator[SshServer]:
-    """Starts a server in a folder that every account may read. pytest's own folders are not readable for all."""
+    """Starts an SSH server in a folder that every account may read. pytest's own folders are readable only for the current user."""
     with tempfile.TemporaryDirectory(prefix="sluice-sshd-") as folder, socket.create_server(("127.0.0.1", 0)) as free:
         Path(folder).chmod(0o755)
         made = SshServer(Path(folder), free.getsockname()[1])

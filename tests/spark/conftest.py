@@ -1,4 +1,4 @@
-"""Provides a lake in a folder of the test, and functions that read a table of it, for the tests of the merge."""
+"""Provides a lake in a folder of the test, and functions that read its tables, for the tests of the merge."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.spark.staged import Segment, stage
 
 @dataclasses.dataclass
 class Lake:
-    """Delta tables in one folder, or below `root` in an object store, and batches that are merged into them."""
+    """Delta tables in one folder, or under `root` in an object store, and batches that are merged into them."""
 
     folder: Path
     spark: SparkSettings
@@ -64,7 +64,7 @@ class Lake:
         return deltalake.DeltaTable(self.path(name), storage_options=dict(self.storage_options) or None)
 
     def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
-        """Returns all rows of a table in order, read without Spark; deletion vectors are applied."""
+        """Returns all rows of a table, sorted. They are read without Spark, and deletion vectors are applied."""
         query = f"SELECT {', '.join(columns)} FROM t"
         batches = deltalake.QueryBuilder().register("t", self.log(name)).execute(query).read_all()
         found = [tuple(row.values()) for row in pa.table(batches).to_pylist()]
@@ -73,13 +73,15 @@ class Lake:
 
 @pytest.fixture(scope="session")
 def spark_server(few_rows_spark_server: SparkConnectServer) -> SparkConnectServer:
-    """Returns the Spark of this folder, except for the folders in SPARK_BESIDE (tests/conftest.py), which have the product's settings."""
+    """Returns the Spark of this folder. The folders in SPARK_BESIDE (tests/conftest.py) use a Spark with the product's settings instead."""
     return few_rows_spark_server
 
 
 @pytest.fixture
 def lake(tmp_path: Path, spark_server: SparkConnectServer) -> Lake:
-    """Returns an empty lake with the shared Spark server. A test of both ways of merging also uses `way`. A test of one way sets it."""
+    """Returns an empty lake with the shared Spark server. A test of both ways of merging also uses the fixture `way`. A test of one way
+    sets `lake.way`.
+    """
     return Lake(tmp_path, SparkSettings(remote=spark_server.url, sessions_file=tmp_path / "lanes.json"))
 
 
@@ -103,7 +105,7 @@ def way(request: pytest.FixtureRequest) -> SmallSetting:
 
 @pytest.fixture
 def marks_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes Spark mark rows of small tables in deletion vectors too. It keeps the other settings of small merges, because compiling code
-    for a few rows takes most of the time of such a test.
+    """Makes Spark use deletion vectors for small tables too. The other settings of small merges stay, because compiling code for a few
+    rows would take most of the time of such a test.
     """
     monkeypatch.setattr(session, "SMALL_SETTINGS", WITH_VECTORS)

@@ -1,4 +1,4 @@
-"""Provides a destination with a real engine, server and Spark, whose runs the test starts, for tests of work outside the stream."""
+"""Provides a destination with a real engine, server and Spark, for tests of work outside the stream. The test starts the runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class Pipeline:
         self.name = f"{self.captured.database}.numbers"
         if options:
             self.captured.describe(f"tables: {{{self.name}: {json.dumps(options)}}}")
-        self.captured.run("FLUSH BINARY LOGS")  # Binlog that other tests wrote with future times is in an earlier file.
+        # Other tests may have written binlog with future times. It is then in an earlier file.
+        self.captured.run("FLUSH BINARY LOGS")
         self.began = int(time.time())
         self.base = self.began + 1000
 
@@ -73,7 +74,7 @@ class Pipeline:
         wait_for("all is merged", lambda: marker in self.merge_next(engine, f"run-{marker}"), 180)
 
     def merge_next(self, engine: Engine, run: str = "") -> list[int]:
-        """Merges the next batch under the run lock, if one arrives soon; returns the numbers in it."""
+        """Merges the next batch under the run lock, if there is one soon. Returns the numbers in it."""
         batch = engine.hand_out(0.5)
         if batch is None:
             return []
@@ -97,7 +98,7 @@ class Pipeline:
                 sessions[0].spark.sql(statement)
 
     def rows(self, path: str = "") -> dict[int, str]:
-        """Returns number → filler, without the rows that `merge` wrote and those marked as deleted."""
+        """Returns the filler of each number. Rows that `merge` wrote, and rows that are marked as deleted, are left out."""
         log = deltalake.DeltaTable(path or self.path)
         soft = "_sluice_deleted" in log.schema().to_arrow().names
         return self._rows(log, "NOT coalesce(_sluice_deleted, false)" if soft else "true")
@@ -138,7 +139,7 @@ def by_hand(ports: Ports, config: SluiceConfig, say: Callable[[str], None] = lam
 
 
 def killed_at(gate: Path, command: list[str], environment: dict[str, str]) -> None:
-    """Starts the command and kills its process with SIGKILL when it reaches the gate."""
+    """Starts the command, and kills its process with SIGKILL when it reaches the gate."""
     reached = gate.with_suffix(".reached")
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
         try:

@@ -1,5 +1,5 @@
-"""Generates a stream of row images of one table as a list, for the models of backfills and repairs. A row's value is the position of its
-write.
+"""Generates a stream of row images of one table as a list, for the models of backfills and repairs. The value of a row is the position at
+which it was written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ INSERT, BEFORE, AFTER, DELETE = 1, 2, 3, 4
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """A row image. `at`: the order key of the transaction, which is also the row's value."""
+    """A row image. `at` is the order key of its transaction, and also the value of the row."""
 
     kind: int
     key: int
@@ -23,7 +23,7 @@ class Image:
 
 
 def stream(acts: list[tuple[str, int, int]]) -> list[Image]:
-    """Returns the images that the operations produce; an impossible operation produces none."""
+    """Returns the images that the operations produce. An impossible operation produces none."""
     there: set[int] = set()
     images: list[Image] = []
     for at, (act, key, other) in enumerate(acts, start=1):

@@ -1,6 +1,6 @@
-"""Merges a staged batch in a Spark session of its own process: `python -m tests.spark.merge_once BATCH LAKE JARS`.
+"""Merges a staged batch in a Spark session of a separate process: `python -m tests.spark.merge_once BATCH LAKE JARS`.
 
-Prints one JSON line per table.
+It prints one JSON line per table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Writes staged batches as docs/architecture.md describes them, from lists of changes. Tests use it instead of `cdc_engine/staging`."""
+"""Writes staged batches from lists of changes, in the format that docs/architecture.md describes. Tests use it instead of
+`cdc_engine/staging`.
+"""
 
 from __future__ import annotations
 
@@ -62,10 +64,10 @@ class Schema:
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """A segment of row images. `partial`: an image lacks the columns that its values do not name. `moves`: how many images changed their
-    keys.
+    """A segment of row images. With `partial`, an image lacks the columns that have no value in it. `moves` is the number of images that
+    changed their key.
 
-    `log`: the images with every before image, for a table with a change log.
+    `log` has the images with every before image, for a table with a change log.
     """
 
     schema: Schema
@@ -206,7 +208,7 @@ def _changes_record(directory: Path, file: str, segment: Changes) -> dict[str, A
 
 
 def _gaps(segment: Changes) -> dict[str, Any]:
-    """Returns the values of the additional columns for a segment in which each row keeps its key."""
+    """Returns the values of the additional columns, for a segment in which no row changes its key."""
     images, schema = segment.images, segment.schema
     bits = [sum(1 << index for index, name in enumerate(schema.columns) if name in image.values) for image in images]
     nothing = [None] * len(images)

@@ -1,7 +1,7 @@
 """Prints figures of the source code that show whether it becomes smaller and plainer: `python -m tests.style.figures [--json]`.
 
-The figures are read from the sources alone. The number of files that a change passes on its way to the lake is not among them. Only a
-reader, or a trace of a run with all its set-up, can find these files.
+The figures come only from the source files. The number of files that a change passes on its way to the lake is not among them, because
+only a reader, or a trace of a whole run, can find these files.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ DETAILS = frozenset({"replaced words by package and word"})  # Figures that are 
 
 
 def as_text(found: dict[str, Any]) -> str:
-    """Formats the figures for a person. A list or a table of counts has its length first, and its items indented below its name."""
+    """Formats the figures as text. A list or a table of counts begins with its length, and its items follow, indented."""
     return "\n".join(line for name, value in found.items() if name not in DETAILS for line in _lines(name, value))
 
 

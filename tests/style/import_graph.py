@@ -1,6 +1,6 @@
-"""Folders that import each other, and files whose imports form a cycle, for `tests.style.figures`.
+"""Finds folders that import each other, and files whose imports form a cycle, for `tests.style.figures`.
 
-All imports count: those within functions too, which hide a cycle from the interpreter but not from a reader.
+Imports within functions are included, because they hide a cycle from the interpreter but not from a reader.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def _imported(source: Source, paths: Mapping[str, str]) -> Iterator[str]:
 
 
 def _modules_of(node: ast.Import | ast.ImportFrom) -> list[tuple[str, ...]]:
-    """Returns, for each imported name, the modules that it may mean. The first one that exists is meant."""
+    """Returns, for each imported name, the modules that it may mean. It means the first one that exists."""
     if isinstance(node, ast.Import):
         return [(alias.name,) for alias in node.names]
     return [(f"{node.module}.{alias.name}", node.module or "") for alias in node.names]
 
 
 def folded(graph: Graph, depth: int | None = None) -> Graph:
-    """Returns the same imports between folders. With a depth, the folders are the first `depth` parts of the paths."""
+    """Returns the imports between folders instead of files. With `depth`, a folder is the first `depth` parts of a path."""
     found: dict[str, set[str]] = defaultdict(set)
     for file, imported in graph.items():
         here = _folder(file, depth)

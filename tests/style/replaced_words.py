@@ -1,6 +1,6 @@
 """Counts uses of the words that docs/glossary.md replaces, in identifiers and in prose, for `tests.style.figures`.
 
-A count ignores the context: "place" in a sentence about a place on a disk counts too. It shows where to look, not what is wrong.
+A count ignores the context: "place" is counted even in a sentence about a place on a disk. It shows where to look, not what is wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PARTS_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 def replaced_words(root: Path) -> list[str]:
-    """Returns the words in the first column of the glossary's last table, without the remarks in parentheses."""
+    """Returns the words in the first column of the glossary's last table. Remarks in parentheses are left out."""
     _, _, table = (root / GLOSSARY).read_text().partition(HEADING)
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")][2:]
     return [word.strip() for cell in cells for word in re.sub(r"\(.*?\)", "", cell).split(",")]
@@ -41,12 +41,12 @@ def count_words(words: Iterable[str], text: str) -> Counter[str]:
 
 
 def as_prose(identifier: str) -> str:
-    """Returns an identifier as separate words: "at_hand" and "AtHand" become "at hand"."""
+    """Returns an identifier as separate words. "at_hand" and "AtHand" become "at hand"."""
     return " ".join(PARTS_OF_NAME.findall(identifier)).lower()
 
 
 def count_in_names(words: Sequence[str], source: Source) -> Counter[str]:
-    """Returns word → number of uses in the names that a file's code uses. Each use of a name counts."""
+    """Returns how often each word occurs in the names that a file's code uses. Each use of a name is counted."""
     names = Counter(token.string for token in source.tokens if token.type == tokenize.NAME)
     found: Counter[str] = Counter()
     for name, uses in names.items():
@@ -78,6 +78,6 @@ def count_in_code(files: Sequence[Source], words: Sequence[str]) -> dict[str, di
 
 
 def count_in_pages(root: Path, words: Sequence[str]) -> Counter[str]:
-    """Returns word → number of uses in the README, the changelog and docs/, without the glossary itself."""
+    """Returns how often each word occurs in the README, the changelog and docs/, except in the glossary."""
     pages = {path for pattern in PROSE_PAGES for path in root.glob(pattern)} - {root / GLOSSARY}
     return sum((count_words(words, path.read_text()) for path in sorted(pages)), Counter())

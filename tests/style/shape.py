@@ -32,7 +32,9 @@ def functions(files: Sequence[Source]) -> Iterator[tuple[Source, Function]]:
 
 
 def shared_names(files: Sequence[Source]) -> dict[str, list[str]]:
-    """Returns each name that several classes have, with their files. `canal_client` counts apart: its names are Canal's."""
+    """Returns each name that several classes have, with their files. `canal_client` is compared only with itself, because its names are
+    Canal's.
+    """
     found: dict[tuple[bool, str], list[str]] = defaultdict(list)
     for source, node in classes(files):
         found[source.name.startswith(CLIENT), node.name].append(source.name)
@@ -45,7 +47,7 @@ def functions_named(files: Sequence[Source], name: str) -> int:
 
 
 def most_arguments(files: Sequence[Source], *, kernels: bool) -> tuple[int, str]:
-    """Returns the largest number of arguments of a function, without `self`, and the function that has it."""
+    """Returns the greatest number of arguments of a function, without `self`, and the function that has them."""
     counted = [
         (_arguments(node), f"{source.name}: {node.name}")
         for source, node in functions(files)
@@ -73,7 +75,7 @@ def _called_name(decorator: ast.expr) -> str:
 
 
 def configuration_fields(files: Sequence[Source]) -> int:
-    """Fields of all pydantic classes; an inherited field counts once, where it is declared."""
+    """Returns the number of fields of all pydantic classes. An inherited field is counted once, in the class that declares it."""
     bases = {node.name: {_called_name(base) for base in node.bases} for _, node in classes(files)}
     settings = {SETTINGS_BASE}
     while grown := {name for name, parents in bases.items() if parents & settings} - settings:

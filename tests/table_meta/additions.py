@@ -1,4 +1,4 @@
-"""Reads definitions of columns from `corpus/additions.txt`. ALTER TABLE … ADD adds each to a table with a row."""
+"""Reads definitions of columns from `corpus/additions.txt`. For each of them, ALTER TABLE … ADD adds the column to a table with a row."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ _SECTIONS = (FOLLOWED, STOPS, BY_SETTING, ON_MYSQL, ON_MARIADB)
 
 @dataclasses.dataclass(frozen=True)
 class Additions:
-    """Column definitions. `stops`: definitions whose value is not certain, so that the table is re-snapshotted.
+    """Definitions of columns. Those in `stops` give existing rows a value that is not certain, so the table is re-snapshotted.
 
-    `by_setting`: definitions that are followed if explicit_defaults_for_timestamp is on.
-
-    `stops_on_mysql`, `stops_on_mariadb`: definitions that are certain only on servers of the other flavour.
+    Those in `by_setting` are followed if explicit_defaults_for_timestamp is on. Those in `stops_on_mysql` and `stops_on_mariadb` are
+    certain only on servers of the other flavour.
     """
 
     followed: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Statements of many spellings, for every test that compares what we read with what a real server made of it."""
+"""Provides statements in many spellings, for every test that compares how Sluice reads a statement with what a real server made of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reads the statements of corpus/*.sql. A file is a group, which runs in its own database, in its order.
+"""Reads the statements of corpus/*.sql. A file is a group, whose statements run in order, in a separate database.
 
 A statement ends with a semicolon at the end of a line. A line `--@ mysql80 mariadb114` names the servers to which the following statements
-apply, and `--@ all` every one. A line `--@client sjis` names the charset in which they are sent, after SET NAMES. A group may have
+apply. `--@ all` names every server. A line `--@client sjis` names the charset in which they are sent, after SET NAMES. A group may have
 statements that a server refuses. These are in no binlog and change nothing.
 """
 
@@ -15,12 +15,14 @@ from sluice.cdc_engine.binlog.charsets.collations import CHARSETS
 
 FOLDER = Path(__file__).parent / "corpus"
 ALL, CLIENT = "all", "--@client "
-LIKE = {"mysql9": ("mysql80",)}  # server → other servers whose statements it also gets
+LIKE = {"mysql9": ("mysql80",)}  # Server → other servers whose statements it also gets.
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """`statements`: the statements as they are sent, each with the servers to which it applies, or none for every server."""
+    """A group of statements. `statements` has each statement as it is sent, with the servers to which it applies. An empty set means every
+    server.
+    """
 
     name: str
     statements: tuple[tuple[bytes, frozenset[str]], ...]

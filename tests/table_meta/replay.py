@@ -1,4 +1,4 @@
-"""Runs statements on a real server, then feeds the binlog that came of them to a schema history, event by event."""
+"""Runs statements on a real server, then passes the resulting binlog to a schema history, event by event."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def row_metadata(server: DatabaseServer, mode: str) -> Iterator[None]:
 
 @dataclasses.dataclass
 class Scene:
-    """One database on a server, and the binlog that was written since the scene began. `after` keeps the schema after each statement."""
+    """A database on a server, and the binlog that was written since the scene began. `after` has the schema after each statement."""
 
     server: DatabaseServer
     database: str
@@ -92,7 +92,7 @@ class Replayed:
 
 @contextlib.contextmanager
 def scene(server: DatabaseServer, database: str, charset: str = "utf8mb4") -> Iterator[Scene]:
-    """Creates a new database. The server's schema was read, and the end of its binlog recorded, before it was created."""
+    """Creates a new database. Before that, it reads the server's schema, and records the end of its binlog."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"DROP DATABASE IF EXISTS {database}")
         cursor.execute("FLUSH BINARY LOGS")
@@ -104,8 +104,8 @@ def scene(server: DatabaseServer, database: str, charset: str = "utf8mb4") -> It
 
 
 def events_since(server: DatabaseServer, file: str, start: int) -> Iterator[tuple[int, int, bytes]]:
-    """Returns type, end offset and bytes without checksum of each event in the binlog file. MariaDB writes some end positions as 0, so
-    these are computed.
+    """Yields the type, end offset and bytes of each event in the binlog file, without the checksum. End offsets are computed, because
+    MariaDB writes some of them as 0.
     """
     at = start
     for event in _events(server, file, start):

@@ -1,4 +1,4 @@
-"""Tests every schema history that the parser may get with one suite: the promises of `ports.SchemaHistory`."""
+"""Tests every schema history that the parser may get, with the same tests: the promises of `ports.SchemaHistory`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def table_map(*names: str, table: str = "orders") -> TableMap:
 
 @pytest.fixture(params=["file", "database", "published"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
-    """Opens the history of a destination, as a process does that begins; its stream begins at 10, and there are no tables yet."""
+    """Opens the history of a destination as a process does when it starts. The stream begins at 10, and there are no tables yet."""
     kept: Path | Repository = tmp_path / "schema.jsonl"
     if request.param == "database":
         kept = SharedRepository(SqlRecordStore(f"sqlite:///{tmp_path / 'meta.db'}", "shop"))

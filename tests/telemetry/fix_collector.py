@@ -1,5 +1,5 @@
-"""Provides an OpenTelemetry collector for tests, which accepts OTLP over HTTP and parses the protobuf. `holding`: it accepts requests and
-never answers.
+"""Provides an OpenTelemetry collector for tests. It accepts OTLP over HTTP and parses the Protobuf messages. With `holding`, it accepts
+requests and never answers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from tests.waiting import wait_for
 
 
 class Collector:
-    """The collector. `spans`: all received spans; `services`: the senders' `service.name`; `asked`: path and headers of each request."""
+    """The collector. `spans` are all spans that it received, and `services` the senders' `service.name`. `asked` has the path and the
+    headers of each request.
+    """
 
     def __init__(self) -> None:
         self.spans: list[Span] = []

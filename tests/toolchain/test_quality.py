@@ -1,4 +1,4 @@
-"""Tests what `./sluice test` runs: everything without arguments, only the chosen tests with paths, no server in a quick run."""
+"""Tests what `./sluice test` runs: without arguments everything, with paths only the tests in them, and in a quick run no server."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_workers_are_one_more_than_cores_where_the_memory_holds_them(cores: int,
 def test_each_check_that_fails_fails_the_run_and_all_are_run(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], wrong: str
 ) -> None:
-    """The type check is one of the programs. It runs in parallel and is reported last."""
+    """The type check is one of the programs. It runs in parallel, and its result is reported last."""
     programs = dict.fromkeys(("lint", "types", "tests"), ("platform", "--terse"))
     monkeypatch.setattr(quality, "set_up", lambda *_, **__: None)
     monkeypatch.setattr(quality, "provide_class_archive", lambda *_: True)
@@ -126,7 +126,7 @@ Failing = Callable[..., int]
 
 @pytest.fixture
 def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failing:
-    """Returns the exit code of a whole run in which tests of these names fail. A module replaces the second run."""
+    """Returns a function that makes these tests fail in a whole run, and returns the exit code. A module replaces the second run."""
     record = tmp_path / "lastfailed"
     record.write_text('{"of an earlier run": true}')
 

@@ -1,4 +1,6 @@
-"""Writes the bytes of a table map event body, the other way round than the parser, from mysql's description of the format."""
+"""Writes the body of a table map event from MySQL's description of the format. It is the inverse of the parser, and shares no code with
+it.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ class ColumnBytes:
 
 
 def column_bytes(code: int, metadata: int, *, nullable: bool = True) -> ColumnBytes:
-    """Converts the type code and the metadata integer of the parser to the bytes of the event."""
+    """Converts a type code and its metadata from the integers of the parser to the bytes of the event."""
     if code in {TypeCode.ENUM, TypeCode.SET}:
         return ColumnBytes(TypeCode.STRING, bytes([code, metadata]), nullable)
     if code == TypeCode.STRING:
@@ -77,7 +79,7 @@ def table_map_body(
 
 
 def table_map_of(schema: TableSchema, fields: list[tuple[int, bytes]] | None = None) -> TableMap:
-    """Returns the table map that a server would send for a table of this schema, with only the given optional fields."""
+    """Returns the table map that a server would send for this table. Of the optional fields, it has only `fields`."""
     return parse_table_map(table_map_bytes(schema, fields))
 
 

@@ -1,4 +1,4 @@
-"""Results of the binary protocol as a server would send them, made from values; no server needed."""
+"""Builds results of the binary protocol from values, as a server would send them. No server is needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMATS = ("<q", "<H", "", "")
 
 
 def version(*extra: Column) -> TableVersion:
-    """Returns four columns with every way in which a value is sent: with a fixed width, and with lengths before it."""
+    """Returns four columns. They cover every way in which a value is sent: with a fixed width, or after its length."""
     return TableVersion(database="shop", table="orders", columns=(*COLUMNS, *extra), key=())
 
 
@@ -72,7 +72,9 @@ def result(rows: Sequence[Sequence[Value]], end: bytes = EOF) -> bytes:
 
 
 def in_pieces(data: bytes, sizes: Sequence[int]) -> Callable[[memoryview], int]:
-    """Returns a `receive` function that returns the bytes in pieces of these sizes, then in pieces of any size, and 0 at their end."""
+    """Returns a `receive` function that delivers the bytes in pieces of these sizes. After that it fills the space that it gets. It
+    returns 0 at the end of the bytes.
+    """
     left, waiting = memoryview(data), list(sizes)
 
     def receive(space: memoryview) -> int:

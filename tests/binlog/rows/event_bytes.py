@@ -1,5 +1,5 @@
-"""Builds row events byte by byte, for tests that need an event that no server writes on demand. The tables of these events have int columns
-and one text column.
+"""Builds row events byte by byte, for tests that need an event that no server writes on demand. Their tables have int columns and one text
+column.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _value(value: int | str) -> bytes:
 def event(
     kind: RowEventKind, images: Sequence[Row], version: int = 2, columns: int = 3, present: int | None = None
 ) -> bytes:
-    """Returns a rows event without checksum. `present`: its bitmap of columns, or None for all columns."""
+    """Returns a rows event without a checksum. `present` is its bitmap of columns, or None if all columns are present."""
     bitmap = ((1 << columns) - 1 if present is None else present).to_bytes((columns + 7) // 8, "little")
     extra = struct.pack("<H", 2) if version == 2 else b""
     body = struct.pack("<IHH", 1, 0, 1) + extra + bytes([columns]) + bitmap * (2 if kind is RowEventKind.UPDATE else 1)
@@ -53,7 +53,9 @@ def block(
     version: int = 2,
     epoch: int = 1,
 ) -> Block:
-    """Returns a block of these events. The first one begins at `start` of the file, and each is a second after the one before."""
+    """Returns a block of these events. The first event begins at `start` of the file, and each event is a second later than the one
+    before.
+    """
     tables: list[TableVersion] = []
     entries, data = [], b""
     for number, (table, kind, content) in enumerate(events):

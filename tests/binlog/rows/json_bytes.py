@@ -1,4 +1,6 @@
-"""Builds binary JSON and differences of JSON documents from Python's values, for tests that need bytes that no server writes on demand."""
+"""Builds binary JSON, and differences between JSON documents, from Python values. Tests use it for bytes that no server
+writes on demand.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +48,15 @@ def opaque(code: int, payload: bytes) -> Scalar:
 
 
 def document(value: Any, *, small: bool = False) -> bytes:
-    """Returns the value as the server stores it, with objects and arrays in their large form, or in their small form if possible."""
+    """Returns the value as the server stores it. Objects and arrays have their large form, or with `small` their small form where
+    possible.
+    """
     kind, content = _typed(value, small=small)
     return bytes([kind]) + content
 
 
 def render(data: bytes) -> str:
-    """Returns the text of a stored document, as the reader in Python gives it. Raises JsonFormatError."""
+    """Returns the text of a stored document, as the reader in Python prints it. Raises JsonFormatError if the document is malformed."""
     text = str(jsonb.read(data, jsonb.printed))
     if len(text.encode()) > jsonb.TEXT_FACTOR * len(data) + jsonb.TEXT_SPARE:
         raise jsonb.JsonFormatError("parts of the document overlap")

@@ -1,5 +1,5 @@
-"""Builds row events that leave columns out, byte by byte: a bitmap of the present columns for each kind of image, and images of only these
-columns.
+"""Builds row events in which images lack columns, byte by byte. Such an event has a bitmap of the present columns for each kind of image,
+and its images have only these columns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def text(name: str, default: tuple[str | None, ...] = (), **fields: Any) -> Colu
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A row event with one row. `before` and `after` have the values of its images. Columns that are missing in them are left out."""
+    """A row event with one row. `before` and `after` are the values of its images. An image lacks the columns that have no value here."""
 
     kind: RowEventKind
     before: Values | None = None
@@ -36,7 +36,7 @@ class Change:
 
 
 def partial_event(table: TableVersion, changes: Sequence[Change], version: int = 2) -> bytes:
-    """Returns a rows event without checksum. All changes are of one kind and leave the same columns out."""
+    """Returns a rows event without a checksum. All changes must be of one kind and lack the same columns."""
     names = [column.name for column in table.columns]
     first = changes[0]
     sides = [each for each in (first.before, first.after) if each is not None]

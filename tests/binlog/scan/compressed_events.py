@@ -1,4 +1,4 @@
-"""Builds compressed events byte by byte: MySQL's transaction payloads, with true or false sizes, and MariaDB's events."""
+"""Builds compressed events byte by byte: MySQL's transaction payloads, with true or false sizes, and MariaDB's compressed events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def inner(*events: bytes) -> bytes:
 
 
 def payload(make: EventFactory, content: bytes, size: int | None = None, method: int = 0, tail: bytes = b"") -> bytes:
-    """Returns a TRANSACTION_PAYLOAD event of `content`, with `size` as its stated size. `tail` follows the compressed bytes."""
+    """Returns a TRANSACTION_PAYLOAD event with `content`. `size` is the size that it states. `tail` follows the compressed bytes."""
     packed = pa.Codec("zstd").compress(content, asbytes=True) if method == 0 else content
     packed += tail
     fields = field(2, method) + field(3, len(content) if size is None else size) + field(1, len(packed))
@@ -36,7 +36,7 @@ def payload(make: EventFactory, content: bytes, size: int | None = None, method:
 
 
 def within(events: int = 1, rows: int = 1, content: bytes = b"\x01\x01\x00\x07\x00\x00\x00") -> bytes:
-    """Returns the content of a payload: BEGIN, `events` table maps with `rows` row events each, and the end."""
+    """Returns the content of a payload: BEGIN, then `events` table maps, each followed by `rows` row events, and the end."""
     make = EventFactory(checksum=False)
     parts = [make.query("BEGIN")]
     for _ in range(events):
@@ -45,7 +45,9 @@ def within(events: int = 1, rows: int = 1, content: bytes = b"\x01\x01\x00\x07\x
 
 
 def mariadb_compressed(make: EventFactory, event: bytes, at: int, length: int | None = None) -> bytes:
-    """Returns the event (without checksum) with everything from `at` on compressed. `length` is its stated uncompressed size."""
+    """Returns the event, without a checksum, in which everything from the offset `at` on is compressed. `length` is the uncompressed size
+    that it states.
+    """
     part = event[at:]
     said = (len(part) if length is None else length).to_bytes(4, "big")
     return make.event(PLAIN[event[4]], event[19:at] + b"\x84" + said + zlib.compress(part))

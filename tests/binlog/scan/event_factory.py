@@ -1,4 +1,4 @@
-"""Builds legal binlog events as a dump sends them: headers, checksums, end positions, packets. For tests that then break them."""
+"""Builds valid binlog events as a dump sends them: headers, checksums, end positions, packets. Tests then damage them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ START = Position(epoch=1, file="binlog.000007", offset=4)
 
 @dataclasses.dataclass
 class EventFactory:
-    """Makes events. `offset`: the end of the file so far. `seconds`: the time in the headers from now on. Every method returns one whole
-    event.
+    """Makes events. Each method returns one whole event. `offset` is the end of the file so far. `seconds` is the time in the headers of
+    later events.
     """
 
     offset: int = 4
@@ -78,7 +78,7 @@ class EventFactory:
     def tagged_gtid(
         self, number: int, tag: str, fields: Iterable[tuple[int, bytes]] = (), *, last_needed: int = 0
     ) -> bytes:
-        """`fields`: further fields by id, in addition to flags, source, number, tag and clocks."""
+        """Returns a GTID event with a tag. `fields` are further fields by id, besides flags, source, number, tag and clocks."""
         known = {
             0: varlen(1),
             1: b"".join(varlen(byte) for byte in uuid.UUID(SERVER).bytes),
@@ -129,7 +129,7 @@ def varlen(number: int) -> bytes:
 
 
 def packets(events: list[bytes]) -> bytes:
-    """Returns the packets as the socket delivers them. Large events continue in the next packet."""
+    """Returns the packets that a socket delivers. A large event continues in the next packet."""
     stream = bytearray()
     for event in events:
         payload = b"\0" + event
@@ -140,8 +140,8 @@ def packets(events: list[bytes]) -> bytes:
 
 
 class NoHistory:
-    """Implements a history in which every table has the schema that its name describes. It records statements. Tables named in `stopped`
-    cannot continue.
+    """A schema history in which the name of a table determines its schema. It records statements. The tables in
+    `stopped` cannot continue.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Tests that every schema registry must pass. The test class of a registry inherits `RegistryContract` and defines a fixture `place`."""
+"""Tests that every schema registry must pass. The test class of a registry inherits `RegistryContract`, and defines a fixture `place`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def schemas_of(kind: Any) -> TableSchemas:
 
 
 def message(*types: str, dropped: int = -1) -> str:
-    """Returns a Protobuf schema with one column per type. `dropped`: the index of a column that the table no longer has."""
+    """Returns a Protobuf schema with one column per type. `dropped` is the index of a column that the table no longer has."""
     fields = [
         ProtobufField(f"c{index}", each, index + 1, "optional", deprecated=index == dropped)
         for index, each in enumerate(types)
@@ -55,8 +55,8 @@ def messages_of(kind: Any) -> TableSchemas:
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """Schemas of one format for the tests. `others`: schemas that a registry accepts after `first`, in this order. `refused`: a schema that
-    it refuses after `first`. `misread`: pairs of column types; a change from the first to the second must be refused.
+    """Schemas of one format. A registry accepts `others` after `first`, in this order, and refuses `refused` after `first`. `misread` has
+    pairs of column types. A change from the first type to the second must be refused.
     """
 
     form: SchemaForm
@@ -109,7 +109,7 @@ PROTOBUF_SAMPLES = Samples(
 
 
 class RegistryPlace(Protocol):
-    """A registry for one test, with compatibility BACKWARD. `where`: the name of the registry in errors."""
+    """A registry for one test, with the compatibility level BACKWARD. `where` is the registry's name in errors."""
 
     where: str
 
@@ -127,8 +127,8 @@ class RegistryPlace(Protocol):
 
 
 class RegistryContract:
-    """Has one test for each promise of a schema registry. The class that inherits it defines the fixture `place`. `samples`: schemas of the
-    tested format.
+    """Has one test for each promise of a schema registry. The class that inherits it defines the fixture `place`. `samples` are schemas of
+    the tested format.
     """
 
     samples = AVRO_SAMPLES
@@ -203,7 +203,7 @@ class RegistryContract:
 
 
 def refusal(registry: SchemaRegistry, subject: str, schema: str) -> str:
-    """Returns the error with which a registry refuses a schema. Raises AssertionError if it accepts it."""
+    """Returns the error with which a registry refuses a schema. Raises AssertionError if the registry accepts it."""
     try:
         registry.register(subject, schema)
     except PublishError as error:
@@ -212,7 +212,7 @@ def refusal(registry: SchemaRegistry, subject: str, schema: str) -> str:
 
 
 def refused(subjects: Subjects, topic: str, schemas: TableSchemas) -> str:
-    """Returns the error with which the sender refuses the schemas of a table. Raises AssertionError if it does not."""
+    """Returns the error with which the sender refuses the schemas of a table. Raises AssertionError if the sender accepts them."""
     try:
         subjects.ids(topic, schemas)
     except PublishError as error:

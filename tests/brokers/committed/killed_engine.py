@@ -1,5 +1,5 @@
-"""An engine whose process is killed between the broker's commit and the ack: `python -m tests.brokers.committed.killed_engine CONF COUNT`
-acks COUNT batches of its broker, and then sends one that it does not ack.
+"""Runs an engine whose process is killed between the broker's commit and the ack. `python -m tests.brokers.committed.killed_engine CONF
+COUNT` acks COUNT batches of its broker, and then sends one more that it does not ack.
 """
 
 from __future__ import annotations

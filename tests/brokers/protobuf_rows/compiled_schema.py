@@ -1,4 +1,4 @@
-"""Compiles a schema's text to google's message classes, as protoc would, and shares no code with what wrote it."""
+"""Compiles the text of a schema to Google's message classes, as protoc would. It shares no code with the code that wrote the schema."""
 
 from __future__ import annotations
 

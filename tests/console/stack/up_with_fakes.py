@@ -1,6 +1,6 @@
-"""Runs `sluice up` as a program, with small processes instead of Dagster and Spark. Each of them answers once a file of its name exists.
+"""Runs `sluice up` as a program, with small processes instead of Dagster and Spark. Each of them answers when a file with its name exists.
 
-The arguments are the folder whose conf/ is read, and "foreground" or nothing.
+The arguments are the folder that contains conf/, and "foreground" or nothing.
 """
 
 from __future__ import annotations

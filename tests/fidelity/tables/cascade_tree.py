@@ -1,4 +1,4 @@
-"""Provides a tree of foreign keys, and random statements on it. No row event shows what the server then does to child rows."""
+"""Provides a tree of tables with foreign keys, and random statements on it. No row event shows what the server then does to child rows."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ TABLES = (
     """CREATE TABLE s2 (id int PRIMARY KEY, up int, s_id int, FOREIGN KEY (up) REFERENCES s2 (id) ON DELETE SET NULL,
        FOREIGN KEY (s_id) REFERENCES s (id) ON DELETE CASCADE ON UPDATE CASCADE)""",
 )
-# Images without all columns (MINIMAL) lack two things: the value of a unique key other than the primary key when its row is deleted, and
-# the columns of a child whose own key a statement changes.
+# MINIMAL images lack two things: the value of a unique key other than the primary key when its row is deleted, and the columns of a child
+# whose own key a statement changes.
 TABLES_OF_PRIMARY_KEYS = tuple(
     text.replace(
         """ON DELETE SET NULL ON UPDATE CASCADE,

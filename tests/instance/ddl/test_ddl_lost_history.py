@@ -1,4 +1,4 @@
-"""Tests a start in the past without schema history, on a real server: no earlier row is decoded with the current columns."""
+"""Tests a start in the past without a schema history, on a real server. No earlier row may be decoded with the current columns."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def stops(captured: Captured) -> dict[str, str]:
 
 @pytest.fixture(params=["mysql80", "mariadb114"])
 def captured(request: pytest.FixtureRequest, tmp_path: Path) -> Captured:
-    """Captures a table `pairs` that has columns n, a, b. The setting prevents automatic re-snapshots, so a table that
-    stops stays stopped.
+    """Captures a table `pairs` with the columns n, a, b. A setting prevents automatic re-snapshots, so that a stopped
+    table stays stopped.
     """
     made = Captured(tmp_path, request.getfixturevalue(request.param))
     made.describe(STAYS)
@@ -90,7 +90,7 @@ def test_ddl_a_table_altered_since_the_start_stops_and_the_others_are_read(captu
 
 
 def test_ddl_a_table_goes_on_from_its_stop_with_the_schema_that_an_operator_gives(captured: Captured) -> None:
-    """This happens while the engine runs. The rows before the ALTER and those after it each have the columns that were valid at their
+    """The operator decides while the engine runs. Rows before the ALTER, and rows after it, each have the columns that were valid at their
     position.
     """
     file, offset = place_now(captured)
@@ -115,7 +115,7 @@ def test_ddl_a_table_goes_on_from_its_stop_with_the_schema_that_an_operator_give
 
 
 def test_ddl_create_if_not_exists_of_a_table_that_exists_does_not_name_its_columns(captured: Captured) -> None:
-    """The statements have other columns of the same types, so table maps without names would fit them."""
+    """The statements name other columns, but with the same types. A table map without column names would therefore fit them."""
     database = captured.database
     captured.run(
         f"CREATE TABLE {database}.altered (n INT PRIMARY KEY, a INT, b INT)",

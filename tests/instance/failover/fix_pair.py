@@ -1,4 +1,4 @@
-"""Provides two servers, one of which replicates from the other, a destination that names both, and a lake of two tables in memory."""
+"""Provides two servers, of which one replicates from the other, a destination that names both, and a lake of two tables in memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HEARTBEAT = "heartbeat: {seconds: 0.2, retries: 2}"
 
 
 class Lake:
-    """Rows by table, merged with the tables' guard: a change whose order key is already merged is not merged again."""
+    """The merged rows of each table. As in a Delta table, a change whose order key is already merged is not merged again."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[int]] = {name: [] for name in TABLES}
@@ -89,7 +89,7 @@ class Pair:
         return EngineSlot("shop", lambda: Engine(self.config, "shop", watch_seconds=0.5))
 
     def end_engine(self) -> None:
-        """Ends the engine. The next one is created from the destination's file at that time; a slot that was stopped stays stopped."""
+        """Ends the engine. The next one is created from the destination's file as it is then. A slot that was stopped stays stopped."""
         self.slot.stop()
         self.slot = self._slot()
 
@@ -108,7 +108,9 @@ class Pair:
         return load_config(self._root / "conf")
 
     def replicate(self, master: DatabaseServer, replica: DatabaseServer) -> None:
-        """Makes `replica` follow `master` by GTIDs (by position without GTIDs), starting after the transactions that it already has."""
+        """Makes `replica` follow `master`, after the transactions that it already has. It follows by GTIDs or, if the servers have none,
+        by position.
+        """
         by_gtid = "MASTER_USE_GTID = slave_pos, MASTER_SSL = 0" if self.mariadb else "MASTER_AUTO_POSITION = 1"
         if not self._gtids:
             file, offset, *_ = asked(master, "SHOW MASTER STATUS")[0]
@@ -130,8 +132,8 @@ class Pair:
         run(replica, "STOP SLAVE", "RESET SLAVE ALL")
 
     def write(self, server: DatabaseServer, count: int = 5) -> None:
-        """Writes new numbers, each in one transaction for both tables; on MariaDB alternately in two domains, on MySQL 9
-        with and without tags.
+        """Writes new numbers, each in one transaction for both tables. On MariaDB the transactions alternate between two domains, and on
+        MySQL 9 between GTIDs with and without tags.
         """
         for number in itertools.islice(self._counts, count):
             domain: tuple[str, ...] = (f"SET SESSION gtid_domain_id = {number % 2 * 7}",) if self.mariadb else ()
@@ -142,7 +144,9 @@ class Pair:
             self.written.append(number)
 
     def _moment(self, number: int) -> tuple[str, ...]:
-        """Returns statements that set the binlog's time to ten seconds after the previous number; all times are after the file's start."""
+        """Returns statements that set the binlog's time ten seconds later for each number. All these times are after the start of the
+        file.
+        """
         moment = self._began + 10 * number
         return (f"SET TIMESTAMP = {moment}", f"SET original_commit_timestamp = {moment * 1_000_000 + 1}")
 
@@ -159,7 +163,7 @@ class Pair:
             return None
 
     def wait_until_read(self, server: DatabaseServer) -> None:
-        """Waits until the engine has read the server's whole binlog, so that the next batch includes it."""
+        """Waits until the engine has read the server's whole binlog, so that the next batch contains it."""
         file, offset, *_ = asked(server, "SHOW MASTER STATUS")[0]
 
         def there() -> bool:
@@ -199,7 +203,7 @@ class Pair:
         return engine.status().troubles if engine else ("it is being started",)
 
     def check(self) -> None:
-        """Checks that the tables are equal and have each change once, including the table without a key."""
+        """Checks that both tables have each change exactly once. One of them has no key."""
         for table in TABLES:
             assert sorted(self.lake.rows[table]) == self.written, table
 
@@ -214,7 +218,7 @@ def run(server: DatabaseServer, *statements: str) -> None:
 
 
 def start_when_waited_for(server: DatabaseServer, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Makes a replica go on once somebody waits for what it lacks. Returns the waits."""
+    """Makes a replica continue when somebody waits for what it lacks. Returns the waits."""
     waits: list[float] = []
 
     def waited(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Provides an engine that only reads, so that everything it read is only in its file store, and a source that purges its binlog."""
+"""Provides an engine that only reads, so that everything it has read is only in its file store, and a source that purges its binlog."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests an engine with a file store that is killed while it resumes a stopped table, between two of its writes, when the files are gone
-already.
+"""Tests an engine with a file store that is killed while it resumes a stopped table. It is killed between two writes, when the files of
+the store are already removed.
 
 The stored events lack the rows of the stopped table, so they are removed first. A process that starts after the kill reads the rows from
 the source.
@@ -55,7 +55,9 @@ HOLDS, ADDS = "schema_changes: {add: hold}", "schema_changes: {add: apply}"
 
 @pytest.fixture
 def shop(mysql80: DatabaseServer, tmp_path: Path) -> Captured:
-    """Sets up a destination whose table `late` has stopped at a change that conf/ would apply by now. Everything before it is acked."""
+    """Sets up a destination whose table `late` has stopped at a change that conf/ would now apply. Everything before
+    the change is acked.
+    """
     captured = Captured(tmp_path, mysql80)
     captured.run(f"CREATE TABLE {captured.database}.late (n INT PRIMARY KEY)")
     captured.describe("store: {kind: file}", HOLDS)
@@ -75,7 +77,7 @@ def rows_of_late(shop: Captured, first: int, end: int) -> list[str]:
 
 
 def killed_at(shop: Captured, location: str) -> None:
-    """Runs an engine in a process of its own, which looks for batches and is killed at this location."""
+    """Runs an engine in a separate process, which hands out batches and is killed at this location."""
     process = subprocess.Popen(
         [sys.executable, "-c", DIES, str(shop.conf), location], env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
@@ -114,7 +116,7 @@ def test_fault_a_kill_while_a_table_is_resumed_from_a_file_store_loses_and_doubl
     shop.insert([6])
     with running(shop) as engine:
         found = taken(shop, engine, 6, 1002)
-        # The stream is read again from the stop: what the other table has of it, its merge drops by order key.
+        # The stream is read again from the stop. The merge of the other table drops what it already has, by order key.
         assert set(found) == {3, 4, 5, 6, 1001, 1002}
         assert (found.count(1001), found.count(1002)) == (1, 1)
         assert read_ledger(shop.directory).epoch == after.epoch
@@ -142,7 +144,7 @@ def test_fault_a_kill_while_a_table_is_taken_anew_from_a_file_store_loses_and_do
 def test_fault_a_table_waits_while_the_file_store_has_the_only_copy_of_what_follows_for_the_others(
     shop: Captured,
 ) -> None:
-    """The source has purged these events. Reading the stream again for one table would lose the changes of all tables."""
+    """The source has purged these events. If the stream were read again for one table, the changes of all tables would be lost."""
     name = f"{shop.database}.late"
     with reading(shop):
         shop.insert(range(6, 30))

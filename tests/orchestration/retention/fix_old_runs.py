@@ -1,6 +1,8 @@
-"""Makes a Dagster storage that has run for days: thousands of runs, copied from one real run with other ids and times."""
+"""Makes a Dagster storage as after days of operation. It has thousands of runs, which are copies of one real run with
+other ids and times.
+"""
 
-# There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
+# `from __future__ import annotations` is missing, because Dagster inspects the type of `context` at runtime.
 
 import datetime as dt
 import os
@@ -58,7 +60,7 @@ def merge_job(keys: tuple[dg.AssetKey, ...]) -> dg.JobDefinition:
 def make_old_home(home: Path, count: int, *, one_table: bool) -> None:
     """Makes a storage with old runs, and one run of today that materializes only one of the tables.
 
-    `one_table`: events are in one table, as in Postgres, and not in a file of each run.
+    With `one_table`, events are in one table, as in Postgres. Otherwise each run has a file for its events.
     """
     home.mkdir()
     consolidated = {

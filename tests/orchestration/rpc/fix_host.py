@@ -1,4 +1,4 @@
-"""Provides an engine host on the loopback address and its caller, with any engines."""
+"""Provides an engine host on the loopback address, with the engines that a test passes, and a client that calls it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import wait_for
 
 
 def config_at(root: Path, *ports: int, **engine: Any) -> SluiceConfig:
-    """Returns the configuration of `make_config`, with its engines at ports of this machine."""
+    """Returns the configuration of `make_config`, with engines at these ports of this machine."""
     address = ",".join(f"127.0.0.1:{port}" for port in ports)
     listen = f"127.0.0.1:{ports[0]}"
     wanted = EngineConfig(kind="remote", address=address, listen=listen, **engine)
@@ -50,8 +50,8 @@ def called(engines: EngineHost, root: Path) -> Iterator[RemoteHost]:
 
 @contextlib.contextmanager
 def connected(engines: EngineHost, root: Path) -> Iterator[RemoteHost]:
-    """Does the same as `called`, with a caller that has called once before. A first call has two seconds to connect, which may not be
-    enough on a busy machine. The tick then names the engine's process and requests no run.
+    """Does the same as `called`, with a client that has already made a call. A first call has only two seconds to connect, which may not
+    be enough on a busy machine. The tick would then name the engine's process, and request no run.
     """
     with called(engines, root) as caller:
 

@@ -58,8 +58,8 @@ STOPS = {
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Returns the directory of a destination with a pending change, a stopped table, a table that stopped because of its Delta table, and a
-    consumer.
+    """Returns the directory of a destination with a pending change, a stopped table, a table that stopped because of its Delta table, and
+    a consumer.
     """
     made = make_config(tmp_path).destination_dir("shop")
     made.mkdir(parents=True)
@@ -356,7 +356,7 @@ def test_a_change_that_an_earlier_version_stored_is_shown_and_approved(directory
 
 
 def links_of(told: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """Returns each link to the launchpad: its title, the comments in its config, and what the config says."""
+    """Returns each link to the launchpad as its title, the comments in its config, and the values in its config."""
     found = []
     for title, address in re.findall(r"\[([a-z_ ]+)\]\((/locations/[^)\s]+)\)", told):
         split = urllib.parse.urlsplit(address)

@@ -1,4 +1,4 @@
-"""Ticks in process: a real sensor on a real (ephemeral) Dagster instance, around a fake engine."""
+"""Tests ticks in this process: a real sensor on a real (ephemeral) Dagster instance, with a fake engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TICK_SECONDS = 1.0  # How long a tick with nothing to do waits.
 
 
 class Shop:
-    """One destination's sensor with everything around it. Each call is a tick, as the daemon starts it."""
+    """The sensor of one destination, with everything around it. Each call runs a tick, as the daemon does."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Shop:
         self.cursor: str | None = None
 
     def preview(self) -> Any:
-        """Does what the UI's "test sensor" does: it calls the same function and discards the answer."""
+        """Does what "test sensor" in the UI does: it calls the same function as the daemon, and discards the result."""
         context = dg.build_sensor_context(
             instance=self.instance, cursor=self.cursor, repository_def=self.defs.get_repository_def()
         )
@@ -98,14 +98,14 @@ class Shop:
 
 
 def _look_at(clock: list[float]) -> float:
-    """Advances a clock, which the test sets, a little with each look. So a tick that waits ends."""
+    """Advances a clock a little each time it is read, so that a tick that waits ends. The test sets the clock."""
     clock[0] += 0.05
     return clock[0]
 
 
 @pytest.fixture(params=["embedded", "remote"])
 def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    """Uses an engine in this process, and an engine that is called over gRPC. Ticks do the same with both."""
+    """Provides an engine in this process, and an engine that is called over gRPC. Ticks must do the same with both."""
     monkeypatch.setattr("sluice.orchestration.sensor.tick.TICK_SECONDS_MAX", TICK_SECONDS)
     monkeypatch.setattr("sluice.orchestration.sensor.tick.LOOK_SECONDS", LOOK_SECONDS / 4)
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
@@ -332,7 +332,7 @@ def test_a_batch_of_unknown_tables_only_still_gets_its_run(shop: Shop) -> None:
 
 
 def test_fault_a_tick_that_breaks_is_no_sign_of_life(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dagster's storage does not answer. Every tick begins, and none settles anything."""
+    """Dagster's storage does not answer. Every tick begins, but none settles anything."""
     shop.tick()
     assert shop.engine.ticks == 1
 
@@ -455,7 +455,7 @@ def test_a_tick_beside_a_slow_one_leaves_everything_to_it(shop: Shop, monkeypatc
 def test_observations_are_a_minute_apart_and_have_the_same_numbers(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     start = 1_700_000_000.0
     clock = [start]
-    clocks = SimpleNamespace(time=lambda: clock[0], monotonic=time.monotonic)  # The clocks of the tick alone.
+    clocks = SimpleNamespace(time=lambda: clock[0], monotonic=time.monotonic)  # Only the tick uses these clocks.
     monkeypatch.setattr("sluice.orchestration.sensor.tick.time", clocks)
     shop.engine.state = FakeState(position=position(9), cursor=position(4))
     found = []

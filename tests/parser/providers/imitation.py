@@ -1,4 +1,4 @@
-"""Provides real MySQL servers that imitate the servers of providers, by the marks, tables, routines and missing privileges that the
+"""Provides real MySQL servers that imitate those of cloud providers, by the marks, tables, routines and missing privileges that the
 providers document.
 
 Everything that statements can create is in the server. Marks that no statement can set, such as the greeting or `basedir`, are inserted
@@ -37,7 +37,7 @@ RDS = (
 
 
 def account(server: DatabaseServer, *grants: str) -> None:
-    """Makes the account `managed` with these grants, none of which is SUPER; and an empty shop."""
+    """Creates the account `managed` with these grants, which do not include SUPER. Also creates an empty shop."""
     run(
         server,
         "CREATE DATABASE IF NOT EXISTS managed_shop",
@@ -66,14 +66,14 @@ def amazon(server: DatabaseServer, patch: pytest.MonkeyPatch, marks: dict[str, s
 
 @contextlib.contextmanager
 def greeting(server: DatabaseServer, suffix: str) -> Iterator[int]:
-    """Yields the port at which the server greets with a suffix to its version, such as `-google`."""
+    """Yields a port on which the server adds a suffix to the version in its greeting, such as `-google`."""
     with Proxy(server.port) as proxy:
         proxy.tamper = lambda piece: _suffixed(piece, suffix.encode())
         yield proxy.port
 
 
 def _suffixed(piece: bytes, suffix: bytes) -> bytes:
-    """Returns the server's first packet with the suffix, and every other piece unchanged."""
+    """Adds the suffix to the server's first packet. Returns every other piece unchanged."""
     if piece[3:5] != b"\x00\x0a":  # packet number 0, protocol 10
         return piece
     end = piece.index(b"\x00", 5)

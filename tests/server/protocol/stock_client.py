@@ -1,8 +1,9 @@
-"""canal-python as it is, for a process of its own: its generated code wants protobuf's pure Python.
+"""Runs an unchanged canal-python in a separate process. Its generated code needs protobuf's pure Python.
 
     python -m tests.server.protocol.stock_client PORT DESTINATION FILTER ENTRIES
 
-Subscribes, gets without an ack, rolls back, gets and acks the same again; prints the entries as JSON, a list of fields each.
+It subscribes, gets without an ack, rolls back, and gets and acks the same entries again. It prints the entries as JSON, a list of fields
+for each.
 """
 
 from __future__ import annotations

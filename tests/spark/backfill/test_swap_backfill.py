@@ -1,4 +1,4 @@
-"""Tests a past state that replaces its live table: what is refused, and that the stream continues in the table. The tests use no Spark."""
+"""Tests a past state that replaces its live table: what is refused, and that the stream continues in the table. No Spark is needed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Shop(Beside):
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
-    """Sets up three rows, of which another program removes one and damages one. The earlier state is rebuilt."""
+    """Sets up three rows. Another program then removes one row and damages another. The state before that is rebuilt."""
     made = Shop(tmp_path).begin()
     made.merge(made.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c")])))
     log = deltalake.DeltaTable(made.target.path)

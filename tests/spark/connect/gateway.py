@@ -1,4 +1,4 @@
-"""Provides a gateway as platforms put before a Spark Connect server: it ends TLS and requires a bearer token."""
+"""Provides a gateway, as platforms put it in front of a Spark Connect server. It ends TLS and requires a bearer token."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ THREADS = 32
 
 
 class Gateway:
-    """Forwards every call to a Connect server. `authority`: the PEM file of the certificate. `calls`, `refused`: how many were let through
-    and refused.
+    """Forwards calls to a Spark Connect server. `authority` is the PEM file of its certificate. `calls` and `refused` count the calls that
+    it forwarded and refused.
     """
 
     def __init__(self, connect_port: int, token: str, folder: Path) -> None:

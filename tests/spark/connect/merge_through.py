@@ -1,6 +1,6 @@
 """Merges a staged batch as a run does, with `spark.token` of conf/: `python -m tests.spark.connect.merge_through ROOT REMOTE WAY BATCH`.
 
-It is a separate process, because gRPC reads the certificates that it trusts only once. Prints its log at all levels, and its settings.
+It is a separate process, because gRPC reads the certificates that it trusts only once. It prints its log at all levels, and its settings.
 """
 
 from __future__ import annotations

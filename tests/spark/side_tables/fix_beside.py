@@ -1,5 +1,5 @@
-"""Provides a table with its current-state table, change log and history in a folder of the test. Batches are written
-to them without Spark.
+"""Provides a table with its current-state table, change log and history, in a folder of the test. Batches are written to them without
+Spark.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tests what foreign keys change in a table while its rows are read, with the rule alone: no server, no Spark, and
-every order of changes.
+"""Tests what foreign keys change in a table while its rows are read, in every order of changes. Only the rule is tested, without a server
+and Spark.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass
 class Source:
-    """Parent and child as a server has them. `log`: for each transaction, the images of the child and what its foreign keys pass on."""
+    """A parent and a child table as a server has them. For each transaction, `log` has the images of the child, and the changes that its
+    foreign keys pass on.
+    """
 
     chance: random.Random
     key: tuple[str, ...] = ("id",)
@@ -181,7 +183,7 @@ class Read:
         return self.reading.publication(index, self.begin).label()
 
     def publish(self, index: int) -> list[Row]:
-        """Returns the rows as the statement of a publication gives them. A log has one for each remaining row."""
+        """Returns the rows that the statement of a publication writes. In a change log, there is one for each remaining row."""
         given = self.reading.publication(index, self.begin)
         apply_cascades(given, given.label(), BY_HAND)
         read = [row for name in given.chunks.names() for row in pq.read_table(given.chunks.opened(name)).to_pylist()]
@@ -214,7 +216,9 @@ def in_order(rows: Sequence[Row]) -> list[str]:
 
 
 def play(seed: int, folder: Path, schema: Schema, *, fresh: bool) -> tuple[Source, Read, int, int]:
-    """Plays a history: transactions before, while and after the rows are read. Some batches end early and are repeated with another end."""
+    """Plays a history, with transactions before, while and after the rows are read. Some batches are staged only in part, and then
+    repeated with another end.
+    """
     chance = random.Random(seed)  # noqa: S311  not a secret
     source = Source(chance, schema.key, fresh)
     for _ in range(40):
@@ -243,7 +247,7 @@ def play(seed: int, folder: Path, schema: Schema, *, fresh: bool) -> tuple[Sourc
 
 @pytest.fixture
 def folder(servers_folder: Path) -> Iterator[Path]:
-    """Returns a folder in memory. A history syncs some fifty files, which would take a disk most of the time of these tests."""
+    """Returns a folder in memory. A history syncs some fifty files. On a disk, that would take most of the time of these tests."""
     with tempfile.TemporaryDirectory(dir=servers_folder) as name:
         yield Path(name)
 
@@ -302,7 +306,7 @@ def event(before: int, after: int | None, cascade: Cascade, at: int = 1) -> Even
 @pytest.mark.parametrize(
     ("events", "is_in_doubt"),
     [
-        ([(1, None), (2, 1)], True),  # Rows of 2 may be read as rows of 1, after 1 was deleted.
+        ([(1, None), (2, 1)], True),  # Rows of parent 2 may be read as rows of parent 1, after parent 1 was deleted.
         ([(2, 1), (1, None)], False),
         ([(1, 2), (2, 3)], False),
         ([(1, 2), (3, 1)], True),

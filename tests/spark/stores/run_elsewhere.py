@@ -1,7 +1,7 @@
-"""Executes runs as another host: `python -m tests.spark.stores.run_elsewhere` with its own SLUICE_CONF, until its input ends.
+"""Executes runs as another host would: `python -m tests.spark.stores.run_elsewhere`, with its own SLUICE_CONF, until its input ends.
 
-It loads the code location as a run of Dagster does, and executes one run per line of JSON. A line has `job`, with the `config` and `tags`
-of a run request, or the `assets` that somebody materializes. It prints the result of each run in one line.
+It loads the code location as a run of Dagster does, and executes one run per line of JSON. A line has a `job` with the `config` and `tags`
+of a run request, or the `assets` that somebody materializes. It prints one line with the result of each run.
 """
 
 from __future__ import annotations

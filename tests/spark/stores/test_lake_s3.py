@@ -71,7 +71,7 @@ def s3_lake(lake: Lake, s3_store: S3Server, prefix: str) -> Lake:
 
 @pytest.fixture
 def s3_config(s3_store: S3Server, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
-    """Returns the configuration of a destination with this lake. Credentials are given by the names of variables."""
+    """Returns the configuration of a destination with this lake. It names the variables with the credentials."""
     monkeypatch.setenv("LAKE_ACCESS", ACCESS_KEY)
     monkeypatch.setenv("LAKE_SECRET", SECRET_KEY)
     return make_config(tmp_path).model_copy(update={"lake": prefix, "storage_options": {**s3_store.options, **KEYS}})
@@ -110,7 +110,7 @@ def test_s3_fault_a_task_that_outlives_its_killed_run_changes_nothing_twice(
     tmp_path: Path,
     runs: list[BaseProcess],
 ) -> None:
-    """The store refuses the late commit of the task, because this version exists already, with the same changes."""
+    """The store refuses the late commit of the task, because there is already a version with this number and the same changes."""
     assert s3_lake.spark.sessions_file is not None
     s3_lake.way = "small"
     s3_lake.merge({"shop.keyed": [Changes(ORDERS, FIRST)], "shop.log": [Changes(Schema(ORDERS.columns), FIRST)]})

@@ -1,4 +1,4 @@
-"""Runs tests of the merge on other versions of Spark: `spark_server` of this folder is Spark 3.5, then 4.0."""
+"""Runs tests of the merge on other versions of Spark. In this folder, `spark_server` is Spark 3.5, and then Spark 4.0."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,6 @@
-"""Members of a group without servers: real windows, feeds and ledgers, sources of numbered events, and clocks that only a test reads."""
+"""Provides members of a group without servers. Windows, feeds and ledgers are real. The sources have numbered events, and clocks that the
+test sets.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ class StillClock(MemberClock):
 
 @dataclasses.dataclass
 class Fake:
-    """Imitates a member. `now_us`: the time at its source. `held`: blocks that were written and have not arrived yet. Implements
-    `clock.Asker`.
+    """A fake member of a group. `now_us` is the time at its source. `held` are blocks that were written and have not arrived yet. It
+    implements `clock.Asker`.
     """
 
     name: str
@@ -51,7 +53,7 @@ class Fake:
         self.restart()
 
     def restart(self) -> None:
-        """Starts another engine; consumers with their own stream can still read what it has read before."""
+        """Starts another engine. Consumers with a separate stream can still read what the previous engine has read."""
         self.arrive()
         self.window = Window(self.end, bytes_max=self.window_bytes)
         self.consumers = Consumers(
