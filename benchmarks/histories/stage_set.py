@@ -125,6 +125,8 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     # Only Dagster's pages use these events.
     yield sluice.orchestration.sensor.tick, "due", lambda *_, published, **__: ([], published)
     yield files, "replace_file", _replace_record
+    # Whoever holds the lock is suspended until the history continues, so waiting for it would only take real time.
+    yield files, "LOCK_SECONDS_MAX", MOMENT_SECONDS
     yield stored_ledger, "born_id", _born_id
     yield sluice.spark_jobs.batch.run_batch, "ThreadPoolExecutor", InlinePool
     yield sluice.spark_jobs.batch.run_batch, "open_sessions", _open_sessions
