@@ -30,7 +30,7 @@ from rich.console import Console
 from sluice.console.toolchain.artifacts import MYSQL_9
 from sluice.console.toolchain.cache import locked, open_cache
 from sluice.console.toolchain.errors import SetupError
-from sluice.console.toolchain.kernels import keep_kernels
+from sluice.console.toolchain.kernels import compile_kernels, keep_kernels
 from sluice.console.toolchain.setup import ALL_SERVERS, set_up
 from sluice.console.toolchain.spark.rehearsal import provide_class_archive
 from sluice.package_files import PACKAGE
@@ -121,6 +121,9 @@ def run_quality(choice: CheckChoice) -> int:
         if choice.is_whole:
             provide_class_archive(set_up(ALL_SERVERS, kernels=True, screen=screen), screen)
             _set_up_where_it_can_be_had(MYSQL_9, screen)
+        elif not choice.paths:  # Otherwise all workers would compile the same kernels at the same time.
+            with locked(cache := open_cache()):
+                compile_kernels(cache, screen.print)
         if choice.once_more:
             FAILED_LAST.unlink(missing_ok=True)
         codes = {name: _code_of(name, command, environment, screen) for name, command in checks.items()}

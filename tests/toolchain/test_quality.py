@@ -118,7 +118,19 @@ def test_tests_write_bytecode_although_the_shell_forbids_it(tmp_path: Path, monk
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv(quality.NO_BYTECODE_VARIABLE, "1")
     monkeypatch.setattr(quality, "checks_of", lambda _: {"tests": ("reported",)})
+    monkeypatch.setattr(quality, "compile_kernels", lambda *_: False)
     assert run_quality(CheckChoice(quick=True)) == 0
+
+
+@pytest.mark.parametrize(("choice", "count"), [(CheckChoice(quick=True), 1), (CheckChoice(arguments=[FILE]), 0)])
+def test_a_quick_run_compiles_the_kernels_once_before_its_workers_start(
+    choice: CheckChoice, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = list[object]()
+    monkeypatch.setattr(quality, "compile_kernels", lambda *given: compiled.append(given))
+    monkeypatch.setattr(quality, "checks_of", lambda _: {"tests": ("platform", "--terse")})
+    assert run_quality(choice) == 0
+    assert len(compiled) == count
 
 
 Failing = Callable[..., int]
