@@ -43,7 +43,9 @@ def address_of(word: str, port: int) -> tuple[str, int]:
     """Splits `host:port` or `host`. `port` is the default port. Raises ValueError if `word` is not an address."""
     found = ADDRESS.fullmatch(word)
     if found is None:
-        raise ValueError(f"{word!r} is not an address: write host:port, or host; [::1]:port where the host has colons")
+        raise ValueError(
+            f"{word!r} is not an address: write host:port or host, and an IPv6 address in brackets, such as [::1]:port"
+        )
     return found["host"] or found["six"], int(found["port"] or port)
 
 
@@ -137,8 +139,8 @@ class BrokerConfig(RenderingConfig):
                 raise ValueError(f"format {self.format} has typed values: remove time_zone and decimals")
         elif self.registry is not None:
             raise ValueError(
-                f"format {self.format} has no schemas in a registry (protobuf: packets of Canal): set `format: avro` or `protobuf_rows`, "
-                "or remove registry"
+                f"messages with `format: {self.format}` have no schema, so a registry is not used: remove `registry`, or set "
+                "`format: avro` or `format: protobuf_rows`"
             )
         return self
 

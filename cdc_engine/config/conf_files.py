@@ -17,7 +17,7 @@ from sluice.cdc_engine.config.remote.settings import REMOTE, RemoteConfig
 from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError
 
 MAIN = "sluice.yaml"
-# Begins the text that replaces a file that cannot be read. The reason follows. The character is not valid in YAML.
+# Marks the text of a file that cannot be read: this character, which YAML does not allow, and then the reason.
 UNREADABLE = "\0"
 _QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # Quoted parts of a file in PyYAML's errors.
 

@@ -98,7 +98,7 @@ class SnapshotConfig(Strict):
 
 
 class EqualityConfig(Strict):
-    """The scheduled comparison of a destination with its source. `sluice equal` has options for the same."""
+    """The settings of the scheduled comparison of a destination with its source. The options of `sluice equal` correspond to them."""
 
     removed: ClassVar[Mapping[str, str]] = {
         "source": READER_INSTEAD,

@@ -49,7 +49,9 @@ class MaskConfig(Strict):
     @model_validator(mode="after")
     def _chars_of_truncate(self) -> MaskConfig:
         if (self.kind == "truncate") != bool(self.chars):
-            raise ValueError("set `chars` to at least 1 for truncate, and for no other kind: truncate:4")
+            raise ValueError(
+                "truncate needs `chars` of at least 1, as in truncate:4; no other kind of mask has `chars`"
+            )
         return self
 
 

@@ -73,8 +73,8 @@ class ShardsConfig(Strict):
                 filled = template.format("", *[""] * groups, destination="", database="", table="")
             except (LookupError, ValueError, AttributeError):
                 raise ValueError(
-                    f"{word}: {template!r} may have {{destination}}, {{database}}, {{table}} and {{1}} to {{{groups}}}, which are the "
-                    "groups of `tables`"
+                    f"{word}: {template!r} may have only these placeholders: {{destination}}, {{database}}, {{table}}, and {{1}} to "
+                    f"{{{groups}}}, which are the groups of `tables`"
                 ) from None
             if filled == template and word == "name":
                 raise ValueError(f"name: {template!r} gives every shard the same name; the names must differ")

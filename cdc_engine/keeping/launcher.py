@@ -103,7 +103,7 @@ class EngineSlot(Generic[Kept]):
         engine = self._engine
         try:
             return say(engine) if engine is not None else None
-        except SluiceError:  # The engine is just ending.
+        except SluiceError:  # The engine is ending.
             return None
 
     def stop(self) -> None:

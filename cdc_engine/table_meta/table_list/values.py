@@ -35,7 +35,7 @@ class ListedTable:
 
 @dataclasses.dataclass(frozen=True)
 class TableList:
-    """A list of tables. `by_name` has them by "database.table", sorted."""
+    """A list of tables. `by_name` maps each "database.table" to its table, in sorted order."""
 
     by_name: Mapping[str, ListedTable] = dataclasses.field(default_factory=dict)
 
