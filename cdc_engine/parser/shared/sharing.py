@@ -1,11 +1,11 @@
 """Decides which parsers of this process share one dump of a server, and when a parser changes to it. A parser reads the shared dump
-through a `DumpLine`, which stores how far the parser has read.
+through a `DumpReader`, which stores how far the parser has read.
 
 A parser first connects by itself, which proves that its stream continues on the server. It reads up to the end that the binlog had when it
 connected. After this end it needs every event, whatever GTID set it began with. So it can join a dump that was requested by file and
 offset. The first parser that reaches this end while another one shares the server starts that dump.
 
-When a line ends for any reason, its parser connects by itself again, as after a lost connection. So sharing decides nothing about
+When reading a shared dump ends for any reason, its parser connects by itself again, as after a lost connection. So sharing decides nothing about
 positions and stores nothing durably.
 """
 
@@ -19,12 +19,12 @@ import structlog
 
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.parser.shared.stream import SharedStream
-from sluice.cdc_engine.parser.shared.window import DumpLine
+from sluice.cdc_engine.parser.shared.window import DumpReader
 from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.source.server import Source
 
-ASK_SECONDS = 1.0  # A parser asks for a line at most this often.
-# How long a parser asks for no line after a shared dump could not begin, or after its line could not be read.
+ASK_SECONDS = 1.0  # A parser asks for a reader at most this often.
+# How long a parser asks for no reader after a shared dump could not begin, or after its reader could not be read.
 QUIET_SECONDS = 60.0
 # A shared dump begins only if this many parsers read the server. A parser that is alone uses its own connection.
 SHARERS_MIN = 2
@@ -34,11 +34,11 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SharedPosition:
-    """A line to a shared dump, and the position after which it continues. `contiguous` and `checksum` are properties of the dump that the
+    """A reader of a shared dump, and the position after which it continues. `contiguous` and `checksum` are properties of the dump that the
     scanner needs.
     """
 
-    line: DumpLine
+    reader: DumpReader
     position: Position
     contiguous: bool
     checksum: bool
@@ -77,8 +77,8 @@ class SharedStreams:
         if last is not None and last.stream is not None:
             last.stream.close()
 
-    def line(self, sharing: Sharing, position: Position) -> SharedPosition | None:
-        """Returns a line that continues after a position, if the shared dump has the position. If no dump runs and enough parsers share
+    def reader(self, sharing: Sharing, position: Position) -> SharedPosition | None:
+        """Returns a reader that continues after a position, if the shared dump has the position. If no dump runs and enough parsers share
         the server, starts one at the position and returns None.
         """
         with self._lock:
@@ -90,7 +90,7 @@ class SharedStreams:
                 shared.stream = None
             elif shared.stream is not None:
                 found = shared.stream.join(position)
-                return _line(shared.stream, found, position) if found is not None else None
+                return _shared_position(shared.stream, found, position) if found is not None else None
             elif len(shared.sharers) >= SHARERS_MIN:
                 shared.stream = SharedStream(sharing.source, position)
                 shared.stream.start()
@@ -101,7 +101,7 @@ OF_PROCESS = SharedStreams()
 
 
 class Sharing:
-    """A parser's part in sharing a server. After a refusal or an error, it asks for no line for a while."""
+    """A parser's part in sharing a server. After a refusal or an error, it asks for no reader for a while."""
 
     def __init__(self, streams: SharedStreams, source: Source) -> None:
         self._streams, self.source = streams, source
@@ -115,18 +115,18 @@ class Sharing:
     def leave(self) -> None:
         self._streams.leave(self)
 
-    def line(self, position: Position | None, facts: ServerFacts) -> SharedPosition | None:
-        """Returns a line with which a parser can continue, or None. `position` is the end of the parser's last transaction. `facts` were
+    def reader(self, position: Position | None, facts: ServerFacts) -> SharedPosition | None:
+        """Returns a reader with which a parser can continue, or None. `position` is the end of the parser's last transaction. `facts` were
         read when the parser connected.
         """
         now = time.monotonic()
         if now < self._ask_at or position is None or not has_caught_up(position, facts):
             return None
         self._ask_at = now + ASK_SECONDS
-        return self._streams.line(self, position)
+        return self._streams.reader(self, position)
 
     def refused(self, error: Exception) -> None:
-        """Records that a line could not be read. The parser then connects by itself, which shows whether the server's stream is unreadable
+        """Records that a shared dump could not be read. The parser then connects by itself, which shows whether the server's stream is unreadable
         or only the shared one.
         """
         self._ask_at = time.monotonic() + QUIET_SECONDS
@@ -147,5 +147,5 @@ def has_caught_up(position: Position, facts: ServerFacts) -> bool:
     return (file_number(position.file), position.offset) >= (file_number(facts.file), facts.offset)
 
 
-def _line(stream: SharedStream, line: DumpLine, position: Position) -> SharedPosition:
-    return SharedPosition(line, position, contiguous=not stream.mariadb, checksum=stream.checksum)
+def _shared_position(stream: SharedStream, reader: DumpReader, position: Position) -> SharedPosition:
+    return SharedPosition(reader, position, contiguous=not stream.mariadb, checksum=stream.checksum)

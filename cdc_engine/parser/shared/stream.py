@@ -17,7 +17,7 @@ from sluice.cdc_engine.errors import SluiceError, SourceConnectionError
 from sluice.cdc_engine.parser.connection import SourceConnection, answer_error
 from sluice.cdc_engine.parser.server_facts import read_facts
 from sluice.cdc_engine.parser.shared.dump_filler import DumpFiller
-from sluice.cdc_engine.parser.shared.window import DumpLine, DumpWindow
+from sluice.cdc_engine.parser.shared.window import DumpReader, DumpWindow
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.source.server import Source
 
@@ -50,8 +50,8 @@ class SharedStream:
     def running(self) -> bool:
         return self._thread.is_alive()
 
-    def join(self, position: Position) -> DumpLine | None:
-        """Returns a line that continues after `position`, or None if the position is of another server or the window does not have it."""
+    def join(self, position: Position) -> DumpReader | None:
+        """Returns a reader that continues after `position`, or None if the position is of another server or the window does not have it."""
         if not self.began or position.server_uuid != self.server_uuid:
             return None
         return self._window.join(position)

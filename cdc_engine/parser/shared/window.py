@@ -1,5 +1,5 @@
 """Holds the newest bytes of a dump for several readers. One thread adds bytes. Each reader runs in its own thread and reads through a
-`DumpLine`, which stores the reader's place.
+`DumpReader`, which stores how far it has read.
 
 The fastest reader sets the pace. When the window is full, the oldest bytes are removed as soon as the fastest reader has passed them.
 Until then, the dump waits. A slower reader whose next bytes were removed gets `FellBehindError`.
@@ -60,7 +60,7 @@ class DumpWindow:
         self._pieces: deque[DumpBuffer] = deque()
         self._boundaries: deque[Boundary] = deque()
         self._tail: Boundary | None = None
-        self._lines: set[DumpLine] = set()
+        self._readers: set[DumpReader] = set()
         self._changed = threading.Condition()
         self._ended: SourceConnectionError | None = None
 
@@ -73,7 +73,7 @@ class DumpWindow:
         deadline = time.monotonic() + seconds
         with self._changed:
             while len(self._pieces) >= self._pieces_max:
-                if max((line.at for line in self._lines), default=math.inf) >= self._pieces[1].begin:
+                if max((reader.at for reader in self._readers), default=math.inf) >= self._pieces[1].begin:
                     self._pieces.popleft()
                     while self._boundaries and self._boundaries[0].at < self._pieces[0].begin:
                         self._boundaries.popleft()
@@ -108,19 +108,19 @@ class DumpWindow:
     @property
     def line_count(self) -> int:
         with self._changed:
-            return len(self._lines)
+            return len(self._readers)
 
     # ── the readers' side ──
 
-    def join(self, position: Position) -> DumpLine | None:
+    def join(self, position: Position) -> DumpReader | None:
         """Returns a reader that continues after `position`, or None if the window does not have the bytes after it."""
         with self._changed:
             boundary = self._before(position) if self._ended is None else None
             if boundary is None:
                 return None
-            line = DumpLine(self, boundary)
-            self._lines.add(line)
-            return line
+            reader = DumpReader(self, boundary)
+            self._readers.add(reader)
+            return reader
 
     def _before(self, position: Position) -> Boundary | None:
         """Returns the last boundary at or before a position, or None if the window does not have the position."""
@@ -132,23 +132,23 @@ class DumpWindow:
             return None
         return fits[-1]
 
-    def leave(self, line: DumpLine) -> None:
+    def leave(self, reader: DumpReader) -> None:
         with self._changed:
-            self._lines.discard(line)
+            self._readers.discard(reader)
             self._changed.notify_all()
 
-    def read(self, line: DumpLine, space: memoryview, seconds: float) -> int:
-        """Copies the next bytes for a line into `space`. `DumpLine.receive_into` describes it."""
+    def read(self, reader: DumpReader, space: memoryview, seconds: float) -> int:
+        """Copies the next bytes for a reader into `space`. `DumpReader.receive_into` describes it."""
         deadline = time.monotonic() + seconds
         with self._changed:
-            while not (found := self._following(line.at, len(space))).nbytes:
+            while not (found := self._following(reader.at, len(space))).nbytes:
                 if self._ended is not None:
                     raise self._ended
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return 0
                 self._changed.wait(left)
-            line.at += found.nbytes
+            reader.at += found.nbytes
             self._changed.notify_all()
         space[: found.nbytes] = found.data
         return found.nbytes
@@ -161,7 +161,7 @@ class DumpWindow:
         return piece.buffer[at - piece.begin : min(piece.filled, at - piece.begin + bytes_max)]
 
 
-class DumpLine:
+class DumpReader:
     """A reader of the window that a parser uses in place of a connection. It began to read at `boundary`. Its next byte is the one after
     the first `at` bytes of the dump.
     """

@@ -36,7 +36,7 @@ from sluice.cdc_engine.errors import (
 from sluice.cdc_engine.parser.connection import SourceConnection, answer_error
 from sluice.cdc_engine.parser.server_facts import ServerFacts, dump_clients, read_facts
 from sluice.cdc_engine.parser.shared.sharing import SharedPosition, Sharing
-from sluice.cdc_engine.parser.shared.window import DumpLine, FellBehindError
+from sluice.cdc_engine.parser.shared.window import DumpReader, FellBehindError
 from sluice.cdc_engine.parser.source_check import check_source, is_mixed, unfollowed_format
 from sluice.cdc_engine.parser.start_position import NO_EPOCHS, DumpStart, Epochs, Lost, StartChoice, decide_start
 from sluice.cdc_engine.parser.stream.archived import ArchivedInterval, first_of_server
@@ -139,7 +139,7 @@ class EventParser:
     ) -> None:
         self._source, self._rules, self._callbacks = source, rules, callbacks
         # The shared dump with which the parser continues when it changes to it.
-        self._line: SharedPosition | None = None
+        self._shared: SharedPosition | None = None
         self._facts: ServerFacts | None = None  # The server's facts, read when the parser connected.
         self._sink = sink
         self._history = history
@@ -215,7 +215,7 @@ class EventParser:
             log.exception("parser_failed", destination=self._source.destination)
             self._end(error, SluiceError.code)
         finally:
-            self._leave_line()
+            self._leave_reader()
             if self._rules.sharing is not None:
                 self._rules.sharing.leave()
 
@@ -226,8 +226,8 @@ class EventParser:
     def _stream_until_it_breaks(self) -> None:
         """Streams until a new connection is needed. Raises errors that a new connection would not resolve."""
         try:
-            if self._line is not None:
-                self._stream_along(self._line)
+            if self._shared is not None:
+                self._stream_along(self._shared)
                 return
             self._tell(CONNECTING, "")
             with self._connection() as connection:
@@ -274,40 +274,40 @@ class EventParser:
         self.counters.connections += 1
         self._continue_from_cursor, self._scanned = "", (start.position.file, start.position.offset)
         self._tell(STREAMING, "")
-        self._read(connection, scanner, framer, self._found_line)
+        self._read(connection, scanner, framer, self._found_reader)
 
-    def _found_line(self) -> bool:
-        """Asks for a line to a shared dump. Returns whether there is one, so that the parser changes to it."""
+    def _found_reader(self) -> bool:
+        """Asks for a reader of a shared dump. Returns whether there is one, so that the parser changes to it."""
         if self._rules.sharing is not None and self._facts is not None:
-            self._line = self._rules.sharing.line(self.position, self._facts)
-        if self._line is not None:
+            self._shared = self._rules.sharing.reader(self.position, self._facts)
+        if self._shared is not None:
             # The sink must hand on what it has buffered, because the shared dump does not repeat it.
             self._callbacks.on_idle()
-        return self._line is not None
+        return self._shared is not None
 
-    def _stream_along(self, line: SharedPosition) -> None:
+    def _stream_along(self, shared: SharedPosition) -> None:
         """Reads the shared dump until it breaks or ends. Then the parser connects by itself."""
         try:
-            self._rewind(line.position)
-            scanner, framer = begin_shared(line, self._history, self._captured, prepared=self._prepared)
+            self._rewind(shared.position)
+            scanner, framer = begin_shared(shared, self._history, self._captured, prepared=self._prepared)
             self._continue_from_cursor, self._scanned, self.shares = (
                 "",
-                (line.position.file, line.position.offset),
+                (shared.position.file, shared.position.offset),
                 True,
             )
-            self._read(line.line, scanner, framer, lambda: False)
+            self._read(shared.reader, scanner, framer, lambda: False)
         except FellBehindError:
             log.info("shared_stream_fell_behind", destination=self._source.destination, position=str(self.position))
         except (BinlogFormatError, PositionLostError) as error:
             if self._rules.sharing is not None:
                 self._rules.sharing.refused(error)
         finally:
-            self._leave_line()
+            self._leave_reader()
 
-    def _leave_line(self) -> None:
-        line, self._line, self.shares = self._line, None, False
-        if line is not None:
-            line.line.close()
+    def _leave_reader(self) -> None:
+        shared, self._shared, self.shares = self._shared, None, False
+        if shared is not None:
+            shared.reader.close()
 
     def _decide(self, connection: SourceConnection) -> DumpStart | None:
         """Decides where to start. Returns None if it has read purged files from the archive: then the next connection continues after
@@ -400,7 +400,7 @@ class EventParser:
         self.position = first_of_server(self._source, facts, self.position or begin)
 
     def _read(
-        self, connection: SourceConnection | DumpLine, scanner: Scanner, framer: PacketFramer, done: Callable[[], bool]
+        self, connection: SourceConnection | DumpReader, scanner: Scanner, framer: PacketFramer, done: Callable[[], bool]
     ) -> None:
         heard_at = time.monotonic()
         while not self._stopping.is_set() and not done():

@@ -17,7 +17,7 @@ from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.errors import BinlogFormatError, SourceConnectionError
 from sluice.cdc_engine.parser.shared import window as shared_window
 from sluice.cdc_engine.parser.shared.dump_filler import DumpFiller
-from sluice.cdc_engine.parser.shared.window import DumpLine, DumpWindow, FellBehindError
+from sluice.cdc_engine.parser.shared.window import DumpReader, DumpWindow, FellBehindError
 from sluice.cdc_engine.position import Position
 from tests.binlog.scan.event_factory import START, TIME, EventFactory, packets, scanner
 
@@ -63,15 +63,15 @@ LOG, AMID = log_of(), log_of(begin=8_589_934_000)
 class Reader:
     """Does what a parser does with a connection to the shared dump."""
 
-    def __init__(self, line: DumpLine, position: Position) -> None:
-        self.line = line
-        beginning = FileBeginning(position, contiguous=True, begins_at=line.boundary.offset)
+    def __init__(self, joined: DumpReader, position: Position) -> None:
+        self.dump_reader = joined
+        beginning = FileBeginning(position, contiguous=True, begins_at=joined.boundary.offset)
         self._framer = PacketFramer(scanner(start=position, contiguous=True), 4096, beginning)
         self.rows: list[bytes] = []
         self.ends: list[tuple[str, int]] = []
 
     def read(self, bytes_max: int) -> int:
-        count = self.line.receive_into(self._framer.space()[:bytes_max], 0.0)
+        count = self.dump_reader.receive_into(self._framer.space()[:bytes_max], 0.0)
         for block in self._framer.received(count):
             self._take(block)
         return count
@@ -146,9 +146,9 @@ def test_every_line_has_all_that_follows_its_place_or_is_told_that_it_fell_behin
 
 
 def _join(window: DumpWindow, readers: dict[int, tuple[Reader, int]], log: Log, begin: int) -> None:
-    line = window.join(position_at(log, begin)) if len(readers) < READERS_MAX else None
-    if line is not None:
-        readers[len(readers) and max(readers) + 1] = (Reader(line, position_at(log, begin)), begin)
+    joined = window.join(position_at(log, begin)) if len(readers) < READERS_MAX else None
+    if joined is not None:
+        readers[len(readers) and max(readers) + 1] = (Reader(joined, position_at(log, begin)), begin)
 
 
 def _read_some(log: Log, readers: dict[int, tuple[Reader, int]], number: int, bytes_max: int) -> int:
@@ -156,7 +156,7 @@ def _read_some(log: Log, readers: dict[int, tuple[Reader, int]], number: int, by
     try:
         count = reader.read(bytes_max)
     except FellBehindError:
-        reader.line.close()
+        reader.dump_reader.close()
         del readers[number]
         count = 0
     told(log, reader, begin)
@@ -189,10 +189,10 @@ def _read_all(reader: Reader) -> None:
         pass
 
 
-def _joined(window: DumpWindow, transaction: int = 0) -> DumpLine:
-    line = window.join(position_at(LOG, transaction))
-    assert line is not None
-    return line
+def _joined(window: DumpWindow, transaction: int = 0) -> DumpReader:
+    joined = window.join(position_at(LOG, transaction))
+    assert joined is not None
+    return joined
 
 
 def test_who_is_elsewhere_joins_nothing() -> None:
@@ -216,9 +216,9 @@ def test_events_of_many_packets_go_through(large_bytes: int) -> None:
         pass
     for begin in (0, TRANSACTIONS + 3, TRANSACTIONS + 5):
         position = position_at(log, begin)
-        line = window.join(position)
-        assert line is not None
-        reader = Reader(line, position)
+        joined = window.join(position)
+        assert joined is not None
+        reader = Reader(joined, position)
         while reader.read(1 << 21):
             pass
         assert reader.rows == log.rows[begin + 1 :]
@@ -229,7 +229,7 @@ def test_what_ended_the_dump_is_told_once_all_before_it_was_read() -> None:
     for _ in pumped(LOG, feed_of(window), iter(lambda: 300, 0)):
         pass
     reader = Reader(_joined(window, 30), position_at(LOG, 30))
-    window.end(SourceConnectionError("the line was cut"))
+    window.end(SourceConnectionError("the connection was lost"))
     with pytest.raises(SourceConnectionError, match="cut"):
         _read_all(reader)
     assert reader.rows == LOG.rows[31:]
