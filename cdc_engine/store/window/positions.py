@@ -1,6 +1,6 @@
 """Defines positions in a window and the result of a read, with the arithmetic between positions and parts of blocks. Pure.
 
-A window counts transactions and captured row events since it began. A `Spot` is such a count. A `WindowPosition` says the same in a form
+A window counts transactions and captured row events since it began. A `WindowCount` is such a count. A `WindowPosition` says the same in a form
 that another window or process can use: the end of a transaction, and how many row events after it were read.
 
 A position includes its executed set. Two streams that were requested by GTID set leave out different transactions, so one offset can be
@@ -24,7 +24,7 @@ FRAME_ENTRIES = 2  # A consumer gets one entry for the beginning of a transactio
 
 
 @dataclasses.dataclass(frozen=True, order=True)
-class Spot:
+class WindowCount:
     """A point in the window: how many transactions end before it, and how many row events are before it. Counts from the beginning of the
     window.
     """
@@ -76,7 +76,7 @@ class WindowReading:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowBlock:
-    """A block in a window. `start` is the spot before it. `end_key` is the key of the last end of a transaction, in the block or before
+    """A block in a window. `start` is the count before it. `end_key` is the key of the last end of a transaction, in the block or before
     it. `open` identifies the transaction that the block continues, or is None if the block begins with a new one.
 
     `bytes_start` counts the bytes of the window's row events before this block. `bytes_before` counts the bytes of this block's row events
@@ -85,7 +85,7 @@ class WindowBlock:
     """
 
     block: Block
-    start: Spot
+    start: WindowCount
     end_key: Key
     open: Key | None
     bytes_before: Int64s
@@ -96,15 +96,15 @@ class WindowBlock:
         return int(not self.block.transaction_count and not self.block.event_count)
 
     @property
-    def end(self) -> Spot:
+    def end(self) -> WindowCount:
         events = self.start.events + self.block.event_count + self.within
-        return Spot(self.start.transactions + self.block.transaction_count, events)
+        return WindowCount(self.start.transactions + self.block.transaction_count, events)
 
     @property
-    def last_end(self) -> Spot:
+    def last_end(self) -> WindowCount:
         """The spot after the last transaction that ends in the block. At least one must end in it."""
         events = self.start.events + int(self.block.transaction_events[-1])
-        return Spot(self.start.transactions + self.block.transaction_count, events)
+        return WindowCount(self.start.transactions + self.block.transaction_count, events)
 
     @property
     def size_bytes(self) -> int:
@@ -119,8 +119,8 @@ class WindowBlock:
         return dataclasses.replace(self, block=dataclasses.replace(self.block, buffer=np.zeros(0, np.uint8)))
 
 
-def kept(block: Block, start: Spot, key: Key, begun: Key | None, bytes_start: int = 0) -> WindowBlock:
-    """Returns a block as a part of the window: after the spot `start`, the last end of a transaction at `key`, and the bytes
+def kept(block: Block, start: WindowCount, key: Key, begun: Key | None, bytes_start: int = 0) -> WindowBlock:
+    """Returns a block as a part of the window: after the count `start`, the last end of a transaction at `key`, and the bytes
     `bytes_start`. `begun` identifies the transaction that is open at `start`.
     """
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_bytes, dtype=np.int64)))
@@ -142,7 +142,7 @@ def last_offset(each: WindowBlock, events: int) -> int:
     return block.statement.offset if block.statement is not None else block.changes[0].order_key
 
 
-def ends_before(blocks: Sequence[WindowBlock], ended: Spot, events: int) -> bool:
+def ends_before(blocks: Sequence[WindowBlock], ended: WindowCount, events: int) -> bool:
     """Returns whether the transaction after `ended` ends in these blocks, before the row event number `events` of the window."""
     at = bisect.bisect_right(blocks, ended.transactions, key=lambda each: each.end.transactions)
     if at == len(blocks):
@@ -151,7 +151,7 @@ def ends_before(blocks: Sequence[WindowBlock], ended: Spot, events: int) -> bool
     return transaction >= 0 and each.start.events + int(each.block.transaction_events[transaction]) < events
 
 
-def transaction_after(each: WindowBlock, ended: Spot) -> Key | None:
+def transaction_after(each: WindowBlock, ended: WindowCount) -> Key | None:
     """Identifies the transaction that follows `ended` by its key. Returns None if nothing in the block follows `ended`."""
     block = each.block
     if ended <= each.start and each.open is not None:
@@ -188,8 +188,8 @@ def key_of(position: Position) -> Key:
     return position.epoch, file_number(position.file) if position.file else 0, position.offset
 
 
-def transaction_at(blocks: Sequence[WindowBlock], key: Key) -> Spot | None:
-    """Returns the spot after the transaction that ends exactly at a key, or None if none does."""
+def transaction_at(blocks: Sequence[WindowBlock], key: Key) -> WindowCount | None:
+    """Returns the count after the transaction that ends exactly at a key, or None if none does."""
     at = bisect.bisect_left(blocks, key, key=lambda each: each.end_key)
     if at == len(blocks) or not blocks[at].block.transaction_count:
         return None
@@ -198,18 +198,18 @@ def transaction_at(blocks: Sequence[WindowBlock], key: Key) -> Spot | None:
     if key[:2] != each.end_key[:2] or int(each.block.transaction_end[found]) != key[2]:
         return None
     events = each.start.events + int(each.block.transaction_events[found])
-    return Spot(each.start.transactions + found + 1, events)
+    return WindowCount(each.start.transactions + found + 1, events)
 
 
-def position_at(blocks: Sequence[WindowBlock], spot: Spot) -> WindowPosition:
-    """Returns the position of a spot. The spot must follow the end of a transaction in these blocks."""
-    each = blocks[bisect.bisect_left(blocks, spot.transactions, key=lambda each: each.end.transactions)]
-    transaction = spot.transactions - each.start.transactions - 1
+def position_at(blocks: Sequence[WindowBlock], counted: WindowCount) -> WindowPosition:
+    """Returns the position of a count. The spot must follow the end of a transaction in these blocks."""
+    each = blocks[bisect.bisect_left(blocks, counted.transactions, key=lambda each: each.end.transactions)]
+    transaction = counted.transactions - each.start.transactions - 1
     ended = each.start.events + int(each.block.transaction_events[transaction])
-    return WindowPosition(end_position(each.block, transaction), spot.events - ended)
+    return WindowPosition(end_position(each.block, transaction), counted.events - ended)
 
 
-def following(blocks: Sequence[WindowBlock], ended: Spot) -> Key | None:
+def following(blocks: Sequence[WindowBlock], ended: WindowCount) -> Key | None:
     """Identifies the transaction that follows `ended` by its key. Returns None if nothing of it is in the blocks."""
     found = (
         transaction_after(each, ended)
@@ -219,8 +219,8 @@ def following(blocks: Sequence[WindowBlock], ended: Spot) -> Key | None:
 
 
 def cut(
-    blocks: Sequence[WindowBlock], begin: Spot, bytes_max: int, entries_max: int, *, isolated: bool = False
-) -> tuple[tuple[WindowPiece, ...], Spot]:
+    blocks: Sequence[WindowBlock], begin: WindowCount, bytes_max: int, entries_max: int, *, isolated: bool = False
+) -> tuple[tuple[WindowPiece, ...], WindowCount]:
     """Returns the content after `begin` within the limits, and its end. Returns at least one row event or transaction. `entries_max`
     limits the entries, as `entries_between` counts them.
 
@@ -228,41 +228,41 @@ def cut(
     have other rules, and the reader may have to stop there. With `isolated`, a statement that changes tables is returned alone.
     """
     pieces: list[WindowPiece] = []
-    spot, bytes_left, entries_left = begin, bytes_max, entries_max
-    whole: tuple[int, Spot] | None = None  # How many pieces end with the last whole transaction, and the spot there.
+    counted, bytes_left, entries_left = begin, bytes_max, entries_max
+    whole: tuple[int, WindowCount] | None = None  # How many pieces end with the last whole transaction, and the count there.
     for each in blocks[bisect.bisect_right(blocks, begin, key=lambda each: each.end) :]:
         alone = isolated and bool(each.block.changes)
         if pieces and (alone or any(change.renamed_from for change in each.block.changes)):
             break
-        piece = _within(each, spot, bytes_left, entries_left, first=not pieces)
+        piece = _within(each, counted, bytes_left, entries_left, first=not pieces)
         if piece is None:
             break
         pieces.append(piece)
-        before, spot = (
-            spot,
-            Spot(each.start.transactions + piece.last_transaction, each.start.events + piece.last_event + each.within),
+        before, counted = (
+            counted,
+            WindowCount(each.start.transactions + piece.last_transaction, each.start.events + piece.last_event + each.within),
         )
         bytes_left -= int(each.bytes_before[piece.last_event] - each.bytes_before[piece.first_event])
-        entries_left -= entries_between(before, spot)
+        entries_left -= entries_between(before, counted)
         if _ends_with_a_transaction(piece):
-            whole = (len(pieces), spot)
-        if alone or spot < each.end or min(bytes_left, entries_left) <= 0:
+            whole = (len(pieces), counted)
+        if alone or counted < each.end or min(bytes_left, entries_left) <= 0:
             break
-    if whole is not None and whole[1] != spot:
+    if whole is not None and whole[1] != counted:
         return tuple(pieces[: whole[0]]), whole[1]
-    return tuple(pieces), spot
+    return tuple(pieces), counted
 
 
-def entries_between(begin: Spot, end: Spot) -> int:
-    """Returns how many entries a consumer of all tables gets between two spots: one per row event and two per transaction."""
+def entries_between(begin: WindowCount, end: WindowCount) -> int:
+    """Returns how many entries a consumer of all tables gets between two counts: one per row event and two per transaction."""
     return end.events - begin.events + FRAME_ENTRIES * (end.transactions - begin.transactions)
 
 
-def _within(each: WindowBlock, spot: Spot, bytes_left: int, entries_left: int, *, first: bool) -> WindowPiece | None:
-    """Returns the part of a block from `spot` on that is within the limits, or None if nothing is."""
+def _within(each: WindowBlock, counted: WindowCount, bytes_left: int, entries_left: int, *, first: bool) -> WindowPiece | None:
+    """Returns the part of a block from `counted` on that is within the limits, or None if nothing is."""
     block, ends = each.block, each.block.transaction_events
-    begin = min(block.event_count, max(0, spot.events - each.start.events))
-    ended_before = max(0, spot.transactions - each.start.transactions)
+    begin = min(block.event_count, max(0, counted.events - each.start.events))
+    ended_before = max(0, counted.transactions - each.start.transactions)
     fits = int(np.searchsorted(each.bytes_before, each.bytes_before[begin] + bytes_left, "right")) - 1
 
     def too_much(last: int, ended: int) -> bool:

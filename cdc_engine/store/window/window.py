@@ -22,7 +22,7 @@ from sluice.cdc_engine.gtid import is_mariadb, same_executed
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.store.window.positions import (
     Key,
-    Spot,
+    WindowCount,
     WindowBlock,
     WindowPosition,
     WindowReading,
@@ -62,9 +62,9 @@ class Window:
         self._base: WindowBlock | None = None  # The last removed block that ends a transaction.
         self._gone_open: Key | None = None  # Identifies the transaction that was open after the last removed block.
         self._gone_last = 0  # The offset of the last row event that was removed.
-        self._tail = Spot()  # The point after all content.
+        self._tail = WindowCount()  # The point after all content.
         self._executed: dict[Key, str] = {}
-        self._read = Spot()  # With `waits`: how far the reader has read.
+        self._read = WindowCount()  # With `waits`: how far the reader has read.
         self._changed = threading.Condition()
         self._putter: threading.Thread | None = None
         self._fenced: threading.Thread | None = None  # The thread whose open transaction was dropped by another thread.
@@ -101,7 +101,7 @@ class Window:
                 self._bytes -= self._blocks.pop().size_bytes
             if self._blocks and self._blocks[-1].end != self._blocks[-1].last_end:
                 self._cut_last()
-            self._tail = self._blocks[-1].end if self._blocks else self._base_spot
+            self._tail = self._blocks[-1].end if self._blocks else self._base_count
             if not self._blocks:
                 self._gone_open = None
             me = threading.current_thread()
@@ -114,7 +114,7 @@ class Window:
             self._blocks.clear()
             self._executed.clear()
             self._start, self._base, self._gone_open, self._gone_last = position, None, None, 0
-            self._bytes, self._read, self._tail = 0, Spot(), Spot()
+            self._bytes, self._read, self._tail = 0, WindowCount(), WindowCount()
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -150,18 +150,18 @@ class Window:
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
             while (found := self._found(position)) is not None:
-                spot, again = found
+                counted, again = found
                 if position.events and not again:
-                    self._refuse_other_count(position, spot)
+                    self._refuse_other_count(position, counted)
                 if self._waits:
-                    self._read = spot
+                    self._read = counted
                     self._evict()
                     self._changed.notify_all()
                 left = deadline - time.monotonic()
                 stops = given_up()
-                enough = stops or not full or self._has_after(spot, bytes_max, entries_max)
+                enough = stops or not full or self._has_after(counted, bytes_max, entries_max)
                 if enough or left <= 0:
-                    pieces, end = cut(self._blocks, spot, bytes_max, entries_max, isolated=self._isolated)
+                    pieces, end = cut(self._blocks, counted, bytes_max, entries_max, isolated=self._isolated)
                     if pieces:
                         return WindowReading(
                             pieces, self._remembered(self._window_position(end)), again, in_time=enough
@@ -180,7 +180,7 @@ class Window:
     def begin(self) -> Position:
         """The oldest end of a transaction after which the window has everything."""
         with self._changed:
-            base = self._window_position(self._base_spot)
+            base = self._window_position(self._base_count)
             if self._found(base) is not None:
                 return base.position
             ending = next((each for each in self._blocks if each.block.transaction_count), None)
@@ -201,17 +201,17 @@ class Window:
             )
         self._putter = me
 
-    def _has_after(self, spot: Spot, bytes_min: int, entries_min: int) -> bool:
-        """Returns whether one of the two limits is reached after a spot. Also returns True if so much follows that the window might remove
-        the spot.
+    def _has_after(self, counted: WindowCount, bytes_min: int, entries_min: int) -> bool:
+        """Returns whether one of the two limits is reached after a count. Also returns True if so much follows that the window might remove
+        the count.
         """
-        following = bisect.bisect_right(self._blocks, spot, key=lambda each: each.end)
+        following = bisect.bisect_right(self._blocks, counted, key=lambda each: each.end)
         if following == len(self._blocks):
             return False
         first, full = self._blocks[following], self._waits and self._bytes >= self._bytes_max
-        event = min(first.block.event_count, max(0, spot.events - first.start.events))
+        event = min(first.block.event_count, max(0, counted.events - first.start.events))
         count = self._blocks[-1].bytes_end - first.bytes_start - int(first.bytes_before[event])
-        many = len(self._blocks) - following >= BLOCKS_MAX // 2 or entries_between(spot, self._tail) >= entries_min
+        many = len(self._blocks) - following >= BLOCKS_MAX // 2 or entries_between(counted, self._tail) >= entries_min
         return full or many or count >= min(bytes_min, self._bytes_max // 2)
 
     @property
@@ -219,8 +219,8 @@ class Window:
         return self._blocks[-1].end_key if self._blocks else self._base_key
 
     @property
-    def _base_spot(self) -> Spot:
-        return self._base.last_end if self._base else Spot()
+    def _base_count(self) -> WindowCount:
+        return self._base.last_end if self._base else WindowCount()
 
     @property
     def _base_key(self) -> Key:
@@ -230,29 +230,29 @@ class Window:
     def _open(self) -> Key | None:
         return open_after(self._blocks[-1]) if self._blocks else self._gone_open
 
-    def _found(self, position: WindowPosition) -> tuple[Spot, bool] | None:
-        """Returns the spot where a reader continues, and whether the transaction there is not the one that was partly read. Returns None
+    def _found(self, position: WindowPosition) -> tuple[WindowCount, bool] | None:
+        """Returns the count where a reader continues, and whether the transaction there is not the one that was partly read. Returns None
         if the position is not in the window.
         """
         key = key_of(position.position)
-        ended = self._base_spot if key == self._base_key else transaction_at(self._blocks, key)
+        ended = self._base_count if key == self._base_key else transaction_at(self._blocks, key)
         if ended is None or not same_executed(self._executed_at(key, ended), position.position.gtid_set):
             return None
         again = bool(position.events) and self._begun_after(ended) != position.begun
-        spot = ended if again else Spot(ended.transactions, ended.events + position.events)
+        counted = ended if again else WindowCount(ended.transactions, ended.events + position.events)
         first = self._blocks[0].start if self._blocks else self._tail
-        return (spot, again) if first.events <= spot.events else None
+        return (counted, again) if first.events <= counted.events else None
 
-    def _refuse_other_count(self, position: WindowPosition, spot: Spot) -> None:
+    def _refuse_other_count(self, position: WindowPosition, counted: WindowCount) -> None:
         """Raises ConsumerStoppedError if a position counts more row events than its transaction has, or if its last row event has another
         offset in the window. Otherwise the reader would skip or repeat row events.
         """
-        ended = Spot(spot.transactions, spot.events - position.events)
-        missing = ends_before(self._blocks, ended, spot.events)
+        ended = WindowCount(counted.transactions, counted.events - position.events)
+        missing = ends_before(self._blocks, ended, counted.events)
         # On MariaDB, the offsets are not compared. MariaDB 11 writes no end positions within a transaction, so the offsets that Sluice
         # computes depend on whether the server sends the SQL texts of statements.
         compared = position.last and not is_mariadb(position.position.gtid_set)
-        found = self._last_before(spot) if compared and not missing else None
+        found = self._last_before(counted) if compared and not missing else None
         if missing or (found is not None and found != position.last):
             raise ConsumerStoppedError(
                 f"the stored position is after {position.events} row events of the transaction that follows "
@@ -263,20 +263,20 @@ class Window:
                 "transaction's messages"
             )
 
-    def _last_before(self, spot: Spot) -> int | None:
-        """Returns the offset of the last row event before a spot, or None if it has not arrived yet."""
-        at = bisect.bisect_left(self._blocks, spot.events, key=lambda each: each.end.events)
-        if spot.events <= (self._blocks[0].start.events if self._blocks else self._tail.events):
+    def _last_before(self, counted: WindowCount) -> int | None:
+        """Returns the offset of the last row event before a count, or None if it has not arrived yet."""
+        at = bisect.bisect_left(self._blocks, counted.events, key=lambda each: each.end.events)
+        if counted.events <= (self._blocks[0].start.events if self._blocks else self._tail.events):
             return self._gone_last
-        return last_offset(self._blocks[at], spot.events) if at < len(self._blocks) else None
+        return last_offset(self._blocks[at], counted.events) if at < len(self._blocks) else None
 
-    def _begun_after(self, ended: Spot) -> Key | None:
+    def _begun_after(self, ended: WindowCount) -> Key | None:
         """Identifies the transaction that follows `ended` by its key. Returns None if nothing of it has arrived."""
         if self._blocks:
             return following(self._blocks, ended)
         return self._gone_open if ended < self._tail else None
 
-    def _executed_at(self, key: Key, end: Spot) -> str:
+    def _executed_at(self, key: Key, end: WindowCount) -> str:
         """Returns the executed set at the end of a transaction. Caches it, because readers ask for the same set often, and to compute it
         takes a pass over the block.
         """
@@ -291,17 +291,17 @@ class Window:
         self._executed[key_of(position.position)] = position.position.gtid_set
         return position
 
-    def _window_position(self, spot: Spot) -> WindowPosition:
-        base = self._base_spot
-        if spot.transactions > base.transactions:
-            found = position_at(self._blocks, spot)
+    def _window_position(self, counted: WindowCount) -> WindowPosition:
+        base = self._base_count
+        if counted.transactions > base.transactions:
+            found = position_at(self._blocks, counted)
         else:
             position = position_at([self._base], base).position if self._base else self._start
-            found = WindowPosition(position, spot.events - base.events)
-        ended = Spot(spot.transactions, spot.events - found.events)
+            found = WindowPosition(position, counted.events - base.events)
+        ended = WindowCount(counted.transactions, counted.events - found.events)
         if not found.events:
             return found
-        last = self._last_before(spot) or 0
+        last = self._last_before(counted) or 0
         return dataclasses.replace(found, begun=self._begun_after(ended), last=last)
 
     def _evict(self) -> None:
