@@ -29,7 +29,7 @@ from sluice.orchestration.base.table_catalog import (
 
 # The second part of the keys of these assets. The keys of tables have two or three parts, so a key of four parts never belongs to a table.
 OTHER_TABLES = ("other", "tables")
-TOLD_MAX = 5000  # The description of a shared asset lists at most this many tables.
+LISTED_MAX = 5000  # The description of a shared asset lists at most this many tables.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def others_specs(config: SluiceConfig, shown: ShownTables, tables: Sequence[Tabl
     settings, specs = config.destinations[shown.destination], list[dg.AssetSpec]()
     for database, found in shown.others(tables).items():
         source, owners = others_source_key(shown.destination, database), owners_of(settings)
-        told = {"tables": dg.MetadataValue.int(len(found)), "table_of_contents": dg.MetadataValue.md(_contents(found))}
+        described = {"tables": dg.MetadataValue.int(len(found)), "table_of_contents": dg.MetadataValue.md(_contents(found))}
         specs.append(
             dg.AssetSpec(
                 source,
@@ -126,7 +126,7 @@ def others_specs(config: SluiceConfig, shown: ShownTables, tables: Sequence[Tabl
                     f"{settings.table_assets_max} tables (`table_assets_max`), so tables without an entry in `tables` of conf/ share "
                     "this asset. Each batch reports which of them it changed."
                 ),
-                metadata=told,
+                metadata=described,
             )
         )
     return specs
@@ -136,7 +136,7 @@ def _contents(tables: Sequence[TableVersion]) -> str:
     lines = [
         f"- {code(table.table)}: {len(table.columns)} columns, "
         + (f"keyed by {', '.join(map(code, table.key))}" if table.key else "without a key")
-        for table in tables[:TOLD_MAX]
+        for table in tables[:LISTED_MAX]
     ]
-    left = len(tables) - TOLD_MAX
+    left = len(tables) - LISTED_MAX
     return "\n".join([*lines, *([f"- and {left} more"] if left > 0 else [])])

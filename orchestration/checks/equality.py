@@ -29,7 +29,7 @@ from sluice.orchestration.base.table_catalog import checkable, checkable_keys, s
 EQUAL_CHECK = "equals_lake"  # The check of the asset of a source table.
 REASONS = "reasons"  # The metadata of a shared asset's check: for programs, why each "database.table" differs.
 # A sentence names at most this many tables, and the metadata of a result lists at most this many.
-NAMED_MAX, TOLD_MAX = 3, 100
+NAMED_MAX, REASONS_MAX = 3, 100
 Metadata = dict[str, dg.MetadataValue[Any]]
 NIGHTLY = "17 3 * * *"  # The time of the schedule if conf/ sets none. The schedule is then switched off.
 # Dagster's enums cannot contain a hyphen, so the config writes since_last.
@@ -203,7 +203,7 @@ def result_of_several(key: dg.AssetKey, found: Sequence[TableResult]) -> dg.Asse
     """Converts the results of tables that share an asset to one check result, which names those that differ."""
     unequal = [each for each in found if not each.equal]
     proven = any(each.verdict is Verdict.DIFFERENT for each in unequal)
-    reasons = {each.table: each.reason or f"{each.difference_count} rows differ" for each in unequal[:TOLD_MAX]}
+    reasons = {each.table: each.reason or f"{each.difference_count} rows differ" for each in unequal[:REASONS_MAX]}
     lines = [f"- {code(name)}: {why}" for name, why in reasons.items()]
     left = len(unequal) - len(lines)
     metadata: Metadata = {

@@ -19,7 +19,7 @@ from sluice.cdc_engine.keeping.remote_conf.fetched import ARCHIVE_BYTES_MAX, Fet
 from sluice.secret_values.process_group import end_group
 
 GIT_SECONDS_MAX = 60.0
-TOLD_MAX = 300
+REASON_CHARACTERS_MAX = 300
 ORIGIN = "sluice-conf"
 WHOLE = "* -export-ignore -export-subst\n"  # With these attributes, `git archive` leaves out no file and changes none.
 URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s']+", re.IGNORECASE)
@@ -95,7 +95,7 @@ class _Git:
                 end_group(process)
         if process.returncode:
             why = " ".join(said.decode(errors="replace").split())
-            raise RemoteAwayError(f"{self._remote.shown} cannot be read: {without(why, self._secrets)[-TOLD_MAX:]}")
+            raise RemoteAwayError(f"{self._remote.shown} cannot be read: {without(why, self._secrets)[-REASON_CHARACTERS_MAX:]}")
         return found
 
 

@@ -92,15 +92,15 @@ def pull_at_start(directory: Path) -> None:
 
 def poll(directory: Path, stopping: threading.Event) -> None:
     """Pulls again and again until `stopping` is set. Reads the interval from conf/remote.yaml each time."""
-    told = ""
+    logged = ""
     while not stopping.wait(_interval(directory)):
         try:
             pull(directory, again=False)
-            told = ""
+            logged = ""
         except Exception as error:  # The loop must go on, because nothing else polls.
-            if (why := f"{type(error).__name__}: {error}") != told:
+            if (why := f"{type(error).__name__}: {error}") != logged:
                 log.error("conf_not_pulled", reason=why)
-            told = why
+            logged = why
 
 
 def _interval(directory: Path) -> float:

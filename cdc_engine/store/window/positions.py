@@ -102,7 +102,7 @@ class WindowBlock:
 
     @property
     def last_end(self) -> WindowCount:
-        """The spot after the last transaction that ends in the block. At least one must end in it."""
+        """The count after the last transaction that ends in the block. At least one must end in it."""
         events = self.start.events + int(self.block.transaction_events[-1])
         return WindowCount(self.start.transactions + self.block.transaction_count, events)
 
@@ -202,7 +202,7 @@ def transaction_at(blocks: Sequence[WindowBlock], key: Key) -> WindowCount | Non
 
 
 def position_at(blocks: Sequence[WindowBlock], counted: WindowCount) -> WindowPosition:
-    """Returns the position of a count. The spot must follow the end of a transaction in these blocks."""
+    """Returns the position of a count. The count must follow the end of a transaction in these blocks."""
     each = blocks[bisect.bisect_left(blocks, counted.transactions, key=lambda each: each.end.transactions)]
     transaction = counted.transactions - each.start.transactions - 1
     ended = each.start.events + int(each.block.transaction_events[transaction])

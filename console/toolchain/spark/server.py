@@ -224,7 +224,7 @@ class SparkConnectServer:
             **self._log_stores(),
         }
         scratch.mkdir(parents=True, exist_ok=True)
-        pairs = [part for item in {**machine, **self._told()}.items() for part in ("--conf", "=".join(item))]
+        pairs = [part for item in {**machine, **self._given_settings()}.items() for part in ("--conf", "=".join(item))]
         submit = str(self._home() / "bin" / "spark-submit")
         return [
             submit,
@@ -250,7 +250,7 @@ class SparkConnectServer:
             if not {"class", setting.removeprefix("spark.delta.logStore.")} & named
         }
 
-    def _told(self) -> dict[str, str]:
+    def _given_settings(self) -> dict[str, str]:
         """Returns the settings that the caller added. If the settings file names credentials for Google, those of the
         caller are left out.
         """

@@ -123,8 +123,8 @@ class WaitingDecisions:
             if name := own.get(key.asset_key):
                 reasons[name] = evaluation.description or "it differs"
             elif REASONS in evaluation.metadata:
-                told: Any = evaluation.metadata[REASONS].value
-                reasons |= told
+                listed: Any = evaluation.metadata[REASONS].value
+                reasons |= listed
         return reasons
 
     def _consumers(self) -> Iterator[str]:
