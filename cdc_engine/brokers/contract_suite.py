@@ -93,9 +93,9 @@ class PublisherContract:
         publisher = place.publisher()
         publisher.send(messages[:20], never)
         place.stall()
-        asked = itertools.count()
+        calls = itertools.count()
         try:
-            stalled = refusal(place, messages[20:21], lambda: next(asked) > LOOKS, publisher)
+            stalled = refusal(place, messages[20:21], lambda: next(calls) > LOOKS, publisher)
             place.kill()
             killed = refusal(place, messages[20:40])
         finally:

@@ -23,7 +23,7 @@ class FakeSession:
     def __init__(self, answers: dict[str, list[dict[str, Any]] | int]) -> None:
         self._answers = answers
         self._rows: list[dict[str, Any]] = []
-        self.asked: list[str] = []
+        self.statements: list[str] = []
 
     def cursor(self) -> FakeSession:
         return self
@@ -35,7 +35,7 @@ class FakeSession:
         """Does nothing, because nothing is open."""
 
     def execute(self, sql: str, arguments: tuple[Any, ...] = ()) -> None:  # noqa: ARG002  of a cursor
-        self.asked.append(sql)
+        self.statements.append(sql)
         answer = self._answers.get(sql, [])
         if isinstance(answer, int):
             raise pymysql.err.ProgrammingError(answer, "told to")
@@ -59,7 +59,7 @@ def test_the_wording_since_8_4_is_asked_first_and_alone() -> None:
     session = FakeSession({NEW: [END], OLD: SYNTAX})
     facts = facts_of(session)
     assert (facts.file, facts.offset, facts.executed) == tuple(END.values())
-    assert OLD not in session.asked
+    assert OLD not in session.statements
 
 
 @pytest.mark.parametrize("refusal", [SYNTAX, FORBIDDEN])
@@ -67,7 +67,7 @@ def test_a_server_that_refuses_it_is_asked_in_the_old_words(refusal: int) -> Non
     session = FakeSession({NEW: refusal, OLD: [END]})
     facts = facts_of(session)
     assert (facts.file, facts.offset, facts.executed) == tuple(END.values())
-    assert session.asked.index(NEW) < session.asked.index(OLD)
+    assert session.statements.index(NEW) < session.statements.index(OLD)
 
 
 def test_a_server_that_answers_neither_leaves_the_place_open() -> None:
@@ -79,10 +79,10 @@ def test_a_line_that_breaks_is_not_taken_for_another_wording() -> None:
     session = FakeSession({NEW: GONE, OLD: [END]})
     with pytest.raises(SourceConnectionError):
         facts_of(session)
-    assert OLD not in session.asked
+    assert OLD not in session.statements
 
 
 def test_an_empty_answer_is_an_answer() -> None:
     session = FakeSession({NEW: [], OLD: [END]})
     assert facts_of(session).file == ""
-    assert OLD not in session.asked
+    assert OLD not in session.statements

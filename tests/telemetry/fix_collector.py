@@ -21,14 +21,14 @@ from tests.waiting import wait_for
 
 
 class Collector:
-    """The collector. `spans` are all spans that it received, and `services` the senders' `service.name`. `asked` has the path and the
+    """The collector. `spans` are all spans that it received, and `services` the senders' `service.name`. `requests` has the path and the
     headers of each request.
     """
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.services: set[str] = set()
-        self.asked: list[tuple[str, Mapping[str, str]]] = []
+        self.requests: list[tuple[str, Mapping[str, str]]] = []
         self.may_answer, self.reached = threading.Event(), threading.Event()
         self.may_answer.set()
         self.server = http.server.ThreadingHTTPServer((LOOPBACK, 0), self._handler())
@@ -54,7 +54,7 @@ class Collector:
         return wait_for("the trace is at the collector", found)
 
     def _take(self, path: str, headers: Mapping[str, str], body: bytes) -> None:
-        self.asked.append((path, headers))
+        self.requests.append((path, headers))
         self.reached.set()
         self.may_answer.wait()
         content = gzip.decompress(body) if headers.get("Content-Encoding") == "gzip" else body

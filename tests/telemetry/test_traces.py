@@ -80,7 +80,7 @@ def test_a_batch_is_one_trace_of_engine_and_run(collector: Collector, tmp_path: 
     assert told["sluice.destination"].string_value == "shop"
     assert (told["sluice.delivery"].int_value, told["sluice.rows"].int_value) == (7, 3)
     assert [each.string_value for each in told["sluice.tables"].array_value.values] == ["shop.orders"]
-    path, headers = collector.asked[0]
+    path, headers = collector.requests[0]
     assert (path, {key.lower(): value for key, value in headers.items()}["x-key"]) == ("/v1/traces", "secret")
     assert collector.services == {"sluice"}
 
@@ -154,8 +154,8 @@ def test_traces_are_wanted_where_the_environment_names_a_collector(environment: 
 
 
 def test_without_a_collector_the_library_is_not_even_read_in() -> None:
-    asked = (
+    requests = (
         "import sys; from sluice.cdc_engine.telemetry.otlp import trace_sender; "
         "sys.exit(trace_sender() is not None or any(name.startswith('opentelemetry') for name in sys.modules))"
     )
-    assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", requests], check=False).returncode == 0

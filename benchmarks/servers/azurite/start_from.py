@@ -18,10 +18,10 @@ NAME = re.compile(rb"<Name>(.*?)</Name>", re.DOTALL)
 class _Handler(ForwardingHandler):
     def changed(self, content: bytes) -> bytes:
         """Returns the answer to List Blobs without the blobs before `startFrom`. Returns any other answer unchanged."""
-        asked = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
-        if asked.get("comp") != ["list"] or "startFrom" not in asked:
+        parameters = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
+        if parameters.get("comp") != ["list"] or "startFrom" not in parameters:
             return content
-        first = asked["startFrom"][0].encode()
+        first = parameters["startFrom"][0].encode()
 
         def kept(blob: re.Match[bytes]) -> bytes:
             name = NAME.search(blob[0])

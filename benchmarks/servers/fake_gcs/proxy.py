@@ -27,10 +27,10 @@ _numbers = itertools.count(1)
 class _Handler(ForwardingHandler):
     def changed(self, content: bytes) -> bytes:
         """Returns the answer to a list request without the objects up to `start-after`. Returns any other answer unchanged."""
-        asked = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
-        if "list-type" not in asked or "start-after" not in asked:
+        parameters = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
+        if "list-type" not in parameters or "start-after" not in parameters:
             return content
-        last = asked["start-after"][0].encode()
+        last = parameters["start-after"][0].encode()
 
         def kept(found: re.Match[bytes]) -> bytes:
             name = NAME.search(found[0])

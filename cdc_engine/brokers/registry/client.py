@@ -57,14 +57,14 @@ class HttpRegistry:
         self.where = f"the schema registry at {config.url}"
 
     def known(self, subject: str, schema: str) -> int | None:
-        code, answer = self._asked("POST", _path(subject), self._body(schema))
+        code, answer = self._request("POST", _path(subject), self._body(schema))
         return None if code == NOT_FOUND else self._number(self._good(subject, code, answer))
 
     def latest(self, subject: str) -> str | None:
         return self._version(subject, "latest")
 
     def earlier(self, subject: str) -> Iterator[str]:
-        code, answer = self._asked("GET", f"{_path(subject)}/versions")
+        code, answer = self._request("GET", f"{_path(subject)}/versions")
         numbers = [] if code == NOT_FOUND else self._good(subject, code, answer)
         if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
             raise self._odd()
@@ -72,12 +72,12 @@ class HttpRegistry:
         return (schema for schema in versions if schema is not None)
 
     def register(self, subject: str, schema: str) -> int:
-        code, answer = self._asked("POST", f"{_path(subject)}/versions", self._body(schema))
+        code, answer = self._request("POST", f"{_path(subject)}/versions", self._body(schema))
         return self._number(self._good(subject, code, answer))
 
     def _version(self, subject: str, version: str) -> str | None:
         """Returns the schema of a version, or None if the subject does not have it."""
-        code, answer = self._asked("GET", f"{_path(subject)}/versions/{version}")
+        code, answer = self._request("GET", f"{_path(subject)}/versions/{version}")
         if code == NOT_FOUND:
             return None
         found = self._good(subject, code, answer)
@@ -106,7 +106,7 @@ class HttpRegistry:
             f"{self.where} answered without a schema or its id: set `registry.url` to a registry with Confluent's API"
         )
 
-    def _asked(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    def _request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         """Sends a request. Returns the status and the body of the answer. Follows no redirect, and uses no proxy."""
         headers, connection = self._headers(), self._connection()
         try:

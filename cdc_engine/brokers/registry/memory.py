@@ -24,7 +24,7 @@ PROMOTIONS = {
 
 
 class MemoryRegistry:
-    """A schema registry in memory (implements `SchemaRegistry`). While `away` is set, it does not answer. `asked` is the number of
+    """A schema registry in memory (implements `SchemaRegistry`). While `away` is set, it does not answer. `requests` is the number of
     requests so far. `unchecked` are subjects with compatibility NONE.
 
     It checks BACKWARD as far as Sluice's schemas can differ: in names of records, added fields and types of fields. As in real registries,
@@ -35,7 +35,7 @@ class MemoryRegistry:
         self.where, self.unchecked = WHERE, set[str]()
         self._reads = _reads_avro if schema_type == AVRO_TYPE else _reads_protobuf
         self.versions: dict[str, list[str]] = {}
-        self.away, self.asked = False, 0
+        self.away, self.requests = False, 0
         self.ids: dict[str, int] = {}
 
     def known(self, subject: str, schema: str) -> int | None:
@@ -57,7 +57,7 @@ class MemoryRegistry:
         return self.ids.setdefault(schema, len(self.ids) + 1)
 
     def _versions(self, subject: str) -> list[str]:
-        self.asked += 1
+        self.requests += 1
         if self.away:
             raise PublishError(f"{WHERE} does not answer: Sluice sends no message until the registry answers")
         return self.versions.get(subject, [])

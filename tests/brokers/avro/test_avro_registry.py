@@ -102,14 +102,14 @@ def test_avro_waits_for_a_registry_that_is_away_and_asks_it_once_for_each_schema
     assert sender.send_next() is RoundResult.AGAIN
     assert "does not answer" in service.undelivered
     assert not broker.kept
-    registry.away, registry.asked = False, 0
+    registry.away, registry.requests = False, 0
     assert sender.send_next() is RoundResult.SENT
     assert service.undelivered == ""
-    once = registry.asked  # Known? Which is the latest? Registered.
+    once = registry.requests  # Known? Which is the latest? Registered.
     assert once == 3 * sum(map(len, registry.versions.values()))
     service.acked = False
     assert sender.send_next() is RoundResult.SENT
-    assert registry.asked == once
+    assert registry.requests == once
 
 
 def test_avro_says_what_to_do_when_tables_share_a_topic_and_its_subject() -> None:
