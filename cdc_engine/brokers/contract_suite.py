@@ -1,4 +1,4 @@
-"""Tests that every `Publisher` must pass. The test class of a broker plug-in inherits `PublisherContract` and defines a fixture `place`
+"""Tests that every `Publisher` must pass. The test class of a broker plug-in inherits `PublisherContract` and defines a fixture `broker`
 (docs/guides/write-a-broker-plug-in.md).
 """
 
@@ -20,7 +20,7 @@ RETURN_SECONDS_MAX = 90.0  # How long a broker may take after its start until it
 LOOKS = 8  # After this many calls, the `given_up` of a test returns True.
 
 
-class Place(Protocol):
+class BrokerUnderTest(Protocol):
     """A broker for one test. It must refuse a message of LARGE_BYTES, and a topic that was not created.
 
     - `partitions`: how many partitions the topics of `topic` have. 1 for a broker without partitions.
@@ -56,96 +56,98 @@ def never() -> bool:
 
 
 class PublisherContract:
-    """One test for each promise of `Publisher`. A class that inherits it defines the fixture `place`."""
+    """One test for each promise of `Publisher`. A class that inherits it defines the fixture `broker`."""
 
-    def test_broker_keeps_each_partition_in_order_and_every_byte(self, place: Place) -> None:
-        topic, publisher = place.topic(), place.publisher()
-        sent = [Message(topic, number % place.partitions, b"%d" % number + bytes(range(256))) for number in range(600)]
+    def test_broker_keeps_each_partition_in_order_and_every_byte(self, broker: BrokerUnderTest) -> None:
+        topic, publisher = broker.topic(), broker.publisher()
+        sent = [Message(topic, number % broker.partitions, b"%d" % number + bytes(range(256))) for number in range(600)]
         publisher.send(sent[:400], never)
         publisher.send([], never)
         publisher.send(sent[400:], never)
         publisher.close()
-        for partition in range(place.partitions):
+        for partition in range(broker.partitions):
             own = [each.body for each in sent if each.partition == partition]
-            assert place.read(topic, partition, len(own)) == own
+            assert broker.read(topic, partition, len(own)) == own
 
-    def test_broker_without_the_topic_says_what_to_make(self, place: Place) -> None:
-        said = refusal(place, [Message("missing", 0, b"1")])
+    def test_broker_without_the_topic_says_what_to_make(self, broker: BrokerUnderTest) -> None:
+        said = refusal(broker, [Message("missing", 0, b"1")])
         assert "no topic missing" in said
         assert "create " in said
-        assert place.where in said
+        assert broker.where in said
 
-    def test_broker_that_refuses_a_size_says_so_and_takes_the_next(self, place: Place) -> None:
-        topic = place.topic()
-        said = refusal(place, [Message(topic, 0, b"x" * LARGE_BYTES)])
+    def test_broker_that_refuses_a_size_says_so_and_takes_the_next(self, broker: BrokerUnderTest) -> None:
+        topic = broker.topic()
+        said = refusal(broker, [Message(topic, 0, b"x" * LARGE_BYTES)])
         assert f"{LARGE_BYTES} bytes for topic {topic} is larger" in said
-        publisher = place.publisher()
+        publisher = broker.publisher()
         publisher.send([Message(topic, 0, b"small")], never)
         publisher.close()
-        assert place.read(topic, 0, 1)[-1] == b"small"
+        assert broker.read(topic, 0, 1)[-1] == b"small"
 
-    def test_broker_ends_a_batch_that_is_given_up(self, place: Place) -> None:
-        assert "sends the batch again" in refusal(place, [Message(place.topic(), 0, b"1")], lambda: True)
+    def test_broker_ends_a_batch_that_is_given_up(self, broker: BrokerUnderTest) -> None:
+        assert "sends the batch again" in refusal(broker, [Message(broker.topic(), 0, b"1")], lambda: True)
 
-    def test_broker_that_stalls_and_is_killed_delays_its_sender_and_loses_nothing(self, place: Place) -> None:
-        topic = place.topic()
-        messages = [Message(topic, number % place.partitions, b"%d" % number) for number in range(60)]
-        publisher = place.publisher()
+    def test_broker_that_stalls_and_is_killed_delays_its_sender_and_loses_nothing(
+        self, broker: BrokerUnderTest
+    ) -> None:
+        topic = broker.topic()
+        messages = [Message(topic, number % broker.partitions, b"%d" % number) for number in range(60)]
+        publisher = broker.publisher()
         publisher.send(messages[:20], never)
-        place.stall()
+        broker.stall()
         calls = itertools.count()
         try:
-            stalled = refusal(place, messages[20:21], lambda: next(calls) > LOOKS, publisher)
-            place.kill()
-            killed = refusal(place, messages[20:40])
+            stalled = refusal(broker, messages[20:21], lambda: next(calls) > LOOKS, publisher)
+            broker.kill()
+            killed = refusal(broker, messages[20:40])
         finally:
-            place.kill()
-            place.start()
+            broker.kill()
+            broker.start()
         assert "sends the batch again" in stalled, "a send returns only after the confirmation"
-        assert place.where in killed
-        assert not place.secret or place.secret not in killed
-        _send_until_accepted(place, messages[20:])
-        for partition in range(place.partitions):
+        assert broker.where in killed
+        assert not broker.secret or broker.secret not in killed
+        _send_until_accepted(broker, messages[20:])
+        for partition in range(broker.partitions):
             own = [each.body for each in messages if each.partition == partition]
-            assert list(dict.fromkeys(place.read(topic, partition, len(own)))) == own
+            assert list(dict.fromkeys(broker.read(topic, partition, len(own)))) == own
 
 
 class CommittingContract(PublisherContract):
     """The tests for the promises of `CommittingPublisher`, in addition to those of `Publisher`."""
 
-    def test_broker_keeps_the_position_of_the_last_batch_that_it_has(self, place: Place) -> None:
-        topic, first = place.topic(), _committing(place)
+    def test_broker_keeps_the_position_of_the_last_batch_that_it_has(self, broker: BrokerUnderTest) -> None:
+        topic, first = broker.topic(), _committing(broker)
         before = first.committed(never)
-        first.commit([Message(topic, number % place.partitions, b"%d" % number) for number in range(4)], "at 4", never)
+        first.commit([Message(topic, number % broker.partitions, b"%d" % number) for number in range(4)], "at 4", never)
         first.commit([Message(topic, 0, b"4")], "at 5", never)
         looks = itertools.count()
         given_up = _said(
             lambda: first.commit([Message(topic, 0, b"5")] * 9, "at 14", lambda: next(looks) > LOOKS), first
         )
         assert "sends the batch again" in given_up
-        second = _committing(place)
+        second = _committing(broker)
         assert (before, second.committed(never)) == ("", "at 5")
-        second.commit([Message(topic, place.partitions - 1, b"6")], "at 6", never)
+        second.commit([Message(topic, broker.partitions - 1, b"6")], "at 6", never)
         second.close()
-        third = _committing(place)
+        third = _committing(broker)
         assert third.committed(never) == "at 6", "also if the last batch is in another partition"
         third.close()
-        assert place.read(topic, 0, 1)[-1] == b"4"
+        assert broker.read(topic, 0, 1)[-1] == b"4"
 
     def test_broker_takes_nothing_from_an_earlier_publisher_once_a_later_one_has_read_the_position(
-        self, place: Place
+        self, broker: BrokerUnderTest
     ) -> None:
-        topic, earlier, later = place.topic(), _committing(place), _committing(place)
+        topic, earlier, later = broker.topic(), _committing(broker), _committing(broker)
         earlier.commit([Message(topic, 0, b"1")], "at 1", never)
         assert later.committed(never) == "at 1"
-        assert place.where in _said(lambda: earlier.commit([Message(topic, 0, b"2")], "at 2", never), earlier)
+        assert broker.where in _said(lambda: earlier.commit([Message(topic, 0, b"2")], "at 2", never), earlier)
         later.commit([Message(topic, 0, b"3")], "at 3", never)
         later.close()
-        assert place.read(topic, 0, 2) == [b"1", b"3"]
+        assert broker.read(topic, 0, 2) == [b"1", b"3"]
 
 
-def _committing(place: Place) -> CommittingPublisher:
-    publisher = place.publisher()
+def _committing(broker: BrokerUnderTest) -> CommittingPublisher:
+    publisher = broker.publisher()
     assert isinstance(publisher, CommittingPublisher), "it has both methods"
     return publisher
 
@@ -162,21 +164,21 @@ def _said(call: Callable[[], None], publisher: Publisher) -> str:
 
 
 def refusal(
-    place: Place,
+    broker: BrokerUnderTest,
     messages: Sequence[Message],
     given_up: Callable[[], bool] = never,
     publisher: Publisher | None = None,
 ) -> str:
     """Returns the error with which a publisher refuses messages, and closes the publisher. Raises AssertionError if it accepts them."""
-    used = publisher or place.publisher()
+    used = publisher or broker.publisher()
     return _said(lambda: used.send(messages, given_up), used)
 
 
-def _send_until_accepted(place: Place, messages: Sequence[Message]) -> None:
+def _send_until_accepted(broker: BrokerUnderTest, messages: Sequence[Message]) -> None:
     """Sends messages as the sender does: after an error, all of them again over a new connection."""
     end, pause = time.monotonic() + RETURN_SECONDS_MAX, threading.Event().wait
     while True:
-        publisher = place.publisher()
+        publisher = broker.publisher()
         try:
             return publisher.send(messages, never)
         except PublishError:

@@ -343,8 +343,8 @@ class CommittedOffsets:
 
     def _answer(self, admin: AdminClient, given_up: Callable[[], bool]) -> CommittedOffset:
         group = ConsumerGroupTopicPartitions(self._group_id)
-        asked = admin.list_consumer_group_offsets([group], require_stable=True, request_timeout=CALL_SECONDS_MAX)
-        answer = asked[self._group_id]
+        listed = admin.list_consumer_group_offsets([group], require_stable=True, request_timeout=CALL_SECONDS_MAX)
+        answer = listed[self._group_id]
         while not answer.done():
             concurrent.futures.wait([answer], LOOK_SECONDS)
             if given_up():

@@ -104,7 +104,10 @@ def others_specs(config: SluiceConfig, shown: ShownTables, tables: Sequence[Tabl
     settings, specs = config.destinations[shown.destination], list[dg.AssetSpec]()
     for database, found in shown.others(tables).items():
         source, owners = others_source_key(shown.destination, database), owners_of(settings)
-        described = {"tables": dg.MetadataValue.int(len(found)), "table_of_contents": dg.MetadataValue.md(_contents(found))}
+        described = {
+            "tables": dg.MetadataValue.int(len(found)),
+            "table_of_contents": dg.MetadataValue.md(_contents(found)),
+        }
         specs.append(
             dg.AssetSpec(
                 source,

@@ -30,7 +30,7 @@ from sluice.orchestration.checks.stopped import FlowingTables, quarantine_evalua
 from sluice.orchestration.run.merge_run import MergedTable
 
 Metadata = dict[str, dg.MetadataValue[Any]]
-OTHERS_TOLD_MAX = 100  # The materialization of a shared asset lists at most this many tables.
+LISTED_MAX = 100  # The materialization of a shared asset lists at most this many tables.
 # The counts of a merged table, which are added up for a shared asset. Dagster plots them, so names and types must never change.
 COUNTS = (
     "rows_inserted",
@@ -188,10 +188,10 @@ class MergeReports:
         self._context.log.warning("%s: %s: %s", what, type(error).__name__, error)
 
 
-def _materialization(key: dg.AssetKey, merged: MergedTable, told: Metadata) -> dg.AssetMaterialization:
+def _materialization(key: dg.AssetKey, merged: MergedTable, shown_values: Metadata) -> dg.AssetMaterialization:
     """Returns a materialization by the batch of `merged`. It has the same content as the materialization of an output."""
     version = dg.DataVersion(str(merged.batch.end)).value
-    return dg.AssetMaterialization(key, metadata=told, tags={DATA_VERSION_TAG: version})
+    return dg.AssetMaterialization(key, metadata=shown_values, tags={DATA_VERSION_TAG: version})
 
 
 def metadata(merged: MergedTable) -> Metadata:
@@ -222,7 +222,7 @@ def others_metadata(merged: Sequence[MergedTable]) -> Metadata:
     most = sorted(merged, key=lambda each: (-each.outcome.source_rows, each.outcome.name))
     lines = [
         f"| {code(each.outcome.table)} | {counts_of(each)['rows_changed']} | {each.outcome.source_rows} | {each.outcome.delta_version} |"
-        for each in most[:OTHERS_TOLD_MAX]
+        for each in most[:LISTED_MAX]
     ]
     left = len(merged) - len(lines)
     table = "\n".join(["| table | rows changed | source rows | Delta version |", "|---|---|---|---|", *lines])

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from benchmarks.servers.kafka import KafkaServer
 from sluice.cdc_engine.brokers import kafka
-from sluice.cdc_engine.brokers.contract_suite import CommittingContract, Place, PublisherContract, never
+from sluice.cdc_engine.brokers.contract_suite import BrokerUnderTest, CommittingContract, PublisherContract, never
 from sluice.cdc_engine.brokers.kafka import KafkaPublisher, TransactionalPublisher, settings_of
 from sluice.cdc_engine.brokers.kinds import Kafka
 from sluice.cdc_engine.brokers.publisher import Message, Publisher
@@ -51,7 +51,7 @@ def read_records(server: KafkaServer, topic: str, partition: int, count: int) ->
     return found
 
 
-class KafkaPlace:
+class KafkaUnderTest:
     partitions, secret = PARTITIONS, ""
 
     def __init__(self, server: KafkaServer) -> None:
@@ -84,8 +84,8 @@ class KafkaPlace:
 @pytest.mark.servers
 class TestKafka(PublisherContract):
     @pytest.fixture
-    def place(self, kafka41: KafkaServer) -> Place:
-        return KafkaPlace(kafka41)
+    def broker(self, kafka41: KafkaServer) -> BrokerUnderTest:
+        return KafkaUnderTest(kafka41)
 
 
 def test_broker_options_of_kafka_that_are_none_are_said_without_their_values() -> None:
@@ -106,7 +106,7 @@ def transactional(server: KafkaServer, name: str, **more: str) -> Publisher:
     return Kafka.model_validate(record).publisher()
 
 
-class TransactionalPlace(KafkaPlace):
+class TransactionalKafka(KafkaUnderTest):
     """Gives all publishers of a test one transactional_id, as a broker of conf/ has."""
 
     def __init__(self, server: KafkaServer) -> None:
@@ -121,9 +121,9 @@ class TransactionalPlace(KafkaPlace):
 @pytest.mark.servers
 class TestKafkaTransactions(CommittingContract):
     @pytest.fixture
-    def place(self, kafka41: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> Place:
+    def broker(self, kafka41: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> BrokerUnderTest:
         monkeypatch.setattr(kafka, "CALL_SECONDS_MAX", 3.0)
-        return TransactionalPlace(kafka41)
+        return TransactionalKafka(kafka41)
 
 
 @pytest.mark.seeds

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from sluice.cdc_engine.brokers.contract_suite import Place, PublisherContract
+from sluice.cdc_engine.brokers.contract_suite import BrokerUnderTest, PublisherContract
 from sluice.cdc_engine.brokers.publisher import MemoryBroker, Publisher
 
 
-class MemoryPlace:
+class MemoryUnderTest:
     partitions = 3
     where, secret = "the broker in memory", ""
 
@@ -44,5 +44,5 @@ class MemoryPlace:
 
 class TestMemoryBroker(PublisherContract):
     @pytest.fixture
-    def place(self) -> Place:
-        return MemoryPlace()
+    def broker(self) -> BrokerUnderTest:
+        return MemoryUnderTest()

@@ -43,7 +43,7 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulsar_broker, "SEND_SECONDS_MAX", 3)
 
 
-class PulsarPlace:
+class PulsarUnderTest:
     partitions = PARTITIONS
 
     def __init__(self, server: PulsarServer) -> None:
@@ -88,8 +88,8 @@ class PulsarPlace:
 
 
 @pytest.fixture
-def place(pulsar40: PulsarServer) -> PulsarPlace:
-    return PulsarPlace(pulsar40)
+def broker(pulsar40: PulsarServer) -> PulsarUnderTest:
+    return PulsarUnderTest(pulsar40)
 
 
 @pytest.mark.servers
@@ -99,30 +99,30 @@ class TestPulsar(PublisherContract):
 
 @pytest.mark.servers
 def test_broker_pulsar_gets_headers_and_says_whom_it_does_not_let_in(
-    place: PulsarPlace, pulsar40: PulsarServer, monkeypatch: pytest.MonkeyPatch
+    broker: PulsarUnderTest, pulsar40: PulsarServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = place.topic()
-    sender = place.publisher()
+    topic = broker.topic()
+    sender = broker.publisher()
     sender.send([Message(topic, 2, b"1", MessageOrigin("uuid:7", "binlog.000001:4"))], never)
     sender.close()
-    (found,) = place.messages(topic, 2, 1)
+    (found,) = broker.messages(topic, 2, 1)
     assert found.properties() == {"sluice-gtid": "uuid:7", "sluice-position": "binlog.000001:4"}
-    beyond = refusal(place, [Message(topic, PARTITIONS, b"1")])
+    beyond = refusal(broker, [Message(topic, PARTITIONS, b"1")])
     assert f"no topic {topic} with a partition {PARTITIONS}: create the topic" in beyond
     for wrong in (token_of("guest"), "open-sesame"):
         monkeypatch.setenv(SECRET, wrong)
-        said = refusal(place, [Message(topic, 0, b"1")])
-        assert place.where in said
+        said = refusal(broker, [Message(topic, 0, b"1")])
+        assert broker.where in said
         assert "correct its permissions, or the token" in said or "accept the token" in said
         assert wrong not in said
 
 
 @pytest.mark.servers
-def test_broker_pulsar_gets_the_key_of_a_row_as_a_text(place: PulsarPlace) -> None:
-    topic, sender, keys = place.topic(), place.publisher(), [b"\0\0\0\0\1\xff", b"\0\0\0\0\1\xfe", b""]
+def test_broker_pulsar_gets_the_key_of_a_row_as_a_text(broker: PulsarUnderTest) -> None:
+    topic, sender, keys = broker.topic(), broker.publisher(), [b"\0\0\0\0\1\xff", b"\0\0\0\0\1\xfe", b""]
     sender.send([Message(topic, 0, b"%d" % number, key=keys[number % 3]) for number in range(6)], never)
     sender.close()
-    found = [(each.partition_key(), each.data()) for each in place.messages(topic, 0, 6)]
+    found = [(each.partition_key(), each.data()) for each in broker.messages(topic, 0, 6)]
     assert [base64.b64decode(key) for key, _ in found] == [*keys, *keys]
     assert [data for _, data in found] == [b"%d" % number for number in range(6)]
 

@@ -13,7 +13,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from benchmarks.servers.rabbitmq import RabbitServer
 from sluice.cdc_engine.brokers import rabbitmq
-from sluice.cdc_engine.brokers.contract_suite import Place, PublisherContract, never
+from sluice.cdc_engine.brokers.contract_suite import BrokerUnderTest, PublisherContract, never
 from sluice.cdc_engine.brokers.publisher import Message, Publisher
 from sluice.cdc_engine.brokers.rabbitmq import RabbitPublisher, target_of
 from sluice.cdc_engine.brokers.settings import RabbitConfig
@@ -65,7 +65,7 @@ def read(channel: BlockingChannel, queue: str, count: int) -> list[bytes]:
     return found
 
 
-class RabbitPlaceOfTests:
+class RabbitUnderTest:
     """Provides a queue with the name of the topic."""
 
     partitions, secret = 1, ""
@@ -99,8 +99,8 @@ class RabbitPlaceOfTests:
 @pytest.mark.servers
 class TestRabbit(PublisherContract):
     @pytest.fixture
-    def place(self, rabbitmq310: RabbitServer) -> Place:
-        return RabbitPlaceOfTests(rabbitmq310)
+    def broker(self, rabbitmq310: RabbitServer) -> BrokerUnderTest:
+        return RabbitUnderTest(rabbitmq310)
 
 
 @pytest.mark.servers

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.servers.rocketmq import RocketServer
 from sluice.cdc_engine.brokers import rocketmq, rocketmq_wire
-from sluice.cdc_engine.brokers.contract_suite import Place, PublisherContract, never
+from sluice.cdc_engine.brokers.contract_suite import BrokerUnderTest, PublisherContract, never
 from sluice.cdc_engine.brokers.publisher import Message, Publisher
 from sluice.cdc_engine.brokers.rocketmq import RocketPublisher, target_of
 from sluice.cdc_engine.brokers.rocketmq_wire import Queue, queues_of, signed
@@ -52,7 +52,7 @@ def refused(publisher: RocketPublisher, topic: str) -> str:
     return str(found.value)
 
 
-class RocketPlaceOfTests:
+class RocketUnderTest:
     partitions, secret = QUEUES, RocketServer.secret
 
     def __init__(self, server: RocketServer, judge: RocketMessages) -> None:
@@ -84,8 +84,8 @@ class RocketPlaceOfTests:
 @pytest.mark.servers
 class TestRocket(PublisherContract):
     @pytest.fixture
-    def place(self, rocketmq53: RocketServer, judge: RocketMessages) -> Place:
-        return RocketPlaceOfTests(rocketmq53, judge)
+    def broker(self, rocketmq53: RocketServer, judge: RocketMessages) -> BrokerUnderTest:
+        return RocketUnderTest(rocketmq53, judge)
 
 
 @pytest.mark.servers

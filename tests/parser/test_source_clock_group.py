@@ -26,11 +26,11 @@ NOW_US = 1_700_000_000_123_456
 
 @dataclasses.dataclass
 class Connection:
-    """Returns the answers of a server. `asked`: the queries in their order."""
+    """Returns the answers of a server. `queries`: the queries in their order."""
 
     server_version: str
     may_ask: bool = True
-    asked: list[str] = dataclasses.field(default_factory=list)
+    queries: list[str] = dataclasses.field(default_factory=list)
     source: Source = EAST
 
     @property
@@ -38,11 +38,11 @@ class Connection:
         return "MariaDB" in self.server_version
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
-        self.asked.append(sql)
+        self.queries.append(sql)
         return [{"now": Decimal(NOW_US) / 1_000_000, "uuid": "mariadb-1" if self.mariadb else "a"}]
 
     def first_of(self, *statements: str) -> list[dict[str, Any]]:
-        self.asked.append(statements[0])
+        self.queries.append(statements[0])
         return [{"File": "bin.000004", "Position": 400}] if self.may_ask else []
 
 
@@ -60,8 +60,8 @@ def test_group_the_time_is_asked_before_the_end_and_cut_to_what_the_binlog_says(
 ) -> None:
     connection = Connection(version)
     answer = ask_clock(connection)  # type: ignore[arg-type]
-    assert connection.asked[0].startswith("SELECT UNIX_TIMESTAMP(NOW(6))")
-    assert connection.asked[1] == end
+    assert connection.queries[0].startswith("SELECT UNIX_TIMESTAMP(NOW(6))")
+    assert connection.queries[1] == end
     assert (answer.now_us, answer.before_us) == (NOW_US, before_us)
 
 

@@ -95,7 +95,9 @@ class _Git:
                 end_group(process)
         if process.returncode:
             why = " ".join(said.decode(errors="replace").split())
-            raise RemoteAwayError(f"{self._remote.shown} cannot be read: {without(why, self._secrets)[-REASON_CHARACTERS_MAX:]}")
+            raise RemoteAwayError(
+                f"{self._remote.shown} cannot be read: {without(why, self._secrets)[-REASON_CHARACTERS_MAX:]}"
+            )
         return found
 
 

@@ -5,7 +5,7 @@ A parser first connects by itself, which proves that its stream continues on the
 connected. After this end it needs every event, whatever GTID set it began with. So it can join a dump that was requested by file and
 offset. The first parser that reaches this end while another one shares the server starts that dump.
 
-When reading a shared dump ends for any reason, its parser connects by itself again, as after a lost connection. So sharing decides nothing about
+When a shared read ends, its parser connects by itself again, as after a lost connection. So sharing decides nothing about
 positions and stores nothing durably.
 """
 
@@ -126,7 +126,7 @@ class Sharing:
         return self._streams.reader(self, position)
 
     def refused(self, error: Exception) -> None:
-        """Records that a shared dump could not be read. The parser then connects by itself, which shows whether the server's stream is unreadable
+        """Records an unreadable shared dump. The parser then connects by itself, which shows whether the server's stream is unreadable
         or only the shared one.
         """
         self._ask_at = time.monotonic() + QUIET_SECONDS

@@ -400,7 +400,11 @@ class EventParser:
         self.position = first_of_server(self._source, facts, self.position or begin)
 
     def _read(
-        self, connection: SourceConnection | DumpReader, scanner: Scanner, framer: PacketFramer, done: Callable[[], bool]
+        self,
+        connection: SourceConnection | DumpReader,
+        scanner: Scanner,
+        framer: PacketFramer,
+        done: Callable[[], bool],
     ) -> None:
         heard_at = time.monotonic()
         while not self._stopping.is_set() and not done():

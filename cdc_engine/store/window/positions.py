@@ -1,7 +1,7 @@
 """Defines positions in a window and the result of a read, with the arithmetic between positions and parts of blocks. Pure.
 
-A window counts transactions and captured row events since it began. A `WindowCount` is such a count. A `WindowPosition` says the same in a form
-that another window or process can use: the end of a transaction, and how many row events after it were read.
+A window counts transactions and captured row events since it began. A `WindowCount` is such a count. A `WindowPosition` says the same in a
+form that another window or process can use: the end of a transaction, and how many row events after it were read.
 
 A position includes its executed set. Two streams that were requested by GTID set leave out different transactions, so one offset can be
 two positions. A `Key` is (epoch, file number, offset). The key of its first row event or statement identifies a transaction.
@@ -229,7 +229,9 @@ def cut(
     """
     pieces: list[WindowPiece] = []
     counted, bytes_left, entries_left = begin, bytes_max, entries_max
-    whole: tuple[int, WindowCount] | None = None  # How many pieces end with the last whole transaction, and the count there.
+    whole: tuple[int, WindowCount] | None = (
+        None  # How many pieces end with the last whole transaction, and the count there.
+    )
     for each in blocks[bisect.bisect_right(blocks, begin, key=lambda each: each.end) :]:
         alone = isolated and bool(each.block.changes)
         if pieces and (alone or any(change.renamed_from for change in each.block.changes)):
@@ -240,7 +242,9 @@ def cut(
         pieces.append(piece)
         before, counted = (
             counted,
-            WindowCount(each.start.transactions + piece.last_transaction, each.start.events + piece.last_event + each.within),
+            WindowCount(
+                each.start.transactions + piece.last_transaction, each.start.events + piece.last_event + each.within
+            ),
         )
         bytes_left -= int(each.bytes_before[piece.last_event] - each.bytes_before[piece.first_event])
         entries_left -= entries_between(before, counted)
@@ -258,7 +262,9 @@ def entries_between(begin: WindowCount, end: WindowCount) -> int:
     return end.events - begin.events + FRAME_ENTRIES * (end.transactions - begin.transactions)
 
 
-def _within(each: WindowBlock, counted: WindowCount, bytes_left: int, entries_left: int, *, first: bool) -> WindowPiece | None:
+def _within(
+    each: WindowBlock, counted: WindowCount, bytes_left: int, entries_left: int, *, first: bool
+) -> WindowPiece | None:
     """Returns the part of a block from `counted` on that is within the limits, or None if nothing is."""
     block, ends = each.block, each.block.transaction_events
     begin = min(block.event_count, max(0, counted.events - each.start.events))

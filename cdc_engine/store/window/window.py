@@ -22,8 +22,8 @@ from sluice.cdc_engine.gtid import is_mariadb, same_executed
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.store.window.positions import (
     Key,
-    WindowCount,
     WindowBlock,
+    WindowCount,
     WindowPosition,
     WindowReading,
     cut,

@@ -1,4 +1,6 @@
-"""Tests that every schema registry must pass. The test class of a registry inherits `RegistryContract`, and defines a fixture `place`."""
+"""Tests that every schema registry must pass. The test class of a registry inherits `RegistryContract` and defines a fixture
+`registry_server`.
+"""
 
 from __future__ import annotations
 
@@ -108,8 +110,8 @@ PROTOBUF_SAMPLES = Samples(
 )
 
 
-class RegistryPlace(Protocol):
-    """A registry for one test, with the compatibility level BACKWARD. `where` is the registry's name in errors."""
+class RegistryUnderTest(Protocol):
+    """A registry for one test, with compatibility BACKWARD. `where`: the name of the registry in errors."""
 
     where: str
 
@@ -127,36 +129,41 @@ class RegistryPlace(Protocol):
 
 
 class RegistryContract:
-    """Has one test for each promise of a schema registry. The class that inherits it defines the fixture `place`. `samples` are schemas of
-    the tested format.
+    """Has one test for each promise of a schema registry. The class that inherits it defines the fixture `registry_server`.
+    `samples`: schemas of the tested format.
     """
 
     samples = AVRO_SAMPLES
 
-    def test_registry_gives_a_schema_the_same_number_again(self, place: RegistryPlace) -> None:
-        registry, subject, other = place.registry(), next(SUBJECTS), next(SUBJECTS)
+    def test_registry_gives_a_schema_the_same_number_again(self, registry_server: RegistryUnderTest) -> None:
+        registry, subject, other = registry_server.registry(), next(SUBJECTS), next(SUBJECTS)
         first = registry.register(subject, self.samples.first)
         assert registry.register(subject, self.samples.first) == first
-        assert place.registry().register(other, self.samples.first) == first
+        assert registry_server.registry().register(other, self.samples.first) == first
 
-    def test_registry_takes_added_dropped_and_wider_columns(self, place: RegistryPlace) -> None:
-        registry, subject = place.registry(), next(SUBJECTS)
+    def test_registry_takes_added_dropped_and_wider_columns(self, registry_server: RegistryUnderTest) -> None:
+        registry, subject = registry_server.registry(), next(SUBJECTS)
         forms = [self.samples.first, *self.samples.others]
         numbers = [registry.register(subject, form) for form in forms]
         assert [registry.known(subject, form) for form in forms] == numbers
         assert len({*numbers}) == len({*forms})
 
-    def test_registry_refuses_another_type_and_says_what_to_do(self, place: RegistryPlace) -> None:
-        registry, subject = place.registry(), next(SUBJECTS)
+    def test_registry_refuses_another_type_and_says_what_to_do(self, registry_server: RegistryUnderTest) -> None:
+        registry, subject = registry_server.registry(), next(SUBJECTS)
         first = registry.register(subject, self.samples.first)
         said = refusal(registry, subject, self.samples.refused)
-        assert place.where in said
+        assert registry_server.where in said
         assert f"subject {subject}" in said
         assert "compatibility of the subject to NONE" in said
         assert registry.register(subject, self.samples.first) == first
 
-    def test_registry_knows_what_it_has_and_the_latest_version(self, place: RegistryPlace) -> None:
-        registry, subject, old, new = place.registry(), next(SUBJECTS), self.samples.first, self.samples.others[0]
+    def test_registry_knows_what_it_has_and_the_latest_version(self, registry_server: RegistryUnderTest) -> None:
+        registry, subject, old, new = (
+            registry_server.registry(),
+            next(SUBJECTS),
+            self.samples.first,
+            self.samples.others[0],
+        )
         assert registry.latest(subject) is None
         assert registry.known(subject, old) is None
         numbers = [registry.register(subject, form) for form in (old, new)]
@@ -164,8 +171,8 @@ class RegistryContract:
         assert registry.known(subject, self.samples.refused) is None
         assert (registry.latest(subject) or "").split() == new.split()
 
-    def test_registry_has_the_earlier_versions_of_a_subject(self, place: RegistryPlace) -> None:
-        registry, subject = place.registry(), next(SUBJECTS)
+    def test_registry_has_the_earlier_versions_of_a_subject(self, registry_server: RegistryUnderTest) -> None:
+        registry, subject = registry_server.registry(), next(SUBJECTS)
         assert [*registry.earlier(subject)] == []
         forms = [*dict.fromkeys([self.samples.first, *self.samples.others])]
         numbers = [registry.register(subject, form) for form in forms]
@@ -174,30 +181,30 @@ class RegistryContract:
         assert [registry.known(subject, each) for each in reversed(earlier)] == numbers[:-1]
 
     def test_types_that_a_registry_accepts_but_consumers_misread_are_refused_until_somebody_registers_them(
-        self, place: RegistryPlace
+        self, registry_server: RegistryUnderTest
     ) -> None:
         form = self.samples.form
         for old, new in self.samples.misread:
-            registry, topic = place.registry(), next(SUBJECTS)
+            registry, topic = registry_server.registry(), next(SUBJECTS)
             subjects, before, after = Subjects(registry, form), *map(self.samples.schemas_of, (old, new))
             _ = subjects.ids(topic, before)
             said = refused(subjects, topic, after)
-            assert place.where in said
+            assert registry_server.where in said
             assert "c0 from " in said
             subject = f"{topic}-value"
-            with place.unchecked(subject) if form is PROTOBUF else contextlib.nullcontext():
+            with registry_server.unchecked(subject) if form is PROTOBUF else contextlib.nullcontext():
                 number = registry.register(subject, form.follow(registry.latest(subject), after.value).text)
             assert subjects.ids(topic, after).value == number
 
-    def test_registry_that_is_away_says_so_and_is_used_again(self, place: RegistryPlace) -> None:
-        registry, subject = place.registry(), next(SUBJECTS)
+    def test_registry_that_is_away_says_so_and_is_used_again(self, registry_server: RegistryUnderTest) -> None:
+        registry, subject = registry_server.registry(), next(SUBJECTS)
         _ = registry.register(subject, self.samples.first)
-        place.kill()
+        registry_server.kill()
         try:
             said = refusal(registry, subject, self.samples.first)
         finally:
-            place.start()
-        assert place.where in said
+            registry_server.start()
+        assert registry_server.where in said
         assert "until the registry answers" in said
         assert registry.register(subject, self.samples.first) > 0
 

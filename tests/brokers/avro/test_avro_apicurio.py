@@ -34,7 +34,7 @@ from sluice.cdc_engine.instance.consumers.forms import Forms
 from sluice.cdc_engine.instance.consumers.sending import message_maker
 from tests.brokers.avro.registry_contract import (
     RegistryContract,
-    RegistryPlace,
+    RegistryUnderTest,
     record,
     refusal,
     refused,
@@ -48,7 +48,7 @@ PASSWORD = "hidden:word"  # noqa: S105  of a server of this test
 SUBJECT = "t-value"
 
 
-class ApicurioPlace:
+class ApicurioUnderTest:
     def __init__(self, server: ApicurioServer, schema_type: str = AVRO_TYPE) -> None:
         self._server, self._type, self.where = server, schema_type, f"the schema registry at {server.url}"
 
@@ -73,13 +73,15 @@ class ApicurioPlace:
 @pytest.mark.servers
 class TestApicurio(RegistryContract):
     @pytest.fixture
-    def place(self, apicurio26: ApicurioServer) -> RegistryPlace:
-        return ApicurioPlace(apicurio26)
+    def registry_server(self, apicurio26: ApicurioServer) -> RegistryUnderTest:
+        return ApicurioUnderTest(apicurio26)
 
-    def test_registry_that_must_have_the_schema_already(self, place: RegistryPlace, apicurio26: ApicurioServer) -> None:
+    def test_registry_that_must_have_the_schema_already(
+        self, registry_server: RegistryUnderTest, apicurio26: ApicurioServer
+    ) -> None:
         given, schemas = Subjects(registry_of(RegistryConfig(url=apicurio26.url)), registers=False), schemas_of("int")
         assert "set `auto_register: true`" in refused(given, "given", schemas)
-        number = place.registry().register("given-value", schemas.value)
+        number = registry_server.registry().register("given-value", schemas.value)
         assert given.ids("given", schemas).value == number
 
 

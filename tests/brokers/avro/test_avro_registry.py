@@ -26,14 +26,14 @@ from sluice.cdc_engine.contracts import Column
 from sluice.cdc_engine.errors import PublishError
 from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen
 from sluice.cdc_engine.instance.consumers.statements import described
-from tests.brokers.avro.registry_contract import RegistryContract, RegistryPlace
+from tests.brokers.avro.registry_contract import RegistryContract, RegistryUnderTest
 from tests.brokers.fix_recorded import recorded
 
 REGISTRY = {"url": "http://127.0.0.1:8081"}
 PLACE = {"kind": "kafka", "servers": "k:1", "topic": "t", "format": "avro"}
 
 
-class MemoryPlace:
+class MemoryRegistryUnderTest:
     where = "the schema registry in memory"
 
     def __init__(self, registry: MemoryRegistry | None = None) -> None:
@@ -57,8 +57,8 @@ class MemoryPlace:
 
 class TestMemoryRegistry(RegistryContract):
     @pytest.fixture
-    def place(self) -> RegistryPlace:
-        return MemoryPlace()
+    def registry_server(self) -> RegistryUnderTest:
+        return MemoryRegistryUnderTest()
 
 
 class OneBatch:

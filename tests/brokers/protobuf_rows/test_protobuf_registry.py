@@ -26,13 +26,13 @@ from sluice.cdc_engine.instance.consumers.sending import message_maker
 from tests.brokers.avro.registry_contract import (
     PROTOBUF_SAMPLES,
     RegistryContract,
-    RegistryPlace,
+    RegistryUnderTest,
     messages_of,
     refused,
     schemas_of,
 )
-from tests.brokers.avro.test_avro_apicurio import ApicurioPlace
-from tests.brokers.avro.test_avro_registry import MemoryPlace
+from tests.brokers.avro.test_avro_apicurio import ApicurioUnderTest
+from tests.brokers.avro.test_avro_registry import MemoryRegistryUnderTest
 from tests.brokers.fix_recorded import recorded
 from tests.brokers.protobuf_rows.compiled_schema import message_class
 from tests.brokers.test_broker_kafka import make_topic, read_records
@@ -45,8 +45,8 @@ class TestMemoryRegistryForProtobuf(RegistryContract):
     samples = PROTOBUF_SAMPLES
 
     @pytest.fixture
-    def place(self) -> RegistryPlace:
-        return MemoryPlace(MemoryRegistry(PROTOBUF.schema_type))
+    def registry_server(self) -> RegistryUnderTest:
+        return MemoryRegistryUnderTest(MemoryRegistry(PROTOBUF.schema_type))
 
 
 @pytest.mark.servers
@@ -54,19 +54,23 @@ class TestApicurioForProtobuf(RegistryContract):
     samples = PROTOBUF_SAMPLES
 
     @pytest.fixture
-    def place(self, apicurio26: ApicurioServer) -> RegistryPlace:
-        return ApicurioPlace(apicurio26, PROTOBUF.schema_type)
+    def registry_server(self, apicurio26: ApicurioServer) -> RegistryUnderTest:
+        return ApicurioUnderTest(apicurio26, PROTOBUF.schema_type)
 
-    def test_registry_that_must_have_the_schema_already(self, place: RegistryPlace, apicurio26: ApicurioServer) -> None:
+    def test_registry_that_must_have_the_schema_already(
+        self, registry_server: RegistryUnderTest, apicurio26: ApicurioServer
+    ) -> None:
         registry = registry_of(RegistryConfig(url=apicurio26.url), PROTOBUF.schema_type)
         given, schemas = Subjects(registry, PROTOBUF, registers=False), messages_of("int64")
         assert "set `auto_register: true`" in refused(given, "given", schemas)
-        number = place.registry().register("given-value", schemas.value)
+        number = registry_server.registry().register("given-value", schemas.value)
         assert given.ids("given", schemas).value == number
 
-    def test_registry_with_schemas_of_another_type(self, place: RegistryPlace, apicurio26: ApicurioServer) -> None:
+    def test_registry_with_schemas_of_another_type(
+        self, registry_server: RegistryUnderTest, apicurio26: ApicurioServer
+    ) -> None:
         _ = Subjects(registry_of(RegistryConfig(url=apicurio26.url))).ids("mixed", schemas_of("int"))
-        said = refused(Subjects(place.registry(), PROTOBUF), "mixed", messages_of("int64"))
+        said = refused(Subjects(registry_server.registry(), PROTOBUF), "mixed", messages_of("int64"))
         assert "subject mixed-value" in said
         assert "schemas of type AVRO, and the format of the broker needs type PROTOBUF" in said
 
