@@ -35,7 +35,7 @@ class Call:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LedgerLine:
+class LedgerExtract:
     """What `due` needs from a ledger. `outstanding` are the batches in flight."""
 
     ledger_id: str
@@ -49,7 +49,7 @@ class Due(enum.Enum):
     NEVER = "the ledger is a different one, or an older copy"
 
 
-def due(call: Call, line: LedgerLine) -> Due:
+def due(call: Call, line: LedgerExtract) -> Due:
     """Returns whether, by the ledger, the handlers must be called now, later or never."""
     if call.batch.ledger_id != line.ledger_id:
         return Due.NEVER
@@ -92,7 +92,7 @@ class Calls:
             with self._named(name, "before", batch):
                 handler.before(self._handled(batch))
 
-    def will_be(self, kind: Kind, batch: OutstandingBatch, line: LedgerLine, reason: str = "") -> None:
+    def will_be(self, kind: Kind, batch: OutstandingBatch, line: LedgerExtract, reason: str = "") -> None:
         """Records a call that follows when the caller has written the ledger. If this raises MetaError, the caller must not write the
         ledger. Records nothing if the batch is not in flight, because the ledger will refuse its ack or rollback.
         """
@@ -104,12 +104,12 @@ class Calls:
         with self._lock:
             self._call, self._called = call, set()
 
-    def owed(self, line: LedgerLine) -> bool:
+    def owed(self, line: LedgerExtract) -> bool:
         """Returns whether `tell` must be called before the next batch is handed out."""
         call = self._call
         return call is not None and due(call, line) is not Due.NOT_YET
 
-    def tell(self, line: LedgerLine) -> None:
+    def tell(self, line: LedgerExtract) -> None:
         """Makes the recorded call if it is due. Handlers for which it has returned already are not called again. Raises HandlerError if
         one fails.
         """

@@ -107,7 +107,7 @@ class ConsumerStream(Protocol[PositionT, Content_co]):
         """Releases the stream. `take` is not called afterwards."""
 
 
-class PositionTexts(Protocol[PositionT]):
+class PositionCodec(Protocol[PositionT]):
     """Encodes positions as texts, which a broker stores with a batch, and compares them with the acked position."""
 
     def text(self, position: PositionT) -> str:
@@ -127,7 +127,7 @@ class ConsumerService(Generic[PositionT, Content_co]):
         client_id: int,
         stream: ConsumerStream[PositionT, Content_co],
         begin: PositionT,
-        texts: PositionTexts[PositionT] | None = None,
+        texts: PositionCodec[PositionT] | None = None,
     ) -> None:
         self.client_id = client_id
         self._stream, self._texts = stream, texts

@@ -77,11 +77,11 @@ class CanalService:
     """
 
     def __init__(
-        self, rooms: Mapping[str, tuple[EventStore, MetaManager]] | None = None, known: Iterable[str] = ()
+        self, parts: Mapping[str, tuple[EventStore, MetaManager]] | None = None, known: Iterable[str] = ()
     ) -> None:
         self._known = set(known)
         self._started: dict[str, ServedDestination] = {}
-        for destination, (store, meta) in (rooms or {}).items():
+        for destination, (store, meta) in (parts or {}).items():
             self.start(destination, store, meta)
 
     def start(

@@ -21,7 +21,7 @@ from sluice.spark_jobs.side_tables.versions import (
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
 Quote = Callable[[str], str]
-TURN, NEXT_KEY, NEXT_TIME = "_sluice_turn", "_sluice_next_key", "_sluice_next_time"
+ROW_NUMBER, NEXT_KEY, NEXT_TIME = "_sluice_row_number", "_sluice_next_key", "_sluice_next_time"
 
 
 def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:

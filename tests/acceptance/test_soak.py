@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[SoakedInstallation]:
+def soaked(tmp_path: Path) -> Iterator[SoakedInstallation]:
     made = SoakedInstallation(tmp_path, lambda _: None, session_seconds=6.0, spark_memory="2g", warms_spark=False)
     try:
         made.start()
@@ -27,9 +27,9 @@ def house(tmp_path: Path) -> Iterator[SoakedInstallation]:
 
 
 @pytest.mark.timeout(600)
-def test_soak_ha_failover_each_fault_once_and_the_tables_are_equal(house: SoakedInstallation) -> None:
+def test_soak_ha_failover_each_fault_once_and_the_tables_are_equal(soaked: SoakedInstallation) -> None:
     told: list[dict[str, object]] = []
-    record = soak(house, Length(seconds=0, between_seconds=0), lambda _: None, told.append)
+    record = soak(soaked, Length(seconds=0, between_seconds=0), lambda _: None, told.append)
     assert holds(record), record
     assert {name: found["count"] for name, found in record["faults"].items()} == {name: 1 for name, _ in FAULTS}
     assert [each["rows"] for each in record["tables"]][1] == record["transactions"] > 0

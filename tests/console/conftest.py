@@ -15,7 +15,7 @@ SECRET = "very-secret-42"  # noqa: S105
 RUNNER = CliRunner()
 
 
-class Place:
+class Installation:
     """The conf/ and the data directory of one test."""
 
     def __init__(self, folder: Path) -> None:
@@ -42,8 +42,8 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    made = Place(tmp_path)
+def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
+    made = Installation(tmp_path)
     monkeypatch.setenv("SLUICE_CONF", str(made.conf))
     monkeypatch.setenv("SLUICE_TEST_PASSWORD", SECRET)
     monkeypatch.setenv("COLUMNS", "250")

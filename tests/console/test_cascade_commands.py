@@ -11,7 +11,7 @@ from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.instance.discovery import discover
 from sluice.console.main import app
 from sluice.console.toolchain.database.server import DatabaseServer
-from tests.console.conftest import RUNNER, Place
+from tests.console.conftest import RUNNER, Installation
 from tests.console.test_commands import source
 from tests.console.test_status import running_engine
 
@@ -38,13 +38,15 @@ SAID = {
 
 
 @pytest.mark.parametrize("word", SAID)
-def test_cascade_of_children_is_named_by_check_and_status(place: Place, source: DatabaseServer, word: str) -> None:
+def test_cascade_of_children_is_named_by_check_and_status(
+    installation: Installation, source: DatabaseServer, word: str
+) -> None:
     with source.connect(autocommit=True) as connection, connection.cursor() as cursor:
         for statement in ("DROP DATABASE IF EXISTS fkeys", "CREATE DATABASE fkeys", "USE fkeys", *FAMILY):
             cursor.execute(statement)
-    directory = place.destination(source.port)
-    conf = yaml.safe_load((place.conf / "destinations/shop.yaml").read_text())
-    place.write(
+    directory = installation.destination(source.port)
+    conf = yaml.safe_load((installation.conf / "destinations/shop.yaml").read_text())
+    installation.write(
         "destinations/shop.yaml", {**conf, "include": r"fkeys\..*", "exclude": r"fkeys\.hidden", "cascades": word}
     )
     checked = RUNNER.invoke(app, ["check", "--verbose"])
@@ -56,7 +58,7 @@ def test_cascade_of_children_is_named_by_check_and_status(place: Place, source: 
     assert (through in checked.stdout) == (word == "apply")
     assert not any(name in checked.stdout for name in ("h_p", "f_p"))
     running_engine(directory)
-    discover(load_config(place.conf), "shop")
+    discover(load_config(installation.conf), "shop")
     assert all(part in RUNNER.invoke(app, ["status", "--verbose"]).stdout for part in SAID[word])
     brief = RUNNER.invoke(app, ["status"]).stdout
     assert "foreign key(s) change rows without row events" in brief

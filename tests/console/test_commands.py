@@ -30,7 +30,7 @@ from sluice.console.stack.processes import ProcessFile
 from sluice.console.stack.stack import Stack
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.errors import ServerError, SetupError
-from tests.console.conftest import RUNNER, SECRET, Place
+from tests.console.conftest import RUNNER, SECRET, Installation
 from tests.style.sources import ROOT as PROJECT_ROOT
 
 
@@ -49,10 +49,10 @@ def source(mysql80: DatabaseServer) -> DatabaseServer:
 
 
 def test_fault_up_ends_what_runs_on_a_storage_that_was_removed(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place.destination(1)
-    stack = Stack(load_config(place.conf), place.conf, print)
+    installation.destination(1)
+    stack = Stack(load_config(installation.conf), installation.conf, print)
     began: list[str] = []
 
     def start_missing() -> list[str]:
@@ -77,8 +77,8 @@ def test_fault_up_ends_what_runs_on_a_storage_that_was_removed(
 
 
 @pytest.mark.servers
-def test_check_of_a_good_source_passes_and_shows_no_secret(place: Place, source: DatabaseServer) -> None:
-    place.destination(source.port)
+def test_check_of_a_good_source_passes_and_shows_no_secret(installation: Installation, source: DatabaseServer) -> None:
+    installation.destination(source.port)
     answer = RUNNER.invoke(app, ["check"])
     assert answer.exit_code == 0, answer.stdout
     assert "8.0.31" in answer.stdout
@@ -100,20 +100,24 @@ def test_check_counts_details_and_shows_problems_first() -> None:
 
 
 @pytest.mark.servers
-def test_check_says_all_that_is_wrong_with_a_source(place: Place, source: DatabaseServer) -> None:
-    place.destination(source.port, user="poor")
+def test_check_says_all_that_is_wrong_with_a_source(installation: Installation, source: DatabaseServer) -> None:
+    installation.destination(source.port, user="poor")
     answer = RUNNER.invoke(app, ["check"])
     assert answer.exit_code == 1
     for privilege in ("REPLICATION SLAVE", "REPLICATION CLIENT", "SELECT"):
         assert f"lacks {privilege}" in answer.stdout
 
 
-def test_check_says_everything_that_is_wrong_in_conf_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_says_everything_that_is_wrong_in_conf_at_once(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SLUICE_TEST_PASSWORD")
-    place.destination(1)
-    place.write("destinations/Bad-Name.yaml", {"source": {"user": "u"}})
+    installation.destination(1)
+    installation.write("destinations/Bad-Name.yaml", {"source": {"user": "u"}})
     source = {"user": "u", "password": "$SLUICE_OTHER_PASSWORD", "prot": 1}
-    place.write("destinations/other.yaml", {"source": source, "include": "shop.(,a", "column_exclude": "no colon"})
+    installation.write(
+        "destinations/other.yaml", {"source": source, "include": "shop.(,a", "column_exclude": "no colon"}
+    )
     answer = RUNNER.invoke(app, ["check"])
     assert answer.exit_code == 1
     for sentence in (
@@ -130,9 +134,9 @@ def test_check_says_everything_that_is_wrong_in_conf_at_once(place: Place, monke
 @pytest.mark.servers
 @pytest.mark.parametrize("password", ["wrong", None])
 def test_check_says_which_credentials_are_refused(
-    place: Place, source: DatabaseServer, monkeypatch: pytest.MonkeyPatch, password: str | None
+    installation: Installation, source: DatabaseServer, monkeypatch: pytest.MonkeyPatch, password: str | None
 ) -> None:
-    place.destination(source.port)
+    installation.destination(source.port)
     if password is None:
         monkeypatch.delenv("SLUICE_TEST_PASSWORD")
     else:
@@ -142,33 +146,35 @@ def test_check_says_which_credentials_are_refused(
     assert ("was refused" if password else "SLUICE_TEST_PASSWORD") in answer.stdout
 
 
-def test_check_finds_every_mistake_in_conf_and_a_stranger_on_a_port(place: Place) -> None:
-    place.destination(1)
-    place.write("destinations/other.yaml", {"source": {"port": "many"}, "nonsense": 1})
+def test_check_finds_every_mistake_in_conf_and_a_stranger_on_a_port(installation: Installation) -> None:
+    installation.destination(1)
+    installation.write("destinations/other.yaml", {"source": {"port": "many"}, "nonsense": 1})
     answer = RUNNER.invoke(app, ["check"])
     assert answer.exit_code == 1
     for words in ("other.yaml: nonsense", "other.yaml: source.port", "other.yaml: source.user"):
         assert words in answer.stdout
-    (place.conf / "destinations" / "other.yaml").unlink()
+    (installation.conf / "destinations" / "other.yaml").unlink()
     with socket.socket() as stranger:
-        stranger.bind(("127.0.0.1", yaml.safe_load((place.conf / "sluice.yaml").read_text())["ports"]["spark_connect"]))
+        stranger.bind(
+            ("127.0.0.1", yaml.safe_load((installation.conf / "sluice.yaml").read_text())["ports"]["spark_connect"])
+        )
         stranger.listen()
         assert "another program listens" in RUNNER.invoke(app, ["check"]).stdout
 
 
 def test_check_and_up_say_that_no_run_could_start_without_semaphores(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused() -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(multiprocessing, "Lock", refused)
-    place.destination(1)
+    installation.destination(1)
     answer = RUNNER.invoke(app, ["check"])
     assert answer.exit_code == 1
     assert "semaphores cannot be made in /dev/shm (Permission denied)" in answer.stdout
     with pytest.raises(ServerError, match=r"No run can start: semaphores .* mode=1777"):
-        Stack(load_config(place.conf), place.conf, print).up()
+        Stack(load_config(installation.conf), installation.conf, print).up()
 
 
 @pytest.mark.servers
@@ -184,8 +190,10 @@ def test_usage_says_sluice() -> None:
 
 
 @pytest.mark.servers
-def test_position_is_set_shown_and_refused_while_an_engine_runs(place: Place, source: DatabaseServer) -> None:
-    directory = place.destination(source.port)
+def test_position_is_set_shown_and_refused_while_an_engine_runs(
+    installation: Installation, source: DatabaseServer
+) -> None:
+    directory = installation.destination(source.port)
     set_it = RUNNER.invoke(app, ["position", "set", "shop", "--latest", "--yes"])
     assert set_it.exit_code == 0, set_it.exception
     cursor = read_ledger(directory).cursor
@@ -205,8 +213,8 @@ def test_position_is_set_shown_and_refused_while_an_engine_runs(place: Place, so
 
 
 @pytest.mark.servers
-def test_a_place_the_source_does_not_have_is_refused(place: Place, source: DatabaseServer) -> None:
-    directory = place.destination(source.port)
+def test_a_place_the_source_does_not_have_is_refused(installation: Installation, source: DatabaseServer) -> None:
+    directory = installation.destination(source.port)
     for wanted in (
         ["binlog.999999:4"],
         ["binlog.000001:4294967295"],
@@ -219,9 +227,9 @@ def test_a_place_the_source_does_not_have_is_refused(place: Place, source: Datab
 
 @pytest.mark.servers
 def test_a_time_is_a_position_and_one_that_is_gone_names_the_earliest_backfill(
-    place: Place, source: DatabaseServer
+    installation: Installation, source: DatabaseServer
 ) -> None:
-    directory = place.destination(source.port)
+    directory = installation.destination(source.port)
     far = ["position", "set", "shop", "--yes", "--json", "--time"]
     answer = RUNNER.invoke(app, [*far, "2100-01-01T00:00:00+01:00"])
     assert answer.exit_code == 0, answer.exception
@@ -242,8 +250,10 @@ def test_a_time_is_a_position_and_one_that_is_gone_names_the_earliest_backfill(
 
 
 @pytest.mark.servers
-def test_a_gtid_set_is_a_position_whose_order_key_is_below_what_follows(place: Place, source: DatabaseServer) -> None:
-    directory = place.destination(source.port)
+def test_a_gtid_set_is_a_position_whose_order_key_is_below_what_follows(
+    installation: Installation, source: DatabaseServer
+) -> None:
+    directory = installation.destination(source.port)
     with source.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT @@global.gtid_executed")
         row = cursor.fetchone()
@@ -257,8 +267,8 @@ def test_a_gtid_set_is_a_position_whose_order_key_is_below_what_follows(place: P
 
 
 @pytest.mark.servers
-def test_without_a_yes_nothing_changes(place: Place, source: DatabaseServer) -> None:
-    directory = place.destination(source.port)
+def test_without_a_yes_nothing_changes(installation: Installation, source: DatabaseServer) -> None:
+    directory = installation.destination(source.port)
     answer = RUNNER.invoke(app, ["position", "set", "shop", "--latest"], input="n\n")
     assert isinstance(answer.exception, SetupError)
     assert read_ledger(directory).cursor is None
@@ -317,12 +327,14 @@ def test_errors_have_exit_codes() -> None:
 
 
 @pytest.fixture
-def environment(place: Place) -> dict[str, str]:
+def environment(installation: Installation) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(PROJECT_ROOT), "SLUICE_DEBUG": ""}
 
 
-def test_a_mistake_in_conf_is_one_sentence_and_exit_code_2(place: Place, environment: dict[str, str]) -> None:
-    place.write("sluice.yaml", {"data_dirr": "x"})
+def test_a_mistake_in_conf_is_one_sentence_and_exit_code_2(
+    installation: Installation, environment: dict[str, str]
+) -> None:
+    installation.write("sluice.yaml", {"data_dirr": "x"})
     done = subprocess.run(
         [sys.executable, "-m", "sluice.console.main", "status"],
         env=environment,
@@ -338,8 +350,8 @@ def test_a_mistake_in_conf_is_one_sentence_and_exit_code_2(place: Place, environ
 
 @pytest.mark.servers
 @pytest.mark.spark
-def test_a_taken_port_is_named_with_its_owner(place: Place, environment: dict[str, str]) -> None:
-    ports = yaml.safe_load((place.conf / "sluice.yaml").read_text())["ports"]
+def test_a_taken_port_is_named_with_its_owner(installation: Installation, environment: dict[str, str]) -> None:
+    ports = yaml.safe_load((installation.conf / "sluice.yaml").read_text())["ports"]
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", ports["webserver"]))
         stranger.listen()
@@ -354,7 +366,7 @@ def test_a_taken_port_is_named_with_its_owner(place: Place, environment: dict[st
     assert done.returncode == 1
     assert f"Port {ports['webserver']}" in done.stderr
     assert f"pid {os.getpid()}" in done.stderr
-    assert not ProcessFile(place.data / "processes.json").load(), "`sluice up` has not started anything"
+    assert not ProcessFile(installation.data / "processes.json").load(), "`sluice up` has not started anything"
 
 
 def test_a_position_is_not_set_under_the_lease_of_a_successor(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sluice.console.check import check_include, check_keyless
 from sluice.console.main import app
 from sluice.console.status.include_check import include_warning, unmatched_warnings
 from sluice.console.toolchain.database.server import DatabaseServer
-from tests.console.conftest import RUNNER, SECRET, Place
+from tests.console.conftest import RUNNER, SECRET, Installation
 from tests.console.test_status import everything_runs, running_engine
 
 
@@ -24,17 +24,17 @@ def captured(directory: Path, *names: str) -> None:
     write_tables(directory, [TableVersion(database="shop", table=name, columns=(), key=("id",)) for name in names])
 
 
-def included(place: Place, port: int, include: str, **more: Any) -> Path:
+def included(installation: Installation, port: int, include: str, **more: Any) -> Path:
     source = {"port": port, "user": "root", "password": "$SLUICE_TEST_PASSWORD"}
-    place.write("destinations/shop.yaml", {"source": source, "include": include, **more})
-    return place.data / "engine" / "shop"
+    installation.write("destinations/shop.yaml", {"source": source, "include": include, **more})
+    return installation.data / "engine" / "shop"
 
 
 @pytest.mark.found
-def test_status_warns_of_an_include_that_matches_nothing(place: Place) -> None:
+def test_status_warns_of_an_include_that_matches_nothing(installation: Installation) -> None:
     """Defect 12: `status` was green with an `include` that matches nothing."""
-    directory = included(place, 1, r"shpo\..*")
-    everything_runs(place)
+    directory = included(installation, 1, r"shpo\..*")
+    everything_runs(installation)
     running_engine(directory)
     assert "all is well" in RUNNER.invoke(app, ["status"]).stdout, "no engine has written its tables yet"
     captured(directory)
@@ -46,13 +46,15 @@ def test_status_warns_of_an_include_that_matches_nothing(place: Place) -> None:
     assert report["ok"]
     assert len(report["warnings"]) == 1
     captured(directory, "orders")
-    included(place, 1, r"shop\..*")
+    included(installation, 1, r"shop\..*")
     assert "all is well" in RUNNER.invoke(app, ["status"]).stdout
 
 
 @pytest.mark.found
 @pytest.mark.servers
-def test_check_warns_of_an_include_that_matches_nothing_on_the_server(place: Place, mysql80: DatabaseServer) -> None:
+def test_check_warns_of_an_include_that_matches_nothing_on_the_server(
+    installation: Installation, mysql80: DatabaseServer
+) -> None:
     """Defect 12: `check` was green with an `include` that matches nothing."""
     with mysql80.connect() as connection, connection.cursor() as cursor:
         for statement in (
@@ -64,8 +66,8 @@ def test_check_warns_of_an_include_that_matches_nothing_on_the_server(place: Pla
         cursor.execute("GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO include12@'%'")
     source = {"port": mysql80.port, "user": "include12", "password": "$SLUICE_TEST_PASSWORD"}
     for include, warned in ((r"include_12\.t", False), (r"include_12\.nothing", True), (r"include_12\.t,x\..*", True)):
-        place.write("destinations/shop.yaml", {"source": source, "include": include})
-        warnings = check_include(SourceSchema(load_config(place.conf).destinations["shop"])).warnings
+        installation.write("destinations/shop.yaml", {"source": source, "include": include})
+        warnings = check_include(SourceSchema(load_config(installation.conf).destinations["shop"])).warnings
         assert bool(warnings) == warned, warnings
     assert warnings[0].startswith(r"'x\\..*' of include of shop matches no table of the source: correct include in ")
 
@@ -82,9 +84,11 @@ def test_check_warns_of_an_include_that_matches_nothing_on_the_server(place: Pla
         (r"shop\.users", r"shop\.users", "that exclude leaves"),
     ],
 )
-def test_each_pattern_that_matches_nothing_is_named(place: Place, include: str, exclude: str, words: str) -> None:
-    included(place, 1, include, exclude=exclude)
-    found = include_warning(load_config(place.conf).destinations["shop"], ["shop.orders", "shop.items"])
+def test_each_pattern_that_matches_nothing_is_named(
+    installation: Installation, include: str, exclude: str, words: str
+) -> None:
+    included(installation, 1, include, exclude=exclude)
+    found = include_warning(load_config(installation.conf).destinations["shop"], ["shop.orders", "shop.items"])
     assert (words in found) if words else not found
 
 
@@ -110,25 +114,27 @@ ORDERS = TableVersion(
     ],
 )
 def test_settings_of_a_table_or_column_that_is_not_captured_are_a_warning(
-    place: Place, settings: dict[str, Any], words: tuple[str, ...]
+    installation: Installation, settings: dict[str, Any], words: tuple[str, ...]
 ) -> None:
     """A defect like 12: `check` was green with a mistyped table or column in `tables` or in a column filter, and values that it should hide
     came to the lake.
     """
-    included(place, 1, **{"include": r"shop\..*", **settings})
-    found = unmatched_warnings(load_config(place.conf).destinations["shop"], [ORDERS])
+    included(installation, 1, **{"include": r"shop\..*", **settings})
+    found = unmatched_warnings(load_config(installation.conf).destinations["shop"], [ORDERS])
     assert len(found) == len(words)
     for sentence, expected in zip(found, words, strict=True):
         assert expected in sentence
         assert "conf/destinations/shop.yaml" in sentence
-    assert len(unmatched_warnings(load_config(place.conf).destinations["shop"], [])) == 1, "nothing is captured yet"
+    assert len(unmatched_warnings(load_config(installation.conf).destinations["shop"], [])) == 1, (
+        "nothing is captured yet"
+    )
 
 
 @pytest.mark.found
-def test_what_could_not_be_checked_has_no_green_mark(place: Place) -> None:
+def test_what_could_not_be_checked_has_no_green_mark(installation: Installation) -> None:
     """Defect 29: a check that could not read the source was shown as passed."""
-    included(place, 1, r"shop\..*")
-    destination = load_config(place.conf).destinations["shop"]
+    included(installation, 1, r"shop\..*")
+    destination = load_config(installation.conf).destinations["shop"]
     schema = SourceSchema(destination)
     for finding in (check_include(schema), check_keyless(schema)):
         assert finding.warnings == (

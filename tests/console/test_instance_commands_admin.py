@@ -10,7 +10,7 @@ import pytest
 from sluice.console.acts.instance import concerns, followed
 from sluice.console.commands.completion import destination_names
 from sluice.console.main import app
-from tests.console.conftest import RUNNER, Place
+from tests.console.conftest import RUNNER, Installation
 from tests.waiting import wait_for
 
 GOOD = "source: {user: sluice, port: 3307}\n"
@@ -35,10 +35,10 @@ def test_admin_lines_of_a_log_are_known_by_their_destination(line: str, concerne
     assert concerns(line, "shop") is concerned
 
 
-def test_admin_the_log_shows_the_newest_and_follows(place: Place) -> None:
-    place.destination(1)
+def test_admin_the_log_shows_the_newest_and_follows(installation: Installation) -> None:
+    installation.destination(1)
     assert "`sluice up` has not started anything" in call("log", "shop")[1]
-    logs = place.data / "logs"
+    logs = installation.data / "logs"
     logs.mkdir(parents=True)
     log = logs / "code-server.log"
     log.write_text("".join(f"a destination={name} n={n}\n" for n in range(3) for name in ("shop", "web")))
@@ -68,9 +68,9 @@ def test_admin_the_log_shows_the_newest_and_follows(place: Place) -> None:
     assert len(heard) == 1, "it ends when it is told to"
 
 
-def test_admin_a_file_is_put_in_place_once_conf_is_right_with_it(place: Place) -> None:
-    place.destination(1)
-    path = place.conf / "destinations" / "shop.yaml"
+def test_admin_a_file_is_put_in_place_once_conf_is_right_with_it(installation: Installation) -> None:
+    installation.destination(1)
+    path = installation.conf / "destinations" / "shop.yaml"
     before = path.read_text()
     code, said = call("edit", "shop", "--file", "-", text=GOOD + "inclde: x\n")
     assert code == 1
@@ -83,16 +83,16 @@ def test_admin_a_file_is_put_in_place_once_conf_is_right_with_it(place: Place) -
     assert "cannot be the name of a destination" in call("edit", "../web", "--file", "-", text=GOOD)[1]
 
 
-def test_admin_names_are_completed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.destination(1)
+def test_admin_names_are_completed(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    installation.destination(1)
     assert destination_names("sh") == ["shop"]
     assert destination_names("x") == []
     monkeypatch.setenv("SLUICE_CONF", "/nowhere")
     assert destination_names("") == []
 
 
-def test_admin_list_shows_who_stopped_what(place: Place) -> None:
-    place.destination(1)
+def test_admin_list_shows_who_stopped_what(installation: Installation) -> None:
+    installation.destination(1)
     assert call("stop", "shop", "--wait", "0")[0] == 0
     (shop,) = json.loads(call("list", "--json")[1])
     assert (shop["name"], shop["state"], shop["wanted"]) == ("shop", "STOPPED", "stopped")
@@ -105,8 +105,8 @@ def test_admin_list_shows_who_stopped_what(place: Place) -> None:
     assert "the destination 'nobody' does not exist" in said
 
 
-def test_admin_a_stop_is_in_status(place: Place) -> None:
-    directory = place.destination(1)
+def test_admin_a_stop_is_in_status(installation: Installation) -> None:
+    directory = installation.destination(1)
     directory.mkdir(parents=True)
     (directory / "stopped.json").write_text(json.dumps({"by": "ada@host", "at": 0.0}))
     answer = RUNNER.invoke(app, ["status", "--json"])

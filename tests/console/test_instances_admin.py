@@ -32,7 +32,7 @@ pytestmark = pytest.mark.servers
 SECONDS_MAX = 60.0
 
 
-class House:
+class Installation:
     """A conf/, and the process that runs its engines."""
 
     def __init__(self, root: Path, server: DatabaseServer) -> None:
@@ -112,8 +112,8 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(mysql80: DatabaseServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    made = House(tmp_path_factory.mktemp("instances"), mysql80)
+def installation(mysql80: DatabaseServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    made = Installation(tmp_path_factory.mktemp("instances"), mysql80)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLUICE_CONF", str(made.captured.conf))
         patch.setenv("COLUMNS", "250")
@@ -126,38 +126,40 @@ def house(mysql80: DatabaseServer, tmp_path_factory: pytest.TempPathFactory) -> 
             made.process.kill()
 
 
-def test_admin_a_new_file_is_an_engine_and_a_sensor_without_a_restart(house: House) -> None:
-    before = house.token("shop"), house.client.get_server_id()
-    house.put("web", house.source)
-    wait_for("web is read", lambda: house.reads("web"), SECONDS_MAX)
-    wait_for("its sensor is there", lambda: house.sensors() == {"shop_engine", "web_engine"}, SECONDS_MAX)
-    assert house.client.get_server_id() != before[1]
-    assert house.token("shop") == before[0], "the other goes on"
+def test_admin_a_new_file_is_an_engine_and_a_sensor_without_a_restart(installation: Installation) -> None:
+    before = installation.token("shop"), installation.client.get_server_id()
+    installation.put("web", installation.source)
+    wait_for("web is read", lambda: installation.reads("web"), SECONDS_MAX)
+    wait_for("its sensor is there", lambda: installation.sensors() == {"shop_engine", "web_engine"}, SECONDS_MAX)
+    assert installation.client.get_server_id() != before[1]
+    assert installation.token("shop") == before[0], "the other goes on"
 
 
 @pytest.mark.found
-def test_a_password_variable_that_is_not_set_is_the_reason(house: House) -> None:
+def test_a_password_variable_that_is_not_set_is_the_reason(installation: Installation) -> None:
     """Defect 29: after `up` ran without the password variable, `status` showed "no engine has run yet; `sluice up` starts it"."""
-    house.put("lost", house.source.replace("user: root", "user: root, password: $SLUICE_TEST_UNSET"))
+    installation.put("lost", installation.source.replace("user: root", "user: root, password: $SLUICE_TEST_UNSET"))
     try:
         wait_for(
-            "its start has failed", lambda: house.state("lost").get("state") not in {None, "STARTING"}, SECONDS_MAX
+            "its start has failed",
+            lambda: installation.state("lost").get("state") not in {None, "STARTING"},
+            SECONDS_MAX,
         )
         status = json.loads(RUNNER.invoke(app, ["status", "--json"]).output)
         lost = next(each for each in status["destinations"] if each["name"] == "lost")
         assert "the environment variable SLUICE_TEST_UNSET is not set" in lost["reason"]
         assert any(lost["reason"] in each for each in status["problems"])
     finally:
-        house.remove("lost")
-    wait_for("its sensor is gone", lambda: house.sensors() == {"shop_engine", "web_engine"}, SECONDS_MAX)
+        installation.remove("lost")
+    wait_for("its sensor is gone", lambda: installation.sensors() == {"shop_engine", "web_engine"}, SECONDS_MAX)
 
 
-def test_admin_a_file_that_breaks_is_reported_and_its_engine_goes_on(house: House) -> None:
-    before = house.token("web")
-    house.put("web", house.source + "inclde: x\n")
-    wait_for("it is in the log", lambda: "inclde" in house.call("log", "web")[1], SECONDS_MAX)
-    assert (house.token("web"), house.reads("web")) == (before, True)
-    code, said = house.call("list", "--json")
+def test_admin_a_file_that_breaks_is_reported_and_its_engine_goes_on(installation: Installation) -> None:
+    before = installation.token("web")
+    installation.put("web", installation.source + "inclde: x\n")
+    wait_for("it is in the log", lambda: "inclde" in installation.call("log", "web")[1], SECONDS_MAX)
+    assert (installation.token("web"), installation.reads("web")) == (before, True)
+    code, said = installation.call("list", "--json")
     assert code == 0
     web = next(each for each in json.loads(said) if each["name"] == "web")
     assert (web["state"], web["wanted"]) == ("RUNNING", "run")
@@ -170,56 +172,60 @@ def test_admin_a_file_that_breaks_is_reported_and_its_engine_goes_on(house: Hous
     )
 
 
-def test_admin_a_file_that_changes_is_another_engine_of_that_destination_alone(house: House) -> None:
-    before = house.token("web"), house.token("shop")
-    house.put("web", house.source + "lag_seconds_max: 77\n")
-    wait_for("web is read by a new engine", lambda: house.token("web") > before[0] and house.reads("web"), SECONDS_MAX)
-    assert house.token("shop") == before[1]
+def test_admin_a_file_that_changes_is_another_engine_of_that_destination_alone(installation: Installation) -> None:
+    before = installation.token("web"), installation.token("shop")
+    installation.put("web", installation.source + "lag_seconds_max: 77\n")
+    wait_for(
+        "web is read by a new engine",
+        lambda: installation.token("web") > before[0] and installation.reads("web"),
+        SECONDS_MAX,
+    )
+    assert installation.token("shop") == before[1]
 
 
-def test_admin_a_stop_is_kept_and_a_start_ends_it(house: House) -> None:
-    code, said = house.call("stop", "web")
+def test_admin_a_stop_is_kept_and_a_start_ends_it(installation: Installation) -> None:
+    code, said = installation.call("stop", "web")
     assert code == 0, said
     assert "web is stopped" in said
     assert "sluice instance start web" in said
-    assert house.token("web") == 0
+    assert installation.token("web") == 0
     status = json.loads(RUNNER.invoke(app, ["status", "--json"]).output)
     web = next(each for each in status["destinations"] if each["name"] == "web")
     assert web["state"] == "STOPPED"
     assert "start it with `sluice instance start web`" in web["reason"]
-    assert house.call("restart", "web")[0] == 1, "it is stopped"
-    assert house.reads("shop")
-    code, said = house.call("start", "web", "--json")
+    assert installation.call("restart", "web")[0] == 1, "it is stopped"
+    assert installation.reads("shop")
+    code, said = installation.call("start", "web", "--json")
     assert code == 0, said
     assert json.loads(said)["done"]
-    assert house.token("web")
+    assert installation.token("web")
 
 
-def test_admin_a_restart_is_another_engine_of_that_destination_alone(house: House) -> None:
-    before = house.token("web"), house.token("shop")
-    code, said = house.call("restart", "web")
+def test_admin_a_restart_is_another_engine_of_that_destination_alone(installation: Installation) -> None:
+    before = installation.token("web"), installation.token("shop")
+    code, said = installation.call("restart", "web")
     assert code == 0, said
-    assert (house.token("web") > before[0], house.token("shop")) == (True, before[1])
+    assert (installation.token("web") > before[0], installation.token("shop")) == (True, before[1])
 
 
-def test_admin_a_file_that_goes_ends_its_engine_and_leaves_its_ledger(house: House) -> None:
-    house.remove("web")
-    wait_for("web is not read", lambda: not house.token("web"), SECONDS_MAX)
-    wait_for("its sensor is gone", lambda: house.sensors() == {"shop_engine"}, SECONDS_MAX)
-    assert (house.directory("web") / "meta.json").exists()
-    web = next(each for each in json.loads(house.call("list", "--json")[1]) if each["name"] == "web")
+def test_admin_a_file_that_goes_ends_its_engine_and_leaves_its_ledger(installation: Installation) -> None:
+    installation.remove("web")
+    wait_for("web is not read", lambda: not installation.token("web"), SECONDS_MAX)
+    wait_for("its sensor is gone", lambda: installation.sensors() == {"shop_engine"}, SECONDS_MAX)
+    assert (installation.directory("web") / "meta.json").exists()
+    web = next(each for each in json.loads(installation.call("list", "--json")[1]) if each["name"] == "web")
     assert web["state"] == "REMOVED"
     assert "the ledger of the destination stays in" in web["message"]
-    assert house.call("stop", "web")[0] == 1, "there is no such destination"
-    assert house.reads("shop")
+    assert installation.call("stop", "web")[0] == 1, "there is no such destination"
+    assert installation.reads("shop")
 
 
-def test_admin_ha_a_release_leaves_the_destination_to_another_host(house: House) -> None:
-    before = house.token("shop")
-    code, said = house.call("release", "shop", "--wait", "5")
+def test_admin_ha_a_release_leaves_the_destination_to_another_host(installation: Installation) -> None:
+    before = installation.token("shop")
+    code, said = installation.call("release", "shop", "--wait", "5")
     assert code == 0, said
     assert "no other host has taken" in said
-    assert house.token("shop") == 0, "this one does not take it back at once"
-    code, said = house.call("start", "shop", "--wait", "1")
+    assert installation.token("shop") == 0, "this one does not take it back at once"
+    code, said = installation.call("start", "shop", "--wait", "1")
     assert code == 1, "it is left alone for half a minute"
     assert before

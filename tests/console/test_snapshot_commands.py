@@ -75,9 +75,9 @@ def test_a_snapshot_is_asked_for_of_all_tables(directory: Path) -> None:
 
 def test_a_table_that_stopped_for_good_is_taken_anew_by_one_snapshot_command(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.orders")
-    (wish,) = requests(directory)
-    assert (wish.name, wish.kind) == ("shop.orders", ResumeKind.RE_SNAPSHOT)
-    snapshot_requests.fulfil([wish], hands(directory))
+    (request,) = requests(directory)
+    assert (request.name, request.kind) == ("shop.orders", ResumeKind.RE_SNAPSHOT)
+    snapshot_requests.fulfil([request], hands(directory))
     assert FileLedger(directory).ledger.stopped_tables == ()
     assert not requests(directory)
 
@@ -125,11 +125,13 @@ def test_a_snapshot_that_is_being_published_is_canceled_after_that(directory: Pa
 
 def test_a_table_that_stopped_is_taken_up_again_where_its_snapshot_goes_on(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.orders")
-    for wish in requests(directory):
-        wish.done()
+    for request in requests(directory):
+        request.done()
     SnapshotRecords(directory).update("shop.orders", lambda now: now.failed("the table stopped"))
     run("resume", "shop", "shop.orders")
-    assert [(wish.name, wish.kind) for wish in requests(directory)] == [("shop.orders", ResumeKind.RE_SNAPSHOT)]
+    assert [(request.name, request.kind) for request in requests(directory)] == [
+        ("shop.orders", ResumeKind.RE_SNAPSHOT)
+    ]
 
 
 def test_a_snapshot_is_paused_and_goes_on(directory: Path) -> None:

@@ -32,7 +32,7 @@ from sluice.console.main import app
 from sluice.console.stack.processes import ProcessFile, part_names
 from sluice.console.status.report import DestinationStatus, find_problems, read_destination
 from sluice.console.toolchain.ports import free_port
-from tests.console.conftest import RUNNER, Place
+from tests.console.conftest import RUNNER, Installation
 from tests.fix_ledgers import FileLedger
 from tests.waiting import wait_for
 
@@ -50,19 +50,19 @@ def running_engine(directory: Path, **changes: Any) -> None:
     write_status(directory / "status.json", EngineStatus(**values))
 
 
-def everything_runs(place: Place) -> ProcessFile:
+def everything_runs(installation: Installation) -> ProcessFile:
     """Every part of a stack has a running process: the process of the test."""
-    (place.data / "dagster").mkdir(parents=True, exist_ok=True)
+    (installation.data / "dagster").mkdir(parents=True, exist_ok=True)
     # The loss of this storage is not visible in files.
-    (place.data / "dagster" / "dagster.yaml").write_text("storage: {postgres: {}}")
-    file = ProcessFile(place.data / "processes.json")
+    (installation.data / "dagster" / "dagster.yaml").write_text("storage: {postgres: {}}")
+    file = ProcessFile(installation.data / "processes.json")
     for name in part_names(load_config()):
         file.add(name, os.getpid())
     return file
 
 
-def test_status_of_nothing_is_wrong_and_says_what_to_do(place: Place) -> None:
-    place.destination(1)
+def test_status_of_nothing_is_wrong_and_says_what_to_do(installation: Installation) -> None:
+    installation.destination(1)
     answer = RUNNER.invoke(app, ["status", "--json"])
     report = json.loads(answer.stdout)
     assert answer.exit_code == 1
@@ -70,9 +70,9 @@ def test_status_of_nothing_is_wrong_and_says_what_to_do(place: Place) -> None:
     assert "sluice up" in report["problems"][0]
 
 
-def test_status_of_a_running_engine_is_well(place: Place) -> None:
-    directory = place.destination(1)
-    everything_runs(place)
+def test_status_of_a_running_engine_is_well(installation: Installation) -> None:
+    directory = installation.destination(1)
+    everything_runs(installation)
     running_engine(directory)
     cursor = Position(epoch=1, file="binlog.000003", offset=50)
     end = Position(epoch=1, file="binlog.000003", offset=99)
@@ -102,10 +102,10 @@ def test_status_of_a_running_engine_is_well(place: Place) -> None:
     assert "all is well" in shown.stdout
 
 
-def test_status_misses_a_part_of_dagster_only_if_another_one_was_started(place: Place) -> None:
-    running_engine(place.destination(1))
-    (place.conf / "sluice.yaml").write_text("engine: {kind: remote}\n")
-    file = ProcessFile(place.data / "processes.json")
+def test_status_misses_a_part_of_dagster_only_if_another_one_was_started(installation: Installation) -> None:
+    running_engine(installation.destination(1))
+    (installation.conf / "sluice.yaml").write_text("engine: {kind: remote}\n")
+    file = ProcessFile(installation.data / "processes.json")
     for name in ("engine", "spark"):  # `sluice up --without-dagster`
         file.add(name, os.getpid())
     assert RUNNER.invoke(app, ["status"]).exit_code == 0
@@ -113,16 +113,16 @@ def test_status_misses_a_part_of_dagster_only_if_another_one_was_started(place: 
     assert "the daemon was never started" in " ".join(RUNNER.invoke(app, ["status"]).stdout.split())
 
 
-def test_status_says_why_a_batch_waits_for_its_next_try(place: Place) -> None:
+def test_status_says_why_a_batch_waits_for_its_next_try(installation: Installation) -> None:
     sentence = "waiting 20 s before the next try (3 failed in a row): shop.items: a type differs"
-    running_engine(place.destination(1), waiting=sentence)
+    running_engine(installation.destination(1), waiting=sentence)
     assert sentence in " ".join(RUNNER.invoke(app, ["status"]).stdout.split())
 
 
-def test_status_names_a_dead_process_a_silent_engine_and_a_stopped_table(place: Place) -> None:
-    directory = place.destination(1)
+def test_status_names_a_dead_process_a_silent_engine_and_a_stopped_table(installation: Installation) -> None:
+    directory = installation.destination(1)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    ProcessFile(place.data / "processes.json").add("daemon", child.pid)
+    ProcessFile(installation.data / "processes.json").add("daemon", child.pid)
     child.kill()
     child.wait()
     stopped = StoppedTable(
@@ -146,12 +146,12 @@ def test_status_names_a_dead_process_a_silent_engine_and_a_stopped_table(place: 
     assert "STOPPED" in RUNNER.invoke(app, ["status"]).stdout
 
 
-def test_fault_status_names_a_process_that_was_stopped(place: Place) -> None:
+def test_fault_status_names_a_process_that_was_stopped(installation: Installation) -> None:
     """Spark or a run gets SIGSTOP. It is alive but answers nobody, so everything that waits for it waits forever."""
-    running_engine(place.destination(1))
+    running_engine(installation.destination(1))
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
-        everything_runs(place).add("spark", child.pid)
+        everything_runs(installation).add("spark", child.pid)
         assert RUNNER.invoke(app, ["status"]).exit_code == 0
         child.send_signal(signal.SIGSTOP)
         wait_for("it is stopped", lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
@@ -164,10 +164,10 @@ def test_fault_status_names_a_process_that_was_stopped(place: Place) -> None:
     assert "all is well" not in answer.stdout
 
 
-def test_fault_a_part_that_was_never_started_is_missed(place: Place) -> None:
+def test_fault_a_part_that_was_never_started_is_missed(installation: Installation) -> None:
     """`sluice up` was killed after it had started some parts."""
-    running_engine(place.destination(1))
-    file = everything_runs(place)
+    running_engine(installation.destination(1))
+    file = everything_runs(installation)
     file.remove(["webserver", "spark"])
     answer = RUNNER.invoke(app, ["status", "--json"])
     assert answer.exit_code == 1
@@ -187,11 +187,11 @@ def stored_before(directory: Path, seconds: float) -> None:
         store.put(name, json.dumps({**json.loads(text), "kept_at": time.time() - seconds}))
 
 
-def test_fault_a_snapshot_that_nobody_reads_is_not_well(place: Place) -> None:
+def test_fault_a_snapshot_that_nobody_reads_is_not_well(installation: Installation) -> None:
     """The snapshot's sensor is switched off, so the table's changes are buffered and its rows are never read."""
-    directory = place.destination(1)
+    directory = installation.destination(1)
     running_engine(directory)
-    everything_runs(place)
+    everything_runs(installation)
     records = SnapshotRecords(directory)
     records.begin(SnapshotRecord(snapshot_id="0123456789ab", database="shop", table="orders"))
     assert RUNNER.invoke(app, ["status"]).exit_code == 0
@@ -208,9 +208,9 @@ def test_fault_a_snapshot_that_nobody_reads_is_not_well(place: Place) -> None:
     assert RUNNER.invoke(app, ["status"]).exit_code == 0, "an operator paused it"
 
 
-def test_fault_a_clock_that_was_set_back_does_not_keep_a_dead_engine_alive(place: Place) -> None:
-    running_engine(place.destination(1), updated_at_us=time.time_ns() // 1000 + 3_600_000_000)
-    everything_runs(place)
+def test_fault_a_clock_that_was_set_back_does_not_keep_a_dead_engine_alive(installation: Installation) -> None:
+    running_engine(installation.destination(1), updated_at_us=time.time_ns() // 1000 + 3_600_000_000)
+    everything_runs(installation)
     answer = RUNNER.invoke(app, ["status", "--json"])
     assert answer.exit_code == 1
     (shop,) = json.loads(answer.stdout)["destinations"]
@@ -220,10 +220,10 @@ def test_fault_a_clock_that_was_set_back_does_not_keep_a_dead_engine_alive(place
 
 @pytest.mark.parametrize(("age_seconds", "hours"), [(0, 10.0), (3600, 9.0), (36_001, 0.0)], ids=str)
 def test_failover_the_retention_left_counts_on_while_no_engine_runs(
-    place: Place, age_seconds: int, hours: float
+    installation: Installation, age_seconds: int, hours: float
 ) -> None:
     updated = (time.time_ns() - age_seconds * 10**9) // 1000
-    running_engine(place.destination(1), updated_at_us=updated, retention_left_hours=10.0)
+    running_engine(installation.destination(1), updated_at_us=updated, retention_left_hours=10.0)
     answer = RUNNER.invoke(app, ["status", "--json"])
     assert json.loads(answer.stdout)["destinations"][0]["retention_left_hours"] == pytest.approx(hours, abs=0.02)
 
@@ -238,10 +238,10 @@ def test_every_state_but_the_good_ones_is_a_problem() -> None:
     assert find_problems([process], [held_back]) == ["shop is waiting 20 s before the next try"]
 
 
-def test_fault_status_is_not_well_while_something_is_not(place: Place) -> None:
+def test_fault_status_is_not_well_while_something_is_not(installation: Installation) -> None:
     """The engine and its processes run, but nothing is merged."""
-    directory = place.destination(1)
-    everything_runs(place)
+    directory = installation.destination(1)
+    everything_runs(installation)
     running_engine(directory, ticked_at_us=time.time_ns() // 1000)
     assert RUNNER.invoke(app, ["status"]).exit_code == 0
     running_engine(directory, troubles=("no tick of the sensor shop_engine for 95 s: ./sluice up",))
@@ -252,13 +252,13 @@ def test_fault_status_is_not_well_while_something_is_not(place: Place) -> None:
 
 
 @pytest.mark.found
-def test_status_looks_for_the_daemon_when_no_tick_comes(place: Place) -> None:
+def test_status_looks_for_the_daemon_when_no_tick_comes(installation: Installation) -> None:
     """Defect 29: "Dagster's daemon does not run" was reported although it ran."""
-    everything_runs(place)
-    (place.data / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}")
-    file = ProcessFile(place.data / "processes.json")
+    everything_runs(installation)
+    (installation.data / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}")
+    file = ProcessFile(installation.data / "processes.json")
     file.save([each if each.name != "daemon" else dataclasses.replace(each, pid=1) for each in file.load()])
-    directory = place.destination(1)
+    directory = installation.destination(1)
     running_engine(directory, troubles=("no tick of the sensor shop_engine has reached the engine for 95 s",))
     assert "Dagster's daemon has written no heartbeat" in RUNNER.invoke(app, ["status"]).stdout
     running_engine(directory, troubles=("the ticks of the sensor shop_engine fail",))
@@ -266,17 +266,17 @@ def test_status_looks_for_the_daemon_when_no_tick_comes(place: Place) -> None:
 
 
 @pytest.mark.found
-def test_an_engine_that_has_not_started_is_not_told_to_be_started_again(place: Place) -> None:
+def test_an_engine_that_has_not_started_is_not_told_to_be_started_again(installation: Installation) -> None:
     """Defect 29: "no engine has run yet; `sluice up` starts it" was shown after `sluice up`."""
-    place.destination(1)
-    everything_runs(place)
+    installation.destination(1)
+    everything_runs(installation)
     (shop,) = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)["destinations"]
     assert "sluice up" not in shop["reason"]
-    assert f"the logs in {place.data / 'logs'} show why" in shop["reason"]
+    assert f"the logs in {installation.data / 'logs'} show why" in shop["reason"]
 
 
-def test_fault_what_the_sensor_said_has_its_age(place: Place) -> None:
-    directory = place.destination(1)
+def test_fault_what_the_sensor_said_has_its_age(installation: Installation) -> None:
+    directory = installation.destination(1)
     minutes_ago = time.time_ns() // 1000 - 130_000_000
     running_engine(directory, waiting="waiting 10 s before the next try", ticked_at_us=minutes_ago)
     report = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)
@@ -305,11 +305,11 @@ def test_ha_status_says_that_nobody_answers_who_keeps_the_ledger(tmp_path: Path)
 
 
 @pytest.mark.found
-def test_status_counts_and_shows_problems_first(place: Place) -> None:
+def test_status_counts_and_shows_problems_first(installation: Installation) -> None:
     """Test for defect 28: `status` shows problems first, and only the numbers of tables and foreign keys. `--verbose` names the tables and
     foreign keys, and JSON has all of them.
     """
-    directory = place.destination(1)
+    directory = installation.destination(1)
     running_engine(directory)
     tables = [TableVersion(database="shop", table=f"log{number}", columns=()) for number in range(9)]
     write_tables(directory, tables)

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.cdc_engine.contracts import OutstandingBatch
 from sluice.cdc_engine.handlers import BatchHandler, HandledBatch
-from sluice.cdc_engine.handlers.calls import LedgerLine
+from sluice.cdc_engine.handlers.calls import LedgerExtract
 from sluice.cdc_engine.position import Position
 
 LEDGER = "3f2a91c04be7"
@@ -34,8 +34,8 @@ def batch(delivery: int = 7, end: int = 200) -> OutstandingBatch:
     )
 
 
-def line(*outstanding: OutstandingBatch, cursor: int = 100, ledger: str = LEDGER) -> LedgerLine:
-    return LedgerLine(ledger_id=ledger, cursor=at(cursor), outstanding=outstanding)
+def line(*outstanding: OutstandingBatch, cursor: int = 100, ledger: str = LEDGER) -> LedgerExtract:
+    return LedgerExtract(ledger_id=ledger, cursor=at(cursor), outstanding=outstanding)
 
 
 class Remembering(BatchHandler):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sluice.cdc_engine.errors import HandlerError, LeaseLostError, MetaError
-from sluice.cdc_engine.handlers.calls import FILE, Call, Calls, Due, Kind, LedgerLine, due
+from sluice.cdc_engine.handlers.calls import FILE, Call, Calls, Due, Kind, LedgerExtract, due
 from sluice.cdc_engine.records.files import LOCK_FILE
 from tests.handlers.fix_handlers import Remembering, batch, line
 
@@ -29,7 +29,7 @@ from tests.handlers.fix_handlers import Remembering, batch, line
         ("retry", line(ledger="000000000000"), Due.NEVER),
     ],
 )
-def test_what_the_ledger_has_says_whether_handlers_are_told(kind: Kind, now: LedgerLine, wanted: Due) -> None:
+def test_what_the_ledger_has_says_whether_handlers_are_told(kind: Kind, now: LedgerExtract, wanted: Due) -> None:
     assert due(Call(kind=kind, batch=batch(7)), now) is wanted
 
 
@@ -77,7 +77,7 @@ def test_a_handler_that_fails_is_named_and_only_it_is_called_again(tmp_path: Pat
     ],
 )
 def test_after_a_kill_the_next_process_tells_what_the_ledger_has(
-    tmp_path: Path, kind: Kind, now: LedgerLine, told: int
+    tmp_path: Path, kind: Kind, now: LedgerExtract, told: int
 ) -> None:
     Calls("shop", tmp_path, [("audit", Remembering())]).will_be(kind, batch(), line(batch()), "why")
     audit = Remembering()

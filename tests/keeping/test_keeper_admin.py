@@ -61,7 +61,7 @@ class FakeEngines:
             assert gate.wait(30)
 
 
-class House:
+class Installation:
     """A conf/, its engines, and their keeper."""
 
     def __init__(self, root: Path) -> None:
@@ -89,9 +89,9 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Installation]:
     monkeypatch.setenv(VARIABLE, "")
-    made = House(tmp_path)
+    made = Installation(tmp_path)
     made.conf.put("shop")
     made.conf.put("crm")
     assert made.look() == [("start", "crm"), ("start", "shop")]
@@ -101,123 +101,127 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     made.keeper.wait(30)
 
 
-def test_admin_files_that_come_change_and_go_touch_their_own_engine_alone(house: House) -> None:
-    assert house.look() == []
-    house.conf.put("web")
-    assert house.look() == [("start", "web")]
-    house.conf.put("web", OTHER)
-    assert house.look() == [("start", "web"), ("stop", "web")]
-    house.conf.remove("web")
-    assert house.look() == [("stop", "web")]
-    house.conf.put("web")
-    assert house.look() == [("start", "web")]
-    assert house.look() == []
+def test_admin_files_that_come_change_and_go_touch_their_own_engine_alone(installation: Installation) -> None:
+    assert installation.look() == []
+    installation.conf.put("web")
+    assert installation.look() == [("start", "web")]
+    installation.conf.put("web", OTHER)
+    assert installation.look() == [("start", "web"), ("stop", "web")]
+    installation.conf.remove("web")
+    assert installation.look() == [("stop", "web")]
+    installation.conf.put("web")
+    assert installation.look() == [("start", "web")]
+    assert installation.look() == []
 
 
 def test_failover_admin_an_engine_that_gave_way_to_another_source_is_followed_by_one_without_a_tick(
-    house: House,
+    installation: Installation,
 ) -> None:
-    house.engines.over = {"shop"}
-    assert house.look() == [("start", "shop")]
-    assert house.look() == []
+    installation.engines.over = {"shop"}
+    assert installation.look() == [("start", "shop")]
+    assert installation.look() == []
 
 
 @pytest.mark.found
-def test_admin_one_that_cannot_start_is_tried_again_after_a_pause_and_when_its_file_changes(house: House) -> None:
+def test_admin_one_that_cannot_start_is_tried_again_after_a_pause_and_when_its_file_changes(
+    installation: Installation,
+) -> None:
     """Defect 18: only Dagster's ticks started an engine again, so a host without Dagster's daemon had no engine."""
-    house.engines.failing = {"web"}
-    house.conf.put("web")
-    assert house.look() == [("start", "web")]
+    installation.engines.failing = {"web"}
+    installation.conf.put("web")
+    assert installation.look() == [("start", "web")]
     for _ in range(2):
-        house.now += RETRY_SECONDS - 0.5
-        assert house.look() == []
-        house.now += 0.5
-        assert house.look() == [("start", "web")]
-    house.conf.put("web", OTHER)
-    assert house.look() == [("start", "web")]
-    house.engines.failing = set()
-    house.now += RETRY_SECONDS
-    assert house.look() == [("start", "web")]
-    house.now += RETRY_SECONDS
-    assert house.look() == [], "it runs"
+        installation.now += RETRY_SECONDS - 0.5
+        assert installation.look() == []
+        installation.now += 0.5
+        assert installation.look() == [("start", "web")]
+    installation.conf.put("web", OTHER)
+    assert installation.look() == [("start", "web")]
+    installation.engines.failing = set()
+    installation.now += RETRY_SECONDS
+    assert installation.look() == [("start", "web")]
+    installation.now += RETRY_SECONDS
+    assert installation.look() == [], "it runs"
 
 
 @pytest.mark.found
-def test_admin_ha_a_process_that_stands_by_takes_over_without_a_tick(house: House) -> None:
+def test_admin_ha_a_process_that_stands_by_takes_over_without_a_tick(installation: Installation) -> None:
     """Defect 18: a standby took over only at a tick of Dagster's sensor, so clients had no server until somebody restarted it."""
-    house.engines.left = {"shop"}
-    house.engines.over = {"shop"}
-    house.held.add(house.directory("shop"))
-    assert house.look() == [("start", "shop")], "its lease is lost: another engine waits for it"
+    installation.engines.left = {"shop"}
+    installation.engines.over = {"shop"}
+    installation.held.add(installation.directory("shop"))
+    assert installation.look() == [("start", "shop")], "its lease is lost: another engine waits for it"
     for _ in range(3):
-        house.now += STANDBY_SECONDS
-        assert house.look() == [], "another process has it, and its lease alone is looked at"
-    house.held.clear()
-    house.engines.left = set()
-    assert house.look() == [], "it is looked at once a second"
-    house.now += STANDBY_SECONDS
-    assert house.look() == [("start", "shop")]
-    assert "shop" in house.engines.running
+        installation.now += STANDBY_SECONDS
+        assert installation.look() == [], "another process has it, and its lease alone is looked at"
+    installation.held.clear()
+    installation.engines.left = set()
+    assert installation.look() == [], "it is looked at once a second"
+    installation.now += STANDBY_SECONDS
+    assert installation.look() == [("start", "shop")]
+    assert "shop" in installation.engines.running
 
 
 @pytest.mark.found
-def test_admin_ha_an_engine_that_was_released_is_taken_back_once_the_others_had_their_chance(house: House) -> None:
+def test_admin_ha_an_engine_that_was_released_is_taken_back_once_the_others_had_their_chance(
+    installation: Installation,
+) -> None:
     """Test for defect 18: if no other process takes the engine and no tick comes, the process that released the engine takes it back."""
-    orders.ask(house.directory("shop"), "release")
-    assert house.look() == [("release", "shop")]
-    house.now += STANDBY_SECONDS
-    assert house.look() == [("start", "shop")], "it is refused"
-    assert "shop" not in house.engines.running
-    house.engines.left = set()
-    house.now += STANDBY_SECONDS
-    assert house.look() == [("start", "shop")]
-    assert "shop" in house.engines.running
+    orders.ask(installation.directory("shop"), "release")
+    assert installation.look() == [("release", "shop")]
+    installation.now += STANDBY_SECONDS
+    assert installation.look() == [("start", "shop")], "it is refused"
+    assert "shop" not in installation.engines.running
+    installation.engines.left = set()
+    installation.now += STANDBY_SECONDS
+    assert installation.look() == [("start", "shop")]
+    assert "shop" in installation.engines.running
 
 
-def test_admin_an_engine_that_is_slow_to_end_holds_up_no_other(house: House) -> None:
-    house.engines.gates["shop"] = threading.Event()
-    house.conf.remove("shop")
-    house.look(wait=False)
-    wait_for("it is being stopped", lambda: ("stop", "shop") in house.engines.acts)
-    house.conf.put("shop")
-    house.conf.put("web")
-    house.look(wait=False)
-    wait_for("the other has started", lambda: "web" in house.engines.running)
-    assert house.engines.acts.count(("stop", "shop")) == 1
-    house.engines.gates.pop("shop").set()
-    house.keeper.wait(30)
-    assert house.look() == [("start", "shop")]
+def test_admin_an_engine_that_is_slow_to_end_holds_up_no_other(installation: Installation) -> None:
+    installation.engines.gates["shop"] = threading.Event()
+    installation.conf.remove("shop")
+    installation.look(wait=False)
+    wait_for("it is being stopped", lambda: ("stop", "shop") in installation.engines.acts)
+    installation.conf.put("shop")
+    installation.conf.put("web")
+    installation.look(wait=False)
+    wait_for("the other has started", lambda: "web" in installation.engines.running)
+    assert installation.engines.acts.count(("stop", "shop")) == 1
+    installation.engines.gates.pop("shop").set()
+    installation.keeper.wait(30)
+    assert installation.look() == [("start", "shop")]
 
 
-def test_admin_a_stop_lasts_over_restarts_until_somebody_starts_it(house: House) -> None:
-    directory = house.directory("shop")
+def test_admin_a_stop_lasts_over_restarts_until_somebody_starts_it(installation: Installation) -> None:
+    directory = installation.directory("shop")
     orders.stay_stopped(directory)
-    assert house.look() == [("stop", "shop")]
-    house.conf.put("shop", OTHER)
-    assert house.look() == []
-    house.keeper = house.new_keeper()
-    assert house.look() == [], "of another process"
+    assert installation.look() == [("stop", "shop")]
+    installation.conf.put("shop", OTHER)
+    assert installation.look() == []
+    installation.keeper = installation.new_keeper()
+    assert installation.look() == [], "of another process"
     assert orders.may_run(directory)
     assert not orders.may_run(directory)
-    assert house.look() == [("start", "shop")]
+    assert installation.look() == [("start", "shop")]
 
 
-def test_admin_a_restart_and_a_release_are_done_once(house: House) -> None:
-    directory = house.directory("shop")
+def test_admin_a_restart_and_a_release_are_done_once(installation: Installation) -> None:
+    directory = installation.directory("shop")
     orders.ask(directory, "restart")
-    assert house.look() == [("start", "shop"), ("stop", "shop")]
+    assert installation.look() == [("start", "shop"), ("stop", "shop")]
     orders.ask(directory, "release")
-    assert house.look() == [("release", "shop")]
-    assert house.look() == [], "others have their chance"
+    assert installation.look() == [("release", "shop")]
+    assert installation.look() == [], "others have their chance"
 
 
-def test_admin_ha_what_is_asked_is_done_by_the_process_that_has_the_destination(house: House) -> None:
-    directory = house.directory("shop")
-    house.engines.running.pop("shop")
-    house.held.add(directory)
-    for wish in ("restart", "release"):
-        orders.ask(directory, wish)
-        assert house.look() == []
+def test_admin_ha_what_is_asked_is_done_by_the_process_that_has_the_destination(installation: Installation) -> None:
+    directory = installation.directory("shop")
+    installation.engines.running.pop("shop")
+    installation.held.add(directory)
+    for request in ("restart", "release"):
+        orders.ask(directory, request)
+        assert installation.look() == []
         assert orders.requested(directory) is not None, "it is there for the other"
     assert orders.requested(directory, now=1e12) is None, "nobody does what was asked long ago"
 

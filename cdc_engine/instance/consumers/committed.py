@@ -45,9 +45,9 @@ class Counting:
     tables: str
 
 
-class StreamPositionTexts:
+class StreamPositionCodec:
     """Encodes the positions of a destination's consumer for a broker, and compares them with the acked one
-    (`server.consumer.PositionTexts`). `identity` returns the consumer's identity, and `counting` the current `Counting`.
+    (`server.consumer.PositionCodec`). `identity` returns the consumer's identity, and `counting` the current `Counting`.
     """
 
     def __init__(self, identity: Callable[[], str], counting: Callable[[], Counting]) -> None:

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from sluice.cdc_engine.contracts import Consumer, LoggedStatement
-from sluice.cdc_engine.instance.consumers.committed import Counting, StreamPositionTexts
+from sluice.cdc_engine.instance.consumers.committed import Counting, StreamPositionCodec
 from sluice.cdc_engine.instance.consumers.consumer_stream import (
     Chosen,
     DestinationStream,
@@ -144,7 +144,7 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
     def _serving(self, record: Consumer, tables: TableFilter) -> Service:
         stream = self.stream_for(StreamReader(record.client_id), [tables])
         begin = StreamPosition(WindowPosition(record.cursor))
-        texts = StreamPositionTexts(lambda: self.identity_of(record.client_id), lambda: self.counting)
+        texts = StreamPositionCodec(lambda: self.identity_of(record.client_id), lambda: self.counting)
         return ConsumerService(record.client_id, stream, begin, texts)
 
     def _status(self, record: Consumer, live: Position | None) -> ConsumerStatus:

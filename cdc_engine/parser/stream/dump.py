@@ -101,20 +101,20 @@ def begin_dump(
 
 
 def begin_shared(
-    line: SharedPosition, history: SchemaHistory, captured: Captured, *, prepared: PreparedTransactions
+    shared: SharedPosition, history: SchemaHistory, captured: Captured, *, prepared: PreparedTransactions
 ) -> tuple[Scanner, PacketFramer]:
-    """Continues with a shared dump after the position of `line`. The bytes between the line's boundary and that position are skipped."""
-    position = line.position
+    """Continues with a shared dump after the position of `shared`. The bytes between the boundary and that position are skipped."""
+    position = shared.position
     scanner = Scanner(
         start=position,
         history=history,
         captured=captured,
-        checksum=line.checksum,
-        contiguous=line.contiguous,
+        checksum=shared.checksum,
+        contiguous=shared.contiguous,
         executed_known=bool(position.gtid_set),
         prepared=prepared,
     )
-    beginning = FileBeginning(position, contiguous=line.contiguous, begins_at=line.line.boundary.offset)
+    beginning = FileBeginning(position, contiguous=shared.contiguous, begins_at=shared.reader.boundary.offset)
     return scanner, PacketFramer(scanner, beginning=beginning)
 
 

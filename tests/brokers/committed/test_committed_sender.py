@@ -18,7 +18,7 @@ from tests.brokers.test_broker_sender import PARTITIONS, At, Numbered, Numbers, 
 COUNT = 60
 
 
-class Texts:
+class NumberCodec:
     """Encodes a number as its text."""
 
     def text(self, position: At) -> str:
@@ -57,7 +57,7 @@ class Committing(MemoryPublisher):
 
 
 def service_at(begin: int, at_once: int = 4) -> ConsumerService[At, Numbers]:
-    return ConsumerService(1001, Numbered(COUNT, at_once), At(begin), Texts())
+    return ConsumerService(1001, Numbered(COUNT, at_once), At(begin), NumberCodec())
 
 
 def sender_of(service: ConsumerService[At, Numbers], broker: CommittingBroker) -> BrokerSender[Numbers]:
@@ -107,7 +107,7 @@ def test_broker_commits_no_position_for_a_consumer_that_was_forgotten_meanwhile(
 def test_broker_position_is_compared_again_if_a_batch_is_acked_during_the_comparison(
     committed: int, moves_to: int | None
 ) -> None:
-    class Acking(Texts):
+    class Acking(NumberCodec):
         """Acks what waits while a position is compared for the first time."""
 
         def later(self, acked: At, text: str) -> At | None:

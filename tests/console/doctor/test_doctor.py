@@ -13,7 +13,7 @@ import pytest
 from sluice.console.doctor.redaction import HIDDEN, Redactor, secrets_in, shown_setting
 from sluice.console.doctor.report import LINES_MAX, collect
 from sluice.console.main import app
-from tests.console.conftest import RUNNER, SECRET, Place
+from tests.console.conftest import RUNNER, SECRET, Installation
 
 pytestmark = pytest.mark.secret
 
@@ -37,22 +37,22 @@ PLANTED = {
 
 
 @pytest.fixture
-def planted(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+def planted(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> Installation:
     """Puts secrets into every location that the report reads."""
     monkeypatch.setenv("FOREIGN_API_TOKEN", PLANTED["other"])
     monkeypatch.setenv("SHORT_ONE", PLANTED["short"])
-    file = place.conf.parent / "password"
+    file = installation.conf.parent / "password"
     file.write_text(f"{PLANTED['file']}\n")
-    directory = place.destination(3306)
+    directory = installation.destination(3306)
     url = f"https://user:{urllib.parse.quote(PLANTED['url'])}@hooks.example.com/x?sig={PLANTED['query']}"
-    (place.conf / "destinations" / "shop.yaml").write_text(
+    (installation.conf / "destinations" / "shop.yaml").write_text(
         f"# {PLANTED['comment']}\n"
         "source: {user: sluice, port: 3306, password_env: SLUICE_TEST_PASSWORD}\n"
         f"consumers: [{{kind: kafka, password_file: {file}, options: {{sasl.password: {PLANTED['option']}}}}}]\n"
         f"other: {{password_command: [vault, {PLANTED['command']}], salt: {PLANTED['salt']}, url: '{url}', pin_env: SHORT_ONE}}\n"
     )
-    (place.conf / "destinations" / "broken.yaml").write_text(f"source: {{password: {PLANTED['broken']}\n: ]")
-    logs = place.data / "logs"
+    (installation.conf / "destinations" / "broken.yaml").write_text(f"source: {{password: {PLANTED['broken']}\n: ]")
+    logs = installation.data / "logs"
     logs.mkdir(parents=True)
     logs.joinpath("engine.log").write_text(
         f"error: cannot connect to mysql://sluice:{PLANTED['log']}@db/shop\n"
@@ -61,12 +61,12 @@ def planted(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
         f"error: {base64.b64encode(SECRET.encode()).decode()} {PLANTED['engine']} {PLANTED['endpoint']} {PLANTED['option']}\n"
         f"error: {PLANTED['command']} {PLANTED['salt']} {PLANTED['url']}\n"
     )
-    (place.data / "engine-token").write_text(PLANTED["engine"])
+    (installation.data / "engine-token").write_text(PLANTED["engine"])
     directory.mkdir(parents=True)
     (directory / "run-endpoint.json").write_text(json.dumps({"address": "a:1", "token": PLANTED["endpoint"]}))
     status = {"state": "FAILED", "reason": f"Access denied, password={PLANTED['log']}", "updated_at_us": 1}
     (directory / "status.json").write_text(json.dumps(status))
-    return place
+    return installation
 
 
 def found_in(text: str) -> list[str]:
@@ -78,7 +78,7 @@ def found_in(text: str) -> list[str]:
     return [name for name, each in forms.items() if any(form in text for form in each)]
 
 
-def test_no_secret_is_in_the_report_of_an_invalid_conf(planted: Place) -> None:
+def test_no_secret_is_in_the_report_of_an_invalid_conf(planted: Installation) -> None:
     for words in (["doctor"], ["doctor", "--json"]):
         answer = RUNNER.invoke(app, words)
         assert answer.exit_code == 0, answer.output
@@ -90,7 +90,7 @@ def test_no_secret_is_in_the_report_of_an_invalid_conf(planted: Place) -> None:
     assert "conf_problem" in record
 
 
-def test_no_secret_is_in_the_report_of_a_valid_conf(planted: Place, tmp_path: Path) -> None:
+def test_no_secret_is_in_the_report_of_a_valid_conf(planted: Installation, tmp_path: Path) -> None:
     (planted.conf / "destinations" / "broken.yaml").unlink()
     planted.destination(3306)
     archive = tmp_path / "report.tar.gz"
@@ -110,24 +110,24 @@ def test_no_secret_is_in_the_report_of_a_valid_conf(planted: Place, tmp_path: Pa
     assert record["versions"]["dagster"].startswith("1.")
 
 
-def test_a_part_that_fails_leaves_the_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_fails_leaves_the_others(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: object) -> None:
         raise OSError("no disk")
 
-    place.destination(3306)
+    installation.destination(3306)
     monkeypatch.setattr("sluice.console.doctor.report._disk", broken)
-    record = collect(place.conf)
+    record = collect(installation.conf)
     assert record["disk"] == "cannot be collected: OSError: no disk"
     assert record["ports"]
 
 
-def test_only_the_last_errors_of_a_log_are_in_it(place: Place) -> None:
-    place.destination(3306)
-    (place.data / "logs").mkdir(parents=True)
+def test_only_the_last_errors_of_a_log_are_in_it(installation: Installation) -> None:
+    installation.destination(3306)
+    (installation.data / "logs").mkdir(parents=True)
     lines = "".join(f"fine {number}\nerror {number}\n" for number in range(LINES_MAX + 5))
-    (place.data / "logs" / "daemon.log").write_text(lines)
-    (place.data / "logs" / "daemon.log.1").write_text("error before it began again\n")
-    found = collect(place.conf)["errors_in_logs"]
+    (installation.data / "logs" / "daemon.log").write_text(lines)
+    (installation.data / "logs" / "daemon.log.1").write_text("error before it began again\n")
+    found = collect(installation.conf)["errors_in_logs"]
     assert found["logs/daemon.log"] == [f"error {number}" for number in range(5, LINES_MAX + 5)]
     assert found["logs/daemon.log.1"] == ["error before it began again"]
 

@@ -28,7 +28,7 @@ UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 SECOND_US = 1_000_000
 
 
-def place(file: int, offset: int, upto: int) -> dict[str, Any]:
+def position_record(file: int, offset: int, upto: int) -> dict[str, Any]:
     return {"epoch": 1, "file": f"b.{file:06}", "offset": offset, "gtid_set": f"{UUID}:1-{upto}"}
 
 
@@ -42,8 +42,8 @@ def interval(number: int, **fields: Any) -> CommittedInterval:
         "table": "shop.t",
         "epoch": 1,
         "delivery": number,
-        "start": place(1, 100 * number, 10 * number),
-        "end": place(1, 100 * (number + 1), 10 * (number + 1)),
+        "start": position_record(1, 100 * number, 10 * number),
+        "end": position_record(1, 100 * (number + 1), 10 * (number + 1)),
         "first_commit_time_us": number * 5 * SECOND_US,
         "last_commit_time_us": (number * 5 + 4) * SECOND_US,
         "kind": "changes",

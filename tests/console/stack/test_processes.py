@@ -26,7 +26,7 @@ STUBBORN = (
 PARENT = f"import subprocess, sys, time; c = subprocess.Popen([sys.executable, '-c', {SLEEP!r}]); print(c.pid, flush=True); time.sleep(600)"
 
 
-class Nursery:
+class Programs:
     """Starts Python programs, each in a group of its own, and ends what a failed test left."""
 
     def __init__(self, folder: Path) -> None:
@@ -59,8 +59,8 @@ class Nursery:
 
 
 @pytest.fixture
-def nursery(tmp_path: Path) -> Iterator[Nursery]:
-    made = Nursery(tmp_path)
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    made = Programs(tmp_path)
     yield made
     made.end()
 
@@ -79,75 +79,75 @@ def ended(pid: int) -> bool:
     return False
 
 
-def test_a_process_is_known_by_its_start_time_too(nursery: Nursery) -> None:
-    child = nursery.start("one", SLEEP)
-    record = nursery.record("one")
+def test_a_process_is_known_by_its_start_time_too(programs: Programs) -> None:
+    child = programs.start("one", SLEEP)
+    record = programs.record("one")
     assert processes.find(record) is not None
     reused = dataclasses.replace(record, started=record.started - 100)
     assert processes.find(reused) is None
-    assert processes.stop(reused, [StopStep(processes.terminate, 1.0)], nursery.mark) == []
+    assert processes.stop(reused, [StopStep(processes.terminate, 1.0)], programs.mark) == []
     assert child.poll() is None, "a process that only has the same id must live on"
 
 
 @pytest.mark.found
-def test_a_process_is_known_after_the_clock_was_set(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_known_after_the_clock_was_set(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect 33: `status` and `down` did not find running processes after a clock was corrected by more than a second."""
-    nursery.start("one", SLEEP)
-    record = nursery.record("one")
+    programs.start("one", SLEEP)
+    record = programs.record("one")
     begun = psutil.boot_time()
     monkeypatch.setattr("psutil._pslinux.boot_time", lambda: begun + 11.0)
     assert psutil.Process(record.pid).create_time() > record.started + begun + 10
     assert processes.find(record) is not None
 
 
-def test_a_process_of_an_earlier_boot_is_not_known(nursery: Nursery) -> None:
-    nursery.start("one", SLEEP)
-    assert processes.find(dataclasses.replace(nursery.record("one"), boot="an earlier one")) is None
+def test_a_process_of_an_earlier_boot_is_not_known(programs: Programs) -> None:
+    programs.start("one", SLEEP)
+    assert processes.find(dataclasses.replace(programs.record("one"), boot="an earlier one")) is None
 
 
-def test_sigterm_is_enough_for_a_willing_process(nursery: Nursery) -> None:
-    child = nursery.start("one", SLEEP)
-    assert processes.stop(nursery.record("one"), [StopStep(processes.terminate, 20.0)], nursery.mark) == []
+def test_sigterm_is_enough_for_a_willing_process(programs: Programs) -> None:
+    child = programs.start("one", SLEEP)
+    assert processes.stop(programs.record("one"), [StopStep(processes.terminate, 20.0)], programs.mark) == []
     assert child.wait(5) in {-signal.SIGTERM, 0}  # 0: psutil was quicker to reap our own child
 
 
-def test_a_stubborn_process_is_killed(nursery: Nursery) -> None:
-    child = nursery.start("one", STUBBORN)
+def test_a_stubborn_process_is_killed(programs: Programs) -> None:
+    child = programs.start("one", STUBBORN)
     assert line(child) == "ready"
-    record = nursery.record("one")
-    assert processes.stop(record, [StopStep(processes.terminate, 0.3)], nursery.mark) == []
+    record = programs.record("one")
+    assert processes.stop(record, [StopStep(processes.terminate, 0.3)], programs.mark) == []
     assert processes.find(record) is None
 
 
-def test_children_end_with_their_parent(nursery: Nursery) -> None:
-    grandchild = int(line(nursery.start("one", PARENT)))
-    processes.stop(nursery.record("one"), [StopStep(processes.terminate, 5.0)], nursery.mark)
+def test_children_end_with_their_parent(programs: Programs) -> None:
+    grandchild = int(line(programs.start("one", PARENT)))
+    processes.stop(programs.record("one"), [StopStep(processes.terminate, 5.0)], programs.mark)
     assert ended(grandchild)
 
 
-def test_what_a_killed_parent_left_behind_is_found_by_its_mark(nursery: Nursery) -> None:
-    parent = nursery.start("one", PARENT)
+def test_what_a_killed_parent_left_behind_is_found_by_its_mark(programs: Programs) -> None:
+    parent = programs.start("one", PARENT)
     grandchild = int(line(parent))
-    record = nursery.record("one")
+    record = programs.record("one")
     parent.kill()
     parent.wait(5)
-    assert [process.pid for process in processes.members(record, nursery.mark)] == [grandchild]
+    assert [process.pid for process in processes.members(record, programs.mark)] == [grandchild]
     assert processes.members(record, "/somewhere/else/processes.json") == []
-    processes.stop(record, [StopStep(processes.terminate, 5.0)], nursery.mark)
+    processes.stop(record, [StopStep(processes.terminate, 5.0)], programs.mark)
     assert ended(grandchild)
 
 
-def test_a_sweep_ends_all_that_carry_the_mark_and_nobody_else(nursery: Nursery) -> None:
-    ours, again = nursery.start("one", SLEEP), nursery.start("one", SLEEP)
+def test_a_sweep_ends_all_that_carry_the_mark_and_nobody_else(programs: Programs) -> None:
+    ours, again = programs.start("one", SLEEP), programs.start("one", SLEEP)
     stranger = subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True, text=True)
-    nursery.started.append(stranger)
-    assert processes.sweep(nursery.mark) == []
+    programs.started.append(stranger)
+    assert processes.sweep(programs.mark) == []
     assert ours.wait(5) == again.wait(5) == -signal.SIGKILL
     assert stranger.poll() is None
 
 
-def test_steps_are_taken_in_order_and_no_further_than_needed(nursery: Nursery) -> None:
-    nursery.start("one", SLEEP)
+def test_steps_are_taken_in_order_and_no_further_than_needed(programs: Programs) -> None:
+    programs.start("one", SLEEP)
     taken: list[str] = []
 
     def ask(record: ProcessRecord) -> None:
@@ -161,19 +161,19 @@ def test_steps_are_taken_in_order_and_no_further_than_needed(nursery: Nursery) -
         taken.append("never")
 
     steps = [StopStep(ask, 0.2), StopStep(end, 20.0), StopStep(never, 1.0)]
-    assert processes.stop(nursery.record("one"), steps, nursery.mark) == []
+    assert processes.stop(programs.record("one"), steps, programs.mark) == []
     assert taken == ["ask", "end"]
 
 
-def test_records_survive_in_the_file_and_a_broken_file_is_empty(nursery: Nursery) -> None:
-    nursery.start("one", SLEEP)
-    nursery.start("two", SLEEP)
-    again = ProcessFile(nursery.file.path)
+def test_records_survive_in_the_file_and_a_broken_file_is_empty(programs: Programs) -> None:
+    programs.start("one", SLEEP)
+    programs.start("two", SLEEP)
+    again = ProcessFile(programs.file.path)
     assert set(again.running()) == {"one", "two"}
     again.remove(["one"])
-    assert [record.name for record in nursery.file.load()] == ["two"]
-    nursery.file.path.write_text("[{")
-    assert nursery.file.load() == []
+    assert [record.name for record in programs.file.load()] == ["two"]
+    programs.file.path.write_text("[{")
+    assert programs.file.load() == []
 
 
 def test_the_owner_of_a_port_is_named(tmp_path: Path) -> None:
@@ -181,11 +181,11 @@ def test_the_owner_of_a_port_is_named(tmp_path: Path) -> None:
         "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen();"
         "print(s.getsockname()[1], flush=True); time.sleep(600)"
     )
-    nursery = Nursery(tmp_path)
-    child = nursery.start("one", program)
+    programs = Programs(tmp_path)
+    child = programs.start("one", program)
     try:
         assert f"(pid {child.pid})" in processes.port_owner(int(line(child)))
-        assert processes.memory_mb(nursery.record("one")) > 1
+        assert processes.memory_mb(programs.record("one")) > 1
     finally:
-        nursery.end()
+        programs.end()
     assert not psutil.pid_exists(child.pid)

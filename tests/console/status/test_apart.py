@@ -16,7 +16,7 @@ from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.ha.leases import open_lease
 from sluice.cdc_engine.records.location import as_location
 from sluice.console.main import app
-from tests.console.conftest import RUNNER, Place
+from tests.console.conftest import RUNNER, Installation
 from tests.console.test_status import everything_runs, running_engine
 
 ENGINE = {
@@ -29,17 +29,17 @@ ENGINE = {
 
 
 @pytest.fixture
-def apart(place: Place, tmp_path: Path) -> Place:
+def apart(installation: Installation, tmp_path: Path) -> Installation:
     """Sets up a shared ledger, and engines on two other hosts."""
-    main = yaml.safe_load((place.conf / "sluice.yaml").read_text())
+    main = yaml.safe_load((installation.conf / "sluice.yaml").read_text())
     url = f"sqlite:///{tmp_path}/meta.db"
-    place.write("sluice.yaml", {**main, "meta": {"kind": "sql", "url": url}, "engine": ENGINE})
-    place.destination(1)
-    return place
+    installation.write("sluice.yaml", {**main, "meta": {"kind": "sql", "url": url}, "engine": ENGINE})
+    installation.destination(1)
+    return installation
 
 
 @pytest.fixture
-def held_elsewhere(apart: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def held_elsewhere(apart: Installation, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Takes the lease of an engine as another host."""
     with monkeypatch.context() as there:
         there.setattr(socket, "gethostname", lambda: "engine1")
@@ -54,7 +54,7 @@ def status() -> tuple[int, dict[str, Any], str]:
     return found.exit_code, json.loads(found.stdout), RUNNER.invoke(app, ["status"]).stdout
 
 
-def test_ha_a_host_that_reads_nothing_names_the_host_that_does(held_elsewhere: str, apart: Place) -> None:
+def test_ha_a_host_that_reads_nothing_names_the_host_that_does(held_elsewhere: str, apart: Installation) -> None:
     code, found, shown = status()
     assert (code, found["problems"]) == (0, [])
     (shop,) = found["destinations"]
@@ -69,7 +69,7 @@ def test_ha_a_host_that_reads_nothing_names_the_host_that_does(held_elsewhere: s
 
 
 def test_ha_what_this_host_reported_before_another_one_took_over_is_not_shown(
-    held_elsewhere: str, apart: Place
+    held_elsewhere: str, apart: Installation
 ) -> None:
     before = time.time_ns() // 1000 - 60_000_000
     running_engine(apart.data / "engine" / "shop", updated_at_us=before, state="LEASE_LOST", troubles=("a full disk",))
@@ -79,7 +79,7 @@ def test_ha_what_this_host_reported_before_another_one_took_over_is_not_shown(
 
 
 @pytest.mark.found
-def test_ha_a_lag_is_shown_only_if_the_engine_that_reads_reports_it(held_elsewhere: str, apart: Place) -> None:
+def test_ha_a_lag_is_shown_only_if_the_engine_that_reads_reports_it(held_elsewhere: str, apart: Installation) -> None:
     """Defect 30: `status` showed a lag of 0.0 s for a destination that another host reads."""
     _, found, shown = status()
     assert found["destinations"][0]["lag_seconds"] is None
@@ -92,7 +92,7 @@ def test_ha_a_lag_is_shown_only_if_the_engine_that_reads_reports_it(held_elsewhe
     assert "7.5 s" in shown
 
 
-def test_ha_an_engine_host_in_a_container_shows_its_own_engine(apart: Place) -> None:
+def test_ha_an_engine_host_in_a_container_shows_its_own_engine(apart: Installation) -> None:
     running_engine(apart.data / "engine" / "shop")
     code, found, _ = status()
     assert (code, found["destinations"][0]["state"]) == (0, "RUNNING")
@@ -100,13 +100,13 @@ def test_ha_an_engine_host_in_a_container_shows_its_own_engine(apart: Place) -> 
     assert status()[0] == 1
 
 
-def test_ha_a_destination_that_no_host_reads_is_a_problem(apart: Place) -> None:
+def test_ha_a_destination_that_no_host_reads_is_a_problem(apart: Installation) -> None:
     code, found, _ = status()
     assert code == 1
     assert found["destinations"][0]["state"] == "STOPPED"
 
 
-def test_ha_processes_of_this_host_are_still_missed(held_elsewhere: str, apart: Place) -> None:
+def test_ha_processes_of_this_host_are_still_missed(held_elsewhere: str, apart: Installation) -> None:
     file = everything_runs(apart)
     assert status()[0] == 0
     file.save([each for each in file.load() if each.name != "daemon"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.console.main import COMPLETE_VARIABLE, main
-from tests.console.conftest import Place
+from tests.console.conftest import Installation
 from tests.orchestration.fix_location import write_tables
 
 
@@ -30,15 +30,19 @@ def completed(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     ],
 )
 def test_commands_destinations_and_tables_are_completed(
-    place: Place, words: str, found: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    installation: Installation,
+    words: str,
+    found: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    write_tables(place.destination(1))  # The tables are shop.orders and shop.items.
+    write_tables(installation.destination(1))  # The tables are shop.orders and shop.items.
     assert completed(words, monkeypatch, capsys) == found
 
 
 def test_an_invalid_conf_completes_nothing(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place.destination(1)
-    (place.conf / "sluice.yaml").write_text("no_such_key: 1")
+    installation.destination(1)
+    (installation.conf / "sluice.yaml").write_text("no_such_key: 1")
     assert completed("sluice snapshot start shop ", monkeypatch, capsys) == []

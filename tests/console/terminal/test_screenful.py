@@ -13,7 +13,7 @@ from sluice.console.commands import options
 from sluice.console.main import app
 from sluice.console.status.report import DestinationStatus, StatusReport, find_problems
 from sluice.console.status.screenful import MORE, screenful
-from tests.console.conftest import RUNNER, Place
+from tests.console.conftest import RUNNER, Installation
 
 PROCESS: dict[str, Any] = {"name": "engine", "pid": 1, "port": 1, "alive": True, "rss_mb": 100}
 
@@ -84,8 +84,10 @@ def test_few_problems_are_shown_as_a_whole() -> None:
     assert "`sluice schema" in " ".join(lines)
 
 
-def test_a_terminal_gets_a_screenful_and_verbose_everything(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.destination(1)
+def test_a_terminal_gets_a_screenful_and_verbose_everything(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installation.destination(1)
     screen = Console(force_terminal=True, width=80, height=24, no_color=True)
     for module in (options, __import__("sluice.console.main", fromlist=["main"])):
         monkeypatch.setattr(module, "screen", screen)

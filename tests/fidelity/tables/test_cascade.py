@@ -135,8 +135,8 @@ def test_random_cascades_are_in_the_staged_images(
         assert not staged.stopped, [(each.table, each.reason) for each in staged.stopped]
         batch = read_staged_batch(staged.path)
         targets = {table.name: TableTarget(path=str(tmp_path / "none" / table.name)) for table in batch.tables}
-        lane: Any = None
-        carried, refused = carried_out(lane, batch, targets, {})
+        lake_session: Any = None
+        carried, refused = carried_out(lake_session, batch, targets, {})
         assert not refused
         tables = {table.table: table for table in carried.tables}
         for name in NAMES:
@@ -423,9 +423,9 @@ def cut_off(*_: Any) -> None:
 def without(names: tuple[str, ...], merge: Callable[..., TableReport]) -> Callable[..., TableReport]:
     """Returns a merge that does not reach these tables."""
 
-    def merged(lane: Any, batch: Any, table: StagedTable, *args: Any, **options: Any) -> TableReport:
+    def merged(lake_session: Any, batch: Any, table: StagedTable, *args: Any, **options: Any) -> TableReport:
         if table.table in names:
             raise CutOffError
-        return merge(lane, batch, table, *args, **options)
+        return merge(lake_session, batch, table, *args, **options)
 
     return merged

@@ -427,9 +427,9 @@ def carried(pipeline: Pipeline, folder: Path, **options: Any) -> tuple[dict[str,
     """Returns the tables of the batch with the changes by foreign keys, and for each stopped table its reason."""
     staged = pipeline.staged(**options)
     batch = read_staged_batch(staged.path)
-    lane: Any = None
+    session: Any = None
     targets = {table.name: TableTarget(path=str(folder / "none" / table.name)) for table in batch.tables}
-    found, refused = carried_out(lane, batch, targets, {})
+    found, refused = carried_out(session, batch, targets, {})
     stops = {each.table: f"{each.state}: {each.reason}" for each in staged.stopped}
     stops |= {name.split(".")[1]: f"{error.state}: {error.reason}" for name, error in refused.items()}
     return {table.table: table for table in found.tables}, stops

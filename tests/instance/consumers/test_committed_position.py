@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sluice.cdc_engine.errors import PublishError
-from sluice.cdc_engine.instance.consumers.committed import Counting, StreamPositionTexts, packed, stream_record
+from sluice.cdc_engine.instance.consumers.committed import Counting, StreamPositionCodec, packed, stream_record
 from sluice.cdc_engine.instance.consumers.consumer_stream import StreamPosition
-from sluice.cdc_engine.instance.consumers.group.committed import GroupPositionTexts
+from sluice.cdc_engine.instance.consumers.group.committed import GroupPositionCodec
 from sluice.cdc_engine.instance.consumers.group.group_stream import GroupStreamPosition
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.store.window.positions import WindowPosition
@@ -31,8 +31,8 @@ def place(events: int = 0, **changed: object) -> StreamPosition:
     return StreamPosition(WindowPosition(dataclasses.replace(AT, **changed), events, begun, last), state)  # type: ignore[arg-type]
 
 
-def texts(identity: str = "one", counting: Counting = COUNTING) -> StreamPositionTexts:
-    return StreamPositionTexts(lambda: identity, lambda: counting)
+def texts(identity: str = "one", counting: Counting = COUNTING) -> StreamPositionCodec:
+    return StreamPositionCodec(lambda: identity, lambda: counting)
 
 
 def later(acked: StreamPosition, committed: StreamPosition, counting: Counting = COUNTING) -> StreamPosition | None:
@@ -138,8 +138,8 @@ def test_group_consumer_moves_the_members_whose_committed_position_is_later() ->
     committed = GroupStreamPosition(
         {"east": place(offset=900), "west": place(offset=600, events=2), "gone": place()}, 9, 2, {"west": 8, "gone": 4}
     )
-    own = GroupPositionTexts(lambda: "one", lambda _: COUNTING)
+    own = GroupPositionCodec(lambda: "one", lambda _: COUNTING)
     moved = {"east": place(), "west": place(offset=600, events=2), "new": place()}
     assert own.later(acked, own.text(committed)) == GroupStreamPosition(moved, 9, 2, {"west": 8})
     assert own.later(committed, own.text(committed)) is None
-    assert GroupPositionTexts(lambda: "two", lambda _: COUNTING).later(acked, own.text(committed)) is None
+    assert GroupPositionCodec(lambda: "two", lambda _: COUNTING).later(acked, own.text(committed)) is None

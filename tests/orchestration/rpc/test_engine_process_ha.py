@@ -29,7 +29,7 @@ from tests.style.sources import ROOT as PROJECT_ROOT
 from tests.waiting import wait_for
 
 
-class House:
+class Installation:
     """A conf/ with its engines in a process of their own."""
 
     def __init__(self, root: Path, server: DatabaseServer) -> None:
@@ -62,26 +62,26 @@ class House:
 
 
 @pytest.fixture
-def house(mysql80: DatabaseServer, tmp_path: Path) -> Iterator[House]:
-    made = House(tmp_path, mysql80)
+def installation(mysql80: DatabaseServer, tmp_path: Path) -> Iterator[Installation]:
+    made = Installation(tmp_path, mysql80)
     yield made
     made.process.kill()
 
 
 @pytest.mark.servers
 def test_ha_an_engine_of_its_own_process_outlives_its_callers_and_goes_on_after_its_own_death(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    captured = house.captured
-    first: Any = house.engine()
-    token = house.token()
+    captured = installation.captured
+    first: Any = installation.engine()
+    token = installation.token()
     captured.insert(range(3))
     assert captured.take(first, 3) == [0, 1, 2]
     captured.insert([3])
     batch = wait_for("a batch is staged", lambda: first.hand_out(0.5))
-    second = house.engine()
+    second = installation.engine()
     assert second.outstanding() == batch, "another code server finds what is out"
-    assert house.token() == token, "the engine has noticed nothing"
+    assert installation.token() == token, "the engine has noticed nothing"
     assert second.status().state == "RUNNING"
 
     # Dagster's definitions, as `dagster dev` loads them
@@ -99,22 +99,22 @@ def test_ha_an_engine_of_its_own_process_outlives_its_callers_and_goes_on_after_
     monkeypatch.delitem(sys.modules, "sluice.orchestration.definitions")
 
     assert acts.restart("shop", load_config(captured.conf).destination_dir("shop")).done
-    assert house.token() > token
-    os.kill(house.process.pid, signal.SIGKILL)
-    wait_for("it is dead", lambda: not house.token())
-    house.process.kill()
-    house.process = house.begun()
-    third: Any = house.engine()
+    assert installation.token() > token
+    os.kill(installation.process.pid, signal.SIGKILL)
+    wait_for("it is dead", lambda: not installation.token())
+    installation.process.kill()
+    installation.process = installation.begun()
+    third: Any = installation.engine()
     assert wait_for("the batch is out again", third.outstanding) == batch
     third.ack(batch)
     captured.insert([4])
     assert captured.take(third, 1) == [4]
 
-    os.kill(house.process.pid, signal.SIGTERM)
-    wait_for("it has ended", lambda: house.process.ended)
-    assert house.process.exit_code == 0
-    assert house.token() == 0, "in order: the lease is free"
-    assert "destination=shop" in house.log.read_text()
+    os.kill(installation.process.pid, signal.SIGTERM)
+    wait_for("it has ended", lambda: installation.process.ended)
+    assert installation.process.exit_code == 0
+    assert installation.token() == 0, "in order: the lease is free"
+    assert "destination=shop" in installation.log.read_text()
 
 
 def test_ha_an_engine_that_conf_wants_inside_the_code_server_is_refused(

@@ -42,7 +42,7 @@ VARIABLE = "SLUICE_TEST_TOKEN"
 TOKEN = "a token that both sides know"  # noqa: S105
 
 
-class House:
+class EngineAndCaller:
     """An engine and its caller."""
 
     def __init__(self, root: Path, host: RemoteHost, engines: FakeHost) -> None:
@@ -53,10 +53,10 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def remote(tmp_path: Path) -> Iterator[EngineAndCaller]:
     engines = FakeHost(FakeEngine(tmp_path / "data" / "engine" / "shop"))
     with called(engines, tmp_path) as host:
-        yield House(tmp_path, host, engines)
+        yield EngineAndCaller(tmp_path, host, engines)
 
 
 def test_ha_every_promise_of_an_engine_can_be_called_from_elsewhere() -> None:
@@ -72,25 +72,25 @@ def test_ha_every_promise_of_an_engine_can_be_called_from_elsewhere() -> None:
     )
 
 
-def test_ha_what_is_told_arrives_as_it_was(house: House) -> None:
-    house.engine.capture(7)
-    batch = house.handle().hand_out(0.0)
+def test_ha_what_is_told_arrives_as_it_was(remote: EngineAndCaller) -> None:
+    remote.engine.capture(7)
+    batch = remote.handle().hand_out(0.0)
     assert batch is not None
-    assert batch == house.engine.head == house.handle().outstanding()
-    house.engine.state = FakeState(
+    assert batch == remote.engine.head == remote.handle().outstanding()
+    remote.engine.state = FakeState(
         position=position(9),
         troubles=("the disk is full",),
         stopped_tables=(
             StoppedTable(database="shop", table="t", state=TableState.DDL_HELD, reason="why", position=position(9)),
         ),
     )
-    told = house.handle().status()
-    assert told == STATUS.answer.read(STATUS.answer.write(house.engine.state))
-    assert told.stopped_tables == house.engine.state.stopped_tables
+    told = remote.handle().status()
+    assert told == STATUS.answer.read(STATUS.answer.write(remote.engine.state))
+    assert told.stopped_tables == remote.engine.state.stopped_tables
     assert (told.position, told.cursor) == (position(9), None)
-    house.handle().stop_tables(batch, {"shop.orders": ("MERGE_FAILED", "why")})
-    assert house.engine.stopped == {"shop.orders": ("MERGE_FAILED", "why")}
-    assert house.handle().directory == house.engine.directory
+    remote.handle().stop_tables(batch, {"shop.orders": ("MERGE_FAILED", "why")})
+    assert remote.engine.stopped == {"shop.orders": ("MERGE_FAILED", "why")}
+    assert remote.handle().directory == remote.engine.directory
 
 
 @pytest.mark.parametrize(
@@ -104,22 +104,22 @@ def test_ha_what_is_told_arrives_as_it_was(house: House) -> None:
         BatchNotFoundError("x"),
     ],
 )
-def test_ha_errors_are_those_of_the_engine(house: House, error: Exception) -> None:
-    house.engines.error = error  # type: ignore[assignment]
+def test_ha_errors_are_those_of_the_engine(remote: EngineAndCaller, error: Exception) -> None:
+    remote.engines.error = error  # type: ignore[assignment]
     with pytest.raises(type(error), match=r"^x$"):
-        house.handle()
+        remote.handle()
 
 
 def test_ha_another_error_keeps_its_name_and_a_defect_no_trace(
-    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    remote: EngineAndCaller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = house.handle()
-    house.engines.error = PositionLostError("it is gone")
+    engine = remote.handle()
+    remote.engines.error = PositionLostError("it is gone")
     with pytest.raises(EngineRefusedError, match="it is gone") as refused:
         engine.status()
     assert refused.value.code == "POSITION_LOST"
-    house.engines.error = None
-    monkeypatch.setattr(house.engine, "outstanding", lambda: 1 / 0)
+    remote.engines.error = None
+    monkeypatch.setattr(remote.engine, "outstanding", lambda: 1 / 0)
     with pytest.raises(
         EngineRefusedError, match="ZeroDivisionError in the engine's process; see its log for the whole error"
     ):
@@ -177,39 +177,39 @@ def test_ha_of_several_hosts_the_one_that_has_the_destination_is_found(tmp_path:
     host.close()
 
 
-def test_ha_each_call_has_a_deadline(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ha_each_call_has_a_deadline(remote: EngineAndCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
     monkeypatch.setattr(connection, "ANSWER_SECONDS_MAX", 0.3)
-    engine = house.handle()
-    monkeypatch.setattr(house.engine, "outstanding", lambda: gate.wait(30) and None)
+    engine = remote.handle()
+    monkeypatch.setattr(remote.engine, "outstanding", lambda: gate.wait(30) and None)
     with pytest.raises(EngineAwayError, match=r"has not answered for 0\.3 s: the process hangs"):
         engine.outstanding()
     gate.set()
 
 
-def test_ha_a_call_waits_for_a_batch_for_a_limited_time(house: House) -> None:
-    house.handle().hand_out(999.0)
-    assert house.engine.longest_wait_seconds == HAND_OUT_SECONDS_MAX
-    house.engine.longest_wait_seconds = 0.0
-    house.handle().offer(999.0)
-    assert house.engine.longest_wait_seconds == HAND_OUT_SECONDS_MAX
+def test_ha_a_call_waits_for_a_batch_for_a_limited_time(remote: EngineAndCaller) -> None:
+    remote.handle().hand_out(999.0)
+    assert remote.engine.longest_wait_seconds == HAND_OUT_SECONDS_MAX
+    remote.engine.longest_wait_seconds = 0.0
+    remote.handle().offer(999.0)
+    assert remote.engine.longest_wait_seconds == HAND_OUT_SECONDS_MAX
 
 
 # ── who is let in ──
 
 
-def test_ha_the_token_of_a_machine_is_for_its_owner_and_in_no_sentence(house: House) -> None:
-    path = house.root / "data" / TOKEN_FILE
+def test_ha_the_token_of_a_machine_is_for_its_owner_and_in_no_sentence(remote: EngineAndCaller) -> None:
+    path = remote.root / "data" / TOKEN_FILE
     token = path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
-    house.handle()
+    remote.handle()
     path.write_text("another that is long enough")
     with pytest.raises(EngineAwayError, match="refuses the token") as refused:
-        house.handle()
+        remote.handle()
     assert token not in str(refused.value)
     path.unlink()
     with pytest.raises(ConfigurationError, match="`sluice engine` creates it"):
-        house.handle()
+        remote.handle()
 
 
 def test_ha_a_token_file_that_a_crash_left_empty_opens_nothing(tmp_path: Path) -> None:
@@ -239,15 +239,15 @@ def test_ha_an_engine_host_without_a_certificate_listens_on_the_loopback_address
         server_of(FakeHost(FakeEngine(tmp_path)), config).close()
 
 
-def test_ha_what_many_tables_have_to_say_arrives_too(house: House) -> None:
-    house.engine.capture(1)
-    batch = house.handle().hand_out(0.0)
+def test_ha_what_many_tables_have_to_say_arrives_too(remote: EngineAndCaller) -> None:
+    remote.engine.capture(1)
+    batch = remote.handle().hand_out(0.0)
     assert batch is not None
     reasons = {f"shop.t{number}": ("MERGE_FAILED", "why" * 100) for number in range(15_000)}
-    house.handle().stop_tables(batch, reasons)
-    assert house.engine.stopped == reasons
-    house.engine.state = FakeState(troubles=tuple(why for _, why in reasons.values()))
-    assert len(house.handle().status().troubles) == len(reasons)
+    remote.handle().stop_tables(batch, reasons)
+    assert remote.engine.stopped == reasons
+    remote.engine.state = FakeState(troubles=tuple(why for _, why in reasons.values()))
+    assert len(remote.handle().status().troubles) == len(reasons)
 
 
 def test_ha_another_conf_on_the_engine_host_is_told_once_it_lasts(tmp_path: Path) -> None:

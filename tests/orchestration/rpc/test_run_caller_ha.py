@@ -31,7 +31,7 @@ from tests.certificates import make_certificate
 from tests.orchestration.rpc.fix_host import config_at, server_of
 
 
-class House:
+class EngineAndRun:
     """An engine, its server, and a run that calls it."""
 
     caller: RunCaller
@@ -50,7 +50,7 @@ class House:
         raise NotImplementedError
 
 
-class CodeServer(House):
+class CodeServer(EngineAndRun):
     """The engine is in the code server, and the run is on the same host."""
 
     def __init__(self, root: Path) -> None:
@@ -67,7 +67,7 @@ class CodeServer(House):
         self.endpoint.close()
 
 
-class EngineHosts(House):
+class EngineHosts(EngineAndRun):
     """Two engine hosts share one ledger behind TLS, and the second is on standby. The run has only conf/."""
 
     def __init__(self, root: Path) -> None:
@@ -101,85 +101,85 @@ def hosts(tmp_path: Path) -> Iterator[EngineHosts]:
 
 
 @pytest.fixture(params=[CodeServer, EngineHosts])
-def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
-    made: House = request.param(tmp_path)
+def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EngineAndRun]:
+    made: EngineAndRun = request.param(tmp_path)
     yield made
     made.close()
 
 
-def offered(house: House) -> BatchReference:
+def offered(remote: EngineAndRun) -> BatchReference:
     """Requests the next batch of a draining run, with five changes."""
-    house.engine.capture(5)
-    reference = house.caller.hand_out(0.0).reference
+    remote.engine.capture(5)
+    reference = remote.caller.hand_out(0.0).reference
     assert reference is not None
     return reference
 
 
-def appendable(house: House) -> tuple[OutstandingBatch, BatchReference]:
+def appendable(remote: EngineAndRun) -> tuple[OutstandingBatch, BatchReference]:
     """Returns a batch of five changes whose end is not fixed, and adds one more change."""
-    house.engine.capture(5)
-    batch = house.engine.hand_out(0.0, appendable=True)
+    remote.engine.capture(5)
+    batch = remote.engine.hand_out(0.0, appendable=True)
     assert batch is not None
-    house.engine.capture(1)
+    remote.engine.capture(1)
     return batch, BatchReference.of("shop", batch)
 
 
-def test_ha_batches_are_handed_out_and_acked_by_reference(house: House) -> None:
-    assert house.caller.hand_out(0.0).reference is None
-    reference = offered(house)
-    assert house.engine.head is not None
-    assert reference == BatchReference.of("shop", house.engine.head)
-    assert house.caller.hand_out(0.0).reference == reference, "repeatable"
-    house.caller.ack(reference)
-    assert house.engine.acked == [1]
+def test_ha_batches_are_handed_out_and_acked_by_reference(remote: EngineAndRun) -> None:
+    assert remote.caller.hand_out(0.0).reference is None
+    reference = offered(remote)
+    assert remote.engine.head is not None
+    assert reference == BatchReference.of("shop", remote.engine.head)
+    assert remote.caller.hand_out(0.0).reference == reference, "repeatable"
+    remote.caller.ack(reference)
+    assert remote.engine.acked == [1]
     with pytest.raises(BatchNotFoundError):
-        house.caller.ack(reference)
+        remote.caller.ack(reference)
 
 
-def test_ha_a_batch_of_another_ledger_or_delivery_is_neither_acked_nor_taken(house: House) -> None:
-    reference = offered(house)
+def test_ha_a_batch_of_another_ledger_or_delivery_is_neither_acked_nor_taken(remote: EngineAndRun) -> None:
+    reference = offered(remote)
     for other in ({"ledger": "ffffffffffff"}, {"delivery": 7}, {"batch": 5}, {"first_end": 3}):
         wrong = BatchReference(**{**reference.to_config(), **other})
         with pytest.raises(BatchNotFoundError):
-            house.caller.ack(wrong)
+            remote.caller.ack(wrong)
         with pytest.raises(BatchNotFoundError):
-            house.caller.take(wrong, append=True)
-    assert house.engine.acked == []
+            remote.caller.take(wrong, append=True)
+    assert remote.engine.acked == []
 
 
 @pytest.mark.parametrize("why", ["", "not wanted", "the process is to end"])
-def test_ha_a_batch_is_taken_with_what_came_unless_the_process_is_to_end(house: House, why: str) -> None:
-    batch, reference = appendable(house)
-    house.closing = why == "the process is to end"
-    house.caller.take(reference, append=why != "not wanted")
-    taken = house.engine.head
+def test_ha_a_batch_is_taken_with_what_came_unless_the_process_is_to_end(remote: EngineAndRun, why: str) -> None:
+    batch, reference = appendable(remote)
+    remote.closing = why == "the process is to end"
+    remote.caller.take(reference, append=why != "not wanted")
+    taken = remote.engine.head
     assert taken is not None
     assert (taken.appendable, taken.end.offset - batch.end.offset) == (False, 0 if why else 1)
-    house.closing = False
-    house.caller.take(reference, append=True)
-    assert house.engine.head == taken, "repeatable"
-    house.caller.ack(reference)
+    remote.closing = False
+    remote.caller.take(reference, append=True)
+    assert remote.engine.head == taken, "repeatable"
+    remote.caller.ack(reference)
     with pytest.raises(BatchNotFoundError):
-        house.caller.take(reference, append=True)
+        remote.caller.take(reference, append=True)
 
 
-def test_ha_a_batch_that_is_handed_out_to_a_run_has_a_fixed_end(house: House) -> None:
-    _, reference = appendable(house)
-    assert house.caller.hand_out(0.0).reference == reference
-    assert house.engine.head is not None
-    assert not house.engine.head.appendable
+def test_ha_a_batch_that_is_handed_out_to_a_run_has_a_fixed_end(remote: EngineAndRun) -> None:
+    _, reference = appendable(remote)
+    assert remote.caller.hand_out(0.0).reference == reference
+    assert remote.engine.head is not None
+    assert not remote.engine.head.appendable
 
 
 @pytest.mark.found
 @pytest.mark.parametrize("rolled_back_first", [True, False])
 def test_ha_a_request_whose_answer_is_late_leaves_one_batch_whatever_comes_first(
-    house: House, monkeypatch: pytest.MonkeyPatch, rolled_back_first: bool
+    remote: EngineAndRun, monkeypatch: pytest.MonkeyPatch, rolled_back_first: bool
 ) -> None:
     """Defect 3: a run considered an engine that stalls as unavailable. The run does not get the late answer, but the effect of its call
     remains.
     """
-    batch, reference = appendable(house)
-    take, may_end, ended = house.engine.take, threading.Event(), threading.Event()
+    batch, reference = appendable(remote)
+    take, may_end, ended = remote.engine.take, threading.Event(), threading.Event()
 
     def late(batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
         assert may_end.wait(60)
@@ -188,62 +188,66 @@ def test_ha_a_request_whose_answer_is_late_leaves_one_batch_whatever_comes_first
         finally:
             ended.set()
 
-    house.engine.take = late  # type: ignore[method-assign]
+    remote.engine.take = late  # type: ignore[method-assign]
     monkeypatch.setattr(connection, "ANSWER_SECONDS_MAX", 0.5)
     with pytest.raises(EngineAwayError, match=r"has not answered for 0\.5 s"):
-        house.caller.take(reference, append=True)
+        remote.caller.take(reference, append=True)
     monkeypatch.undo()
     if rolled_back_first:
-        house.engine.rollback(batch)
+        remote.engine.rollback(batch)
     may_end.set()
     assert ended.wait(60)
-    assert house.engine.head is not None
-    assert (house.engine.head.delivery, house.engine.head.appendable) == (2 if rolled_back_first else 1, False)
-    assert (house.engine.head.end == batch.end) is rolled_back_first
+    assert remote.engine.head is not None
+    assert (remote.engine.head.delivery, remote.engine.head.appendable) == (2 if rolled_back_first else 1, False)
+    assert (remote.engine.head.end == batch.end) is rolled_back_first
 
 
 @pytest.mark.parametrize("error", [MetaError("the ledger did not answer"), LeaseLostError("process 7 holds the lease")])
-def test_ha_a_request_whose_outcome_the_engine_does_not_know_is_an_error(house: House, error: SluiceError) -> None:
-    _, reference = appendable(house)
+def test_ha_a_request_whose_outcome_the_engine_does_not_know_is_an_error(
+    remote: EngineAndRun, error: SluiceError
+) -> None:
+    _, reference = appendable(remote)
 
     def fail(_: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
         raise error
 
-    house.engine.take = fail  # type: ignore[method-assign,assignment]
+    remote.engine.take = fail  # type: ignore[method-assign,assignment]
     with pytest.raises(type(error), match=str(error)):
-        house.caller.take(reference, append=True)
+        remote.caller.take(reference, append=True)
 
 
 @pytest.mark.parametrize("error", [StagingError("no space left"), EngineStartingError("it is being started")])
-def test_ha_an_error_of_the_engine_is_raised_in_the_run(house: House, error: SluiceError) -> None:
-    house.host.error = error
+def test_ha_an_error_of_the_engine_is_raised_in_the_run(remote: EngineAndRun, error: SluiceError) -> None:
+    remote.host.error = error
     with pytest.raises(type(error), match=str(error)):
-        house.caller.hand_out(0.0)
-    house.host.error = None
-    assert house.caller.hand_out(0.0).reference is None
+        remote.caller.hand_out(0.0)
+    remote.host.error = None
+    assert remote.caller.hand_out(0.0).reference is None
 
 
-def test_ha_a_process_that_is_to_end_sends_runs_away_and_still_settles(house: House) -> None:
-    reference = offered(house)
-    house.closing = True
-    assert house.caller.hand_out(0.0).leave == "the engine's process is stopping"
-    house.caller.ack(reference)
-    assert house.engine.acked == [1]
+def test_ha_a_process_that_is_to_end_sends_runs_away_and_still_settles(remote: EngineAndRun) -> None:
+    reference = offered(remote)
+    remote.closing = True
+    assert remote.caller.hand_out(0.0).leave == "the engine's process is stopping"
+    remote.caller.ack(reference)
+    assert remote.engine.acked == [1]
 
 
-def test_ha_while_the_sensor_is_off_nothing_is_handed_out(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ha_while_the_sensor_is_off_nothing_is_handed_out(
+    remote: EngineAndRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = [1000.0]
     monkeypatch.setattr("sluice.orchestration.rpc.served_engine.time", SimpleNamespace(monotonic=lambda: clock[0]))
-    house.tick()
-    house.engine.capture(5)
+    remote.tick()
+    remote.engine.capture(5)
     clock[0] += 31
-    house.tick("its storage does not answer")
-    offer = house.caller.hand_out(0.0)
+    remote.tick("its storage does not answer")
+    offer = remote.caller.hand_out(0.0)
     assert offer.reference is None
     assert "switched off" in offer.leave
-    assert house.engine.head is None
-    house.tick()
-    assert house.caller.hand_out(0.0).reference is not None
+    assert remote.engine.head is None
+    remote.tick()
+    assert remote.caller.hand_out(0.0).reference is not None
 
 
 # ── engine hosts ──

@@ -19,54 +19,56 @@ from tests.orchestration.rpc.test_run_caller_ha import CodeServer, offered
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[CodeServer]:
+def code_server(tmp_path: Path) -> Iterator[CodeServer]:
     made = CodeServer(tmp_path)
     yield made
     made.close()
 
 
-def rewrite(house: CodeServer, **changed: str) -> None:
-    path = house.directory / RUN_ENDPOINT_FILE
+def rewrite(code_server: CodeServer, **changed: str) -> None:
+    path = code_server.directory / RUN_ENDPOINT_FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
 
 
-def test_a_caller_with_another_token_is_refused(house: CodeServer) -> None:
-    rewrite(house, token="0" * 32)
+def test_a_caller_with_another_token_is_refused(code_server: CodeServer) -> None:
+    rewrite(code_server, token="0" * 32)
     with pytest.raises(EngineAwayError, match="refuses the token"):
-        house.caller.hand_out(0.0)
+        code_server.caller.hand_out(0.0)
 
 
-def test_a_request_is_limited_before_its_token_is_checked(house: CodeServer) -> None:
+def test_a_request_is_limited_before_its_token_is_checked(code_server: CodeServer) -> None:
     """A run's request only names a batch. With the limit for ticks, any local process could fill the memory."""
     with pytest.raises(EngineAwayError, match="RESOURCE_EXHAUSTED"):
-        house.caller._engine()._ask(TELL_FAILING, reason="x" * RUN_REQUEST_BYTES_MAX)
-    assert house.engine.failing == ""
+        code_server.caller._engine()._ask(TELL_FAILING, reason="x" * RUN_REQUEST_BYTES_MAX)
+    assert code_server.engine.failing == ""
 
 
-def test_an_endpoint_at_another_port_is_found(house: CodeServer) -> None:
-    house.caller.hand_out(0.0)
-    house.endpoint.close()
+def test_an_endpoint_at_another_port_is_found(code_server: CodeServer) -> None:
+    code_server.caller.hand_out(0.0)
+    code_server.endpoint.close()
     with pytest.raises(EngineAwayError):
-        house.caller.hand_out(0.0)
-    house.tick()
-    assert offered(house).delivery == 1
+        code_server.caller.hand_out(0.0)
+    code_server.tick()
+    assert offered(code_server).delivery == 1
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"address": 1}', None])
-def test_an_endpoint_file_that_is_missing_or_unreadable_counts_as_away(house: CodeServer, text: str | None) -> None:
-    path = house.directory / RUN_ENDPOINT_FILE
+def test_an_endpoint_file_that_is_missing_or_unreadable_counts_as_away(
+    code_server: CodeServer, text: str | None
+) -> None:
+    path = code_server.directory / RUN_ENDPOINT_FILE
     path.unlink() if text is None else path.write_text(text)
     with pytest.raises(EngineAwayError, match="this host has no RPC endpoint"):
-        house.caller.hand_out(0.0)
+        code_server.caller.hand_out(0.0)
 
 
-def test_a_run_on_another_host_is_told_which_setting_it_needs(house: CodeServer, tmp_path: Path) -> None:
+def test_a_run_on_another_host_is_told_which_setting_it_needs(code_server: CodeServer, tmp_path: Path) -> None:
     """The run does not connect even if the hosts share the folder: another program may use the port here, and must not get the token."""
     reference = BatchReference(destination="shop", ledger=LEDGER_ID, batch=1, first_end=9, delivery=1)
-    rewrite(house, host="the-code-server", address="127.0.0.1:1")
+    rewrite(code_server, host="the-code-server", address="127.0.0.1:1")
     with pytest.raises(EngineAwayError, match="is for runs on the-code-server only"):
-        house.caller.ack(reference)
-    for call in (house.caller, caller_of_code_server(tmp_path / "nowhere", "shop")):
+        code_server.caller.ack(reference)
+    for call in (code_server.caller, caller_of_code_server(tmp_path / "nowhere", "shop")):
         with pytest.raises(EngineAwayError, match=r"set engine: \{kind: remote\} with TLS in conf/sluice.yaml"):
             call.hand_out(0.0)
         with pytest.raises(EngineAwayError, match=r"set engine: \{kind: remote\} with TLS in conf/sluice.yaml"):

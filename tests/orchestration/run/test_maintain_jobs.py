@@ -45,7 +45,7 @@ def definitions(root: Path, **given: Any) -> dg.Definitions:
 
 
 @pytest.fixture
-def wishes(monkeypatch: pytest.MonkeyPatch) -> list[MaintainRequest]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[MaintainRequest]:
     """Records what the job requests, without doing it."""
     found: list[MaintainRequest] = []
 
@@ -62,11 +62,11 @@ def wishes(monkeypatch: pytest.MonkeyPatch) -> list[MaintainRequest]:
     return found
 
 
-def test_what_was_done_is_in_the_metadata(tmp_path: Path, wishes: list[MaintainRequest]) -> None:
+def test_what_was_done_is_in_the_metadata(tmp_path: Path, requests: list[MaintainRequest]) -> None:
     job = definitions(tmp_path).resolve_job_def("maintain_shop_job")
     result = job.execute_in_process(run_config={"ops": {"maintain_shop": {"config": {"tables": ["shop.orders"]}}}})
     assert result.success
-    assert wishes == [MaintainRequest(destination="shop", tables=("shop.orders",))]
+    assert requests == [MaintainRequest(destination="shop", tables=("shop.orders",))]
     (told,) = result.asset_observations_for_node("maintain_shop")
     found = {name: value.value for name, value in told.metadata.items()}
     assert (found["files_before"], found["files_after"], found["bytes_before"], found["bytes_after"]) == (
@@ -81,18 +81,18 @@ def test_what_was_done_is_in_the_metadata(tmp_path: Path, wishes: list[MaintainR
 
 
 def test_a_table_that_cannot_be_looked_after_fails_the_run_by_name(
-    tmp_path: Path, wishes: list[MaintainRequest]
+    tmp_path: Path, requests: list[MaintainRequest]
 ) -> None:
     job = definitions(tmp_path).resolve_job_def("maintain_shop_job")
     config = {"ops": {"maintain_shop": {"config": {"force": True}}}}
     result = job.execute_in_process(run_config=config, raise_on_error=False)
     assert not result.success
-    assert wishes
+    assert requests
     (failed,) = [event for event in result.all_events if event.is_step_failure]
     assert "shop.odd: no disk" in str(failed.step_failure_data.user_failure_data)
 
 
-def test_schedules_are_on_where_conf_names_a_time(tmp_path: Path, wishes: list[MaintainRequest]) -> None:
+def test_schedules_are_on_where_conf_names_a_time(tmp_path: Path, requests: list[MaintainRequest]) -> None:
     usual = definitions(tmp_path / "usual")
     given = definitions(tmp_path / "given", optimize="", vacuum="1 2 * * *")
     running, stopped = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
@@ -120,7 +120,7 @@ def test_schedules_are_on_where_conf_names_a_time(tmp_path: Path, wishes: list[M
             tick: Any = schedule.evaluate_tick(context)
         job = usual.resolve_job_def("maintain_shop_job")
         assert job.execute_in_process(run_config=tick.run_requests[0].run_config).success
-        assert dataclasses.asdict(wishes[-1]) == dataclasses.asdict(request)
+        assert dataclasses.asdict(requests[-1]) == dataclasses.asdict(request)
 
 
 def test_a_table_that_waits_in_vain_for_the_lock_holds_up_no_other(

@@ -53,7 +53,7 @@ def definitions(tmp_path: Path) -> dg.Definitions:
 
 
 @pytest.fixture
-def wishes(monkeypatch: pytest.MonkeyPatch) -> list[BackfillRequest]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[BackfillRequest]:
     """Records what the jobs request, without doing it."""
     found: list[BackfillRequest] = []
 
@@ -79,7 +79,7 @@ def test_the_launchpad_says_what_each_field_of_an_operation_means(definitions: d
 
 
 def test_a_backfill_from_a_time_is_what_the_config_says(
-    definitions: dg.Definitions, wishes: list[BackfillRequest]
+    definitions: dg.Definitions, requests: list[BackfillRequest]
 ) -> None:
     job = definitions.resolve_job_def(JOB)
     config = {"from_time": "2026-03-01T11:00:00Z", "to_time": "2026-03-01T12:00:00Z", "tables": ["shop.orders"]}
@@ -88,16 +88,16 @@ def test_a_backfill_from_a_time_is_what_the_config_says(
     expected = BackfillRequest(
         destination="shop", from_us=NOW_US - 3_600_000_000, to_us=NOW_US, tables=("shop.orders",)
     )
-    assert wishes == [expected]
+    assert requests == [expected]
 
 
-def test_a_partition_of_a_backfill_is_its_hour(definitions: dg.Definitions, wishes: list[BackfillRequest]) -> None:
+def test_a_partition_of_a_backfill_is_its_hour(definitions: dg.Definitions, requests: list[BackfillRequest]) -> None:
     job = definitions.resolve_job_def("backfill_shop_by_hour")
     assert job.partitions_def is not None
     last = job.partitions_def.get_partition_keys()[-2]
     assert job.execute_in_process(partition_key=last).success
     begin = round(dt.datetime.strptime(last, "%Y-%m-%d-%H:%M").replace(tzinfo=dt.UTC).timestamp() * 1_000_000)
-    assert wishes == [BackfillRequest(destination="shop", from_us=begin, to_us=begin + 3_600_000_000, tables=())]
+    assert requests == [BackfillRequest(destination="shop", from_us=begin, to_us=begin + 3_600_000_000, tables=())]
 
 
 def test_the_hours_of_a_backfill_are_those_that_a_source_may_have() -> None:
@@ -210,7 +210,7 @@ def test_a_snapshot_is_requested_with_its_condition(definitions: dg.Definitions,
 
 
 def test_a_plan_of_a_backfill_changes_nothing(
-    definitions: dg.Definitions, wishes: list[BackfillRequest], monkeypatch: pytest.MonkeyPatch
+    definitions: dg.Definitions, requests: list[BackfillRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows_job, "plan_backfill", lambda _config, request: Planned(request))
     job = definitions.resolve_job_def(JOB)
@@ -218,7 +218,7 @@ def test_a_plan_of_a_backfill_changes_nothing(
     (handled,) = [event for event in result.all_events if event.event_type_value == "STEP_OUTPUT"]
     told: Any = handled.step_output_data.metadata
     assert told["plan"].value == {"destination": "shop"}
-    assert not wishes
+    assert not requests
 
 
 def test_what_was_read_as_conf_was_before_is_not_written(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def job(tmp_path: Path) -> dg.JobDefinition:
 
 
 @pytest.fixture
-def wishes(monkeypatch: pytest.MonkeyPatch) -> list[RepairRequest]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[RepairRequest]:
     """Records what the job requests, without doing it."""
     found: list[RepairRequest] = []
 
@@ -65,7 +65,7 @@ def wishes(monkeypatch: pytest.MonkeyPatch) -> list[RepairRequest]:
 
 
 def test_a_repair_ends_with_the_checks_of_what_it_repaired_equality(
-    job: dg.JobDefinition, wishes: list[RepairRequest]
+    job: dg.JobDefinition, requests: list[RepairRequest]
 ) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         config = {**REPAIR, "tables": ["shop.orders"], "settle_seconds": 9.0}
@@ -74,7 +74,7 @@ def test_a_repair_ends_with_the_checks_of_what_it_repaired_equality(
         assert result.asset_materializations_for_node(STEP)[0].asset_key == delta_key("shop", "shop.orders")
         key = dg.AssetCheckKey(source_key("shop", "shop.orders"), EQUAL_CHECK)
         (kept,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=5)
-    assert wishes == [RepairRequest(destination="shop", tables=("shop.orders",), settle_seconds=9.0)]
+    assert requests == [RepairRequest(destination="shop", tables=("shop.orders",), settle_seconds=9.0)]
     assert kept.status.value == "SUCCEEDED"
     (handled,) = [event for event in result.all_events if event.event_type_value == "STEP_OUTPUT"]
     told: Any = handled.step_output_data.metadata
@@ -83,15 +83,15 @@ def test_a_repair_ends_with_the_checks_of_what_it_repaired_equality(
     assert told["left_out"].value == {"shop.odd": "it has no key"}
 
 
-def test_a_plan_of_a_repair_changes_nothing_equality(job: dg.JobDefinition, wishes: list[RepairRequest]) -> None:
+def test_a_plan_of_a_repair_changes_nothing_equality(job: dg.JobDefinition, requests: list[RepairRequest]) -> None:
     result = job.execute_in_process(run_config={"ops": {STEP: {"config": {**REPAIR, "only_plan": True}}}})
     assert result.success
-    assert len(wishes) == 1
+    assert len(requests) == 1
     assert not result.asset_materializations_for_node(STEP)
 
 
 def test_a_repair_that_cannot_be_fails_with_its_sentence_equality(
-    job: dg.JobDefinition, wishes: list[RepairRequest], monkeypatch: pytest.MonkeyPatch
+    job: dg.JobDefinition, requests: list[RepairRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(*_: Any, **__: Any) -> Repaired:
         raise ActRefusedError("the stream began anew meanwhile; ask again")
@@ -99,6 +99,6 @@ def test_a_repair_that_cannot_be_fails_with_its_sentence_equality(
     monkeypatch.setattr(rows_job, "run_repair", run)
     result = job.execute_in_process(run_config={"ops": {STEP: {"config": REPAIR}}}, raise_on_error=False)
     assert not result.success
-    assert wishes
+    assert requests
     (failed,) = [event for event in result.all_events if event.is_step_failure]
     assert "began anew" in str(failed.step_failure_data.user_failure_data)

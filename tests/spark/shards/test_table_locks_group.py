@@ -28,7 +28,7 @@ class Killed(BaseException):
 
 
 @dataclasses.dataclass
-class House:
+class Destinations:
     """Destinations with one location of locks. `ended`: the sessions that were ended."""
 
     folder: Path
@@ -54,76 +54,76 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
-    found = House(tmp_path, [])
+def destinations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Destinations:
+    found = Destinations(tmp_path, [])
     monkeypatch.setattr(room, "end_sessions", found.end)
     return found
 
 
-def take(house: House, *, writing: Writing = OURS, wait_seconds: float | None = None) -> bool:
-    with house.table_locks().at(NAME, PATH, writing, BY_HAND, shared=True, wait_seconds=wait_seconds) as ours:
+def take(destinations: Destinations, *, writing: Writing = OURS, wait_seconds: float | None = None) -> bool:
+    with destinations.table_locks().at(NAME, PATH, writing, BY_HAND, shared=True, wait_seconds=wait_seconds) as ours:
         return ours
 
 
-def killed_amid(house: House, location: str) -> None:
-    with house.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=True):
+def killed_amid(destinations: Destinations, location: str) -> None:
+    with destinations.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=True):
         if location == "writes":
             raise Killed
 
 
-def lost_amid(house: House) -> None:
-    with house.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=True):
-        for file in house.folder.glob("_sluice_tables/*.lock"):
+def lost_amid(destinations: Destinations) -> None:
+    with destinations.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=True):
+        for file in destinations.folder.glob("_sluice_tables/*.lock"):
             file.unlink()
 
 
-def test_a_turn_waits_for_the_other_and_then_says_who_it_is_in_a_group(house: House) -> None:
-    with house.held():
-        assert not take(house, wait_seconds=0.0)
+def test_a_turn_waits_for_the_other_and_then_says_who_it_is_in_a_group(destinations: Destinations) -> None:
+    with destinations.held():
+        assert not take(destinations, wait_seconds=0.0)
         with pytest.raises(
             TableError,
             match=r"waited 0.3 s for the lock of the Delta table /lake/shop/orders, .*, and run 1 of east holds it",
         ) as caught:
-            take(house)
+            take(destinations)
         assert not caught.value.own
-    assert take(house)
+    assert take(destinations)
 
 
-def test_who_waits_gets_the_table_before_who_comes_back_in_a_group(house: House) -> None:
+def test_who_waits_gets_the_table_before_who_comes_back_in_a_group(destinations: Destinations) -> None:
     """Otherwise a draining run would take the lock again between two looks of the other run."""
     got = threading.Event()
 
     def wait() -> None:
-        with house.table_locks(30.0).at(NAME, PATH, OURS, BY_HAND, shared=True):
+        with destinations.table_locks(30.0).at(NAME, PATH, OURS, BY_HAND, shared=True):
             got.set()
 
-    with house.held() as lock:
+    with destinations.held() as lock:
         waits = threading.Thread(target=wait)
         waits.start()
-        wait_for("the other waits", lambda: not house.lock().register_waiting())
+        wait_for("the other waits", lambda: not destinations.lock().register_waiting())
         lock.release()
-        assert not take(house, wait_seconds=0.0) or got.is_set()
+        assert not take(destinations, wait_seconds=0.0) or got.is_set()
     waits.join(30)
     assert got.is_set()
 
 
-def test_a_table_of_one_source_has_no_turns(house: House) -> None:
-    with house.held(), house.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=False) as ours:
+def test_a_table_of_one_source_has_no_turns(destinations: Destinations) -> None:
+    with destinations.held(), destinations.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=False) as ours:
         assert ours
 
 
-def test_what_a_dead_run_left_is_ended_before_anything_is_written_in_a_group(house: House) -> None:
-    with house.held():
+def test_what_a_dead_run_left_is_ended_before_anything_is_written_in_a_group(destinations: Destinations) -> None:
+    with destinations.held():
         pass
-    assert take(house)
-    assert house.ended == [(THEIRS.remote, "s1")]
-    assert take(house)  # The registration was withdrawn.
-    assert len(house.ended) == 1
+    assert take(destinations)
+    assert destinations.ended == [(THEIRS.remote, "s1")]
+    assert take(destinations)  # The registration was withdrawn.
+    assert len(destinations.ended) == 1
 
 
 @pytest.mark.parametrize("location", ["left", "writes", "back"])
 def test_a_run_that_is_killed_at_a_turn_leaves_what_the_next_one_needs_in_a_group(
-    house: House, location: str, monkeypatch: pytest.MonkeyPatch
+    destinations: Destinations, location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the run has recorded what it writes with, it can leave nothing. From then on, its sessions are known until it removes the
     record.
@@ -139,51 +139,51 @@ def test_a_run_that_is_killed_at_a_turn_leaves_what_the_next_one_needs_in_a_grou
     keep = StoredTableLock.write
     monkeypatch.setattr(StoredTableLock, "write", write)
     with pytest.raises(Killed):
-        killed_amid(house, location)
+        killed_amid(destinations, location)
     monkeypatch.setattr(StoredTableLock, "write", keep)
     assert bool(written) == (location != "left")
-    assert take(house)
-    assert house.ended == ([] if location == "left" else [(OURS.remote, "s2")])
+    assert take(destinations)
+    assert destinations.ended == ([] if location == "left" else [(OURS.remote, "s2")])
 
 
-def test_where_spark_went_away_its_statement_may_go_on_in_a_group(house: House) -> None:
-    with pytest.raises(SparkUnavailableError), house.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=True):
+def test_where_spark_went_away_its_statement_may_go_on_in_a_group(destinations: Destinations) -> None:
+    with pytest.raises(SparkUnavailableError), destinations.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=True):
         raise SparkUnavailableError("gone")
-    assert take(house)
-    assert house.ended == [(OURS.remote, "s2")]
-    with pytest.raises(TableError), house.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=True):
+    assert take(destinations)
+    assert destinations.ended == [(OURS.remote, "s2")]
+    with pytest.raises(TableError), destinations.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=True):
         raise TableError(NAME, "Spark refused it")
-    assert take(house)
-    assert len(house.ended) == 1
+    assert take(destinations)
+    assert len(destinations.ended) == 1
 
 
 def test_a_spark_that_this_host_does_not_reach_is_waited_for_in_a_group(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    destinations: Destinations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """127.0.0.1 of another host is another Spark, which ends statements by itself when nobody waits for them."""
-    with house.held(dataclasses.replace(THEIRS, host="b")):
+    with destinations.held(dataclasses.replace(THEIRS, host="b")):
         pass
     for _ in range(2):
         with pytest.raises(TableError, match="run 1 of east ended during a commit to the Delta table") as caught:
-            take(house)
+            take(destinations)
         assert not caught.value.own
-    assert not house.ended
+    assert not destinations.ended
     monkeypatch.setattr(room, "DETACHED_SECONDS", 0.0)
-    assert take(house)
-    with house.held(dataclasses.replace(THEIRS, host="b", remote="sc://spark:15002")):
+    assert take(destinations)
+    with destinations.held(dataclasses.replace(THEIRS, host="b", remote="sc://spark:15002")):
         pass
-    assert take(house, writing=dataclasses.replace(OURS, remote="sc://spark:15002"))
-    assert house.ended == [("sc://spark:15002", "s1")]
+    assert take(destinations, writing=dataclasses.replace(OURS, remote="sc://spark:15002"))
+    assert destinations.ended == [("sc://spark:15002", "s1")]
 
 
-def test_a_turn_that_was_lost_meanwhile_fails_the_table_in_a_group(house: House) -> None:
+def test_a_turn_that_was_lost_meanwhile_fails_the_table_in_a_group(destinations: Destinations) -> None:
     with pytest.raises(TableError, match="was lost while the table was written") as caught:
-        lost_amid(house)
+        lost_amid(destinations)
     assert not caught.value.own
 
 
-def test_locks_that_do_not_answer_fail_the_table_and_stop_it_not_in_a_group(house: House) -> None:
-    house.folder.joinpath("_sluice_tables").write_text("no folder")
+def test_locks_that_do_not_answer_fail_the_table_and_stop_it_not_in_a_group(destinations: Destinations) -> None:
+    destinations.folder.joinpath("_sluice_tables").write_text("no folder")
     with pytest.raises(TableError, match="cannot be taken") as caught:
-        take(house)
+        take(destinations)
     assert not caught.value.own

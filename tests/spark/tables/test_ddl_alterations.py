@@ -211,7 +211,7 @@ def test_ddl_a_batch_that_comes_again_changes_nothing(followed: Followed) -> Non
     assert all(report.skipped for report in repeated.values())
 
 
-class LaneThatBreaks(LakeSession):
+class SessionThatBreaks(LakeSession):
     """A Spark session that is interrupted before its nth statement of a kind that changes a table."""
 
     def __init__(self, session: LakeSession, statements: int) -> None:
@@ -238,7 +238,7 @@ def test_ddl_a_merge_that_broke_anywhere_is_taken_up_again(followed: Followed) -
             # A copy is made again when what follows it failed, so one would not do.
             allowed = 1 + tries % 2 if tries else 0
             try:
-                merge_table(LaneThatBreaks(sessions[0], allowed), batch, batch.tables[0], target)
+                merge_table(SessionThatBreaks(sessions[0], allowed), batch, batch.tables[0], target)
                 break
             except ConnectionError:
                 tries += 1

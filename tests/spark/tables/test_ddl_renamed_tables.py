@@ -108,7 +108,7 @@ def test_ddl_tables_that_swap_names_swap_rows_and_columns(lake: Lake) -> None:
     assert everything(lake) == GONE_ON, "a rename that comes again, as after a resume, does nothing"
 
 
-class LaneThatBreaks(LakeSession):
+class SessionThatBreaks(LakeSession):
     """A Spark session that is interrupted before or after its write."""
 
     def __init__(self, session: LakeSession, *, after: bool) -> None:
@@ -135,7 +135,7 @@ def test_ddl_identity_a_swap_that_broke_anywhere_is_finished(lake: Lake, order: 
     with open_sessions(lake.spark, 1, BY_HAND) as (session,):
         for name, after in itertools.product(order, (False, True)):
             with pytest.raises(ConnectionError):
-                _merged(LaneThatBreaks(session, after=after), batch, name, targets, records)
+                _merged(SessionThatBreaks(session, after=after), batch, name, targets, records)
         for name in order:
             _merged(session, batch, name, targets, records)
     assert everything(lake) == MOVED

@@ -11,8 +11,8 @@ from sluice.cdc_engine.instance.consumers.committed import Counting, later_of, p
 from sluice.cdc_engine.instance.consumers.group.group_stream import GroupStreamPosition
 
 
-class GroupPositionTexts:
-    """Encodes the positions of a group's consumer for a broker, and compares them with the acked one (`server.consumer.PositionTexts`).
+class GroupPositionCodec:
+    """Encodes the positions of a group's consumer for a broker, and compares them with the acked one (`server.consumer.PositionCodec`).
     `identity` returns the consumer's identity. `counting` returns a member's `Counting`, or raises SluiceError if the member does not run
     in this process.
     """

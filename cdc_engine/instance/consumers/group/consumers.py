@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from sluice.cdc_engine.instance.consumers.consumer_stream import StreamPosition, StreamReader
-from sluice.cdc_engine.instance.consumers.group.committed import GroupPositionTexts
+from sluice.cdc_engine.instance.consumers.group.committed import GroupPositionCodec
 from sluice.cdc_engine.instance.consumers.group.group_stream import GroupStream, GroupStreamPosition, Run
 from sluice.cdc_engine.instance.consumers.group.members import Members, MemberStream
 from sluice.cdc_engine.instance.consumers.subscriptions import ConsumerStatus, Subscriptions, reason_of, state_of
@@ -67,7 +67,7 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
         reader = StreamReader(record.client_id, self._name)
         streams = [MemberStream(name, reader, self._members, [self._filter, tables]) for name in self._members.names]
         stream = self._group_streams[record.client_id] = GroupStream(streams, self._wait_seconds)
-        texts = GroupPositionTexts(
+        texts = GroupPositionCodec(
             lambda: self.identity_of(record.client_id), lambda name: self._members.here(name).consumers.counting
         )
         return ConsumerService(record.client_id, stream, self._position(complete.cursor), texts)

@@ -32,7 +32,7 @@ EAST, WEST = 1, 77  # server ids
 Got = tuple[str, int]  # server, number of the row
 
 
-class House:
+class Installation:
     """Two sources with a destination each, and the group `all` of both. Their engines are in a process of their own."""
 
     def __init__(self, root: Path, servers: dict[str, DatabaseServer]) -> None:
@@ -132,36 +132,38 @@ def taken(client: CanalClient, count: int) -> list[Got]:
 
 
 @pytest.fixture
-def house(mysql80: DatabaseServer, fresh_mysql80: ServerFactory, tmp_path: Path) -> Iterator[House]:
-    made = House(tmp_path, {"east": mysql80, "west": fresh_mysql80({"server_id": WEST})})
+def installation(mysql80: DatabaseServer, fresh_mysql80: ServerFactory, tmp_path: Path) -> Iterator[Installation]:
+    made = Installation(tmp_path, {"east": mysql80, "west": fresh_mysql80({"server_id": WEST})})
     yield made
     made.process.kill()
     run(mysql80, f"DROP DATABASE {DATABASE}")
 
 
-def test_group_one_consumer_gets_the_rows_of_two_servers_once_and_in_the_order_of_their_commits(house: House) -> None:
-    client = house.client()
-    house.write(*["east", "west", "west"] * 4)
-    assert taken(client, 12) == house.written
+def test_group_one_consumer_gets_the_rows_of_two_servers_once_and_in_the_order_of_their_commits(
+    installation: Installation,
+) -> None:
+    client = installation.client()
+    installation.write(*["east", "west", "west"] * 4)
+    assert taken(client, 12) == installation.written
 
-    house.write("east", "east")  # An idle source delays nobody.
-    assert taken(client, 2) == house.written[-2:]
+    installation.write("east", "east")  # An idle source delays nobody.
+    assert taken(client, 2) == installation.written[-2:]
 
-    acked = house.ends()
-    house.write("west", "east", "west")
+    acked = installation.ends()
+    installation.write("west", "east", "west")
     batch = wait_for("a batch", lambda: client.get(wait_seconds=1.0) or None)
     got = rows_of(batch)
     servers = [{"east": EAST, "west": WEST}[name] for name, _ in got]
     assert servers == _servers(batch), "each entry has its own source in its header"
-    wait_for("what was acked before is kept", lambda: house.kept(acked))
-    house.killed_and_begun()  # The kill comes between get and ack.
-    client = house.client()
+    wait_for("what was acked before is kept", lambda: installation.kept(acked))
+    installation.killed_and_begun()  # The kill comes between get and ack.
+    client = installation.client()
     again = taken(client, 3)
     assert again[: len(got)] == got
-    assert again == house.written[-3:]
+    assert again == installation.written[-3:]
 
-    _one_member_is_away(house, client)
-    _its_file_goes_and_comes_back(house)
+    _one_member_is_away(installation, client)
+    _its_file_goes_and_comes_back(installation)
 
 
 def _servers(batch: Any) -> list[int]:
@@ -169,33 +171,33 @@ def _servers(batch: Any) -> list[int]:
     return [entry.header.serverId for entry in batch.entries if entry.entryType == 2]
 
 
-def _one_member_is_away(house: House, client: CanalClient) -> None:
+def _one_member_is_away(installation: Installation, client: CanalClient) -> None:
     """Changes that are newer than what the member may still deliver wait. `status` says for whom."""
-    house.servers["west"].kill()
-    house.write("east")
+    installation.servers["west"].kill()
+    installation.write("east")
     assert not client.get(wait_seconds=1.5)
     report = wait_for(
         "status says who is away",
-        lambda: next((s for s in _problems(house) if s.startswith("all: the member west")), ""),
+        lambda: next((s for s in _problems(installation) if s.startswith("all: the member west")), ""),
     )
     assert "the group waits" in report
-    assert [each["waits_for"].partition(":")[0] for each in house.status()["consumers"]] == ["west"]
-    house.servers["west"].start()
-    house.write("west")
-    assert taken(client, 2) == house.written[-2:]
-    assert house.status()["group"]["late"] == 0
+    assert [each["waits_for"].partition(":")[0] for each in installation.status()["consumers"]] == ["west"]
+    installation.servers["west"].start()
+    installation.write("west")
+    assert taken(client, 2) == installation.written[-2:]
+    assert installation.status()["group"]["late"] == 0
 
 
-def _problems(house: House) -> list[str]:
-    return read_status(load_config(house.root / "conf")).problems
+def _problems(installation: Installation) -> list[str]:
+    return read_status(load_config(installation.root / "conf")).problems
 
 
-def _its_file_goes_and_comes_back(house: House) -> None:
+def _its_file_goes_and_comes_back(installation: Installation) -> None:
     """The cursor stays, in one record for both members."""
-    house.group_file.unlink()
+    installation.group_file.unlink()
 
     def gone() -> bool:
-        client = CanalClient("all", port=house.port)
+        client = CanalClient("all", port=installation.port)
         try:
             client.connect()
         except CanalError:
@@ -204,9 +206,9 @@ def _its_file_goes_and_comes_back(house: House) -> None:
         return False
 
     wait_for("the group is served no more", gone)
-    house.write("west", "east")
-    ledger = read_ledger(house.root / "data" / "engine" / "all")
+    installation.write("west", "east")
+    ledger = read_ledger(installation.root / "data" / "engine" / "all")
     (consumer,) = ledger.group_consumers
     assert [member for member, _ in consumer.cursor.members] == ["east", "west"]
-    house.describe_group()
-    assert taken(house.client(), 2) == house.written[-2:]
+    installation.describe_group()
+    assert taken(installation.client(), 2) == installation.written[-2:]
