@@ -28,7 +28,7 @@ from sluice.cdc_engine.errors import (
     Remedy,
     SluiceError,
 )
-from sluice.cdc_engine.handlers.calls import Calls, LedgerLine
+from sluice.cdc_engine.handlers.calls import Calls, LedgerExtract
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.manager import MetaManager, stops
 from sluice.cdc_engine.ports import Stager
@@ -111,7 +111,7 @@ class HandOut:
         """
         with self._lock:
             head = self.outstanding()
-            if head is not None and not self._handlers.owed(self._line()):
+            if head is not None and not self._handlers.owed(self._ledger_extract()):
                 return head
             if self._running is None or self._succeeded(self._running):
                 self._running = self._begin(appendable=appendable)
@@ -220,7 +220,7 @@ class HandOut:
 
     def ack(self, batch: OutstandingBatch) -> None:
         begun_ns, self._appendable, batch = time.time_ns(), None, self._now(batch)
-        self._handlers.will_be("after", batch, self._line())
+        self._handlers.will_be("after", batch, self._ledger_extract())
         self._service.ack(self._client, batch.batch_id, batch.delivery)
         self.first_commit_time_us = 0
         self._traces.settled(batch, ACK, begun_ns)
@@ -233,7 +233,7 @@ class HandOut:
         Raises CanalServiceError if the batch is no longer outstanding.
         """
         why, begun_ns, self._appendable = READ_BADLY if damaged else NOT_MERGED, time.time_ns(), None
-        self._handlers.will_be("retry", batch, self._line(), why)
+        self._handlers.will_be("retry", batch, self._ledger_extract(), why)
         batch = self._now(batch)
         whole = self._batches.is_whole(batch)
         if batch.appendable:
@@ -261,7 +261,7 @@ class HandOut:
             time.time_ns(),
             None,
         )
-        self._handlers.will_be("retry", batch, self._line(), why)
+        self._handlers.will_be("retry", batch, self._ledger_extract(), why)
         stops = [_stop_at(batch.start, name, *why) for name, why in reasons.items()]
 
         def stopped(ledger: Ledger) -> Ledger:
@@ -300,7 +300,7 @@ class HandOut:
         return batch
 
     def _stage_next(self, *, appendable: bool) -> OutstandingBatch | None:
-        self._handlers.tell(self._line())
+        self._handlers.tell(self._ledger_extract())
         head = self.outstanding()
         if head is not None:
             return head
@@ -366,9 +366,9 @@ class HandOut:
         self.first_commit_time_us = staged.first_commit_time_us
         return _of(self._meta.update(described), record)
 
-    def _line(self) -> LedgerLine:
+    def _ledger_extract(self) -> LedgerExtract:
         ledger = self._meta.ledger
-        return LedgerLine(ledger_id=ledger.ledger_id, cursor=ledger.cursor, outstanding=ledger.outstanding)
+        return LedgerExtract(ledger_id=ledger.ledger_id, cursor=ledger.cursor, outstanding=ledger.outstanding)
 
     def _now(self, batch: OutstandingBatch) -> OutstandingBatch:
         """Returns the current record of a batch. The caller's copy is outdated if a run has taken the batch since."""

@@ -118,7 +118,7 @@ class PositionCodec(Protocol[PositionT]):
 
 
 class ConsumerService(Generic[PositionT, Content_co]):
-    """Serves one consumer. Thread-safe. A rollback ends a get that waits. `texts` is None if no broker stores positions
+    """Serves one consumer. Thread-safe. A rollback ends a get that waits. `codec` is None if no broker stores positions
     of this consumer.
     """
 
@@ -127,10 +127,10 @@ class ConsumerService(Generic[PositionT, Content_co]):
         client_id: int,
         stream: ConsumerStream[PositionT, Content_co],
         begin: PositionT,
-        texts: PositionCodec[PositionT] | None = None,
+        codec: PositionCodec[PositionT] | None = None,
     ) -> None:
         self.client_id = client_id
-        self._stream, self._texts = stream, texts
+        self._stream, self._codec = stream, codec
         self._line: DeliveryQueue[PositionT] = DeliveryQueue(begin, begin)
         self._taking, self._settling = threading.Lock(), threading.Lock()
         self._stops = 0  # Incremented when waiting gets must return.
@@ -191,13 +191,13 @@ class ConsumerService(Generic[PositionT, Content_co]):
             self.waiting_since = 0.0
 
     def end_text(self, batch_id: int) -> str:
-        """Returns the end of a waiting delivery as a text for a broker, or an empty text without `texts`. Raises BatchNotFoundError if no
+        """Returns the end of a waiting delivery as a text for a broker, or an empty text without `codec`. Raises BatchNotFoundError if no
         delivery has the id, and NotSubscribedError if the consumer was forgotten meanwhile.
         """
         end = next((each.end for each in self._line.waiting if each.batch_id == batch_id), None)
         if end is None:
             raise BatchNotFoundError(f"{self._who} batchId:{batch_id} is not exist , please check")
-        text = self._texts.text(end) if self._texts is not None else ""
+        text = self._codec.text(end) if self._codec is not None else ""
         if self._closed:  # The text may have the identity of a later consumer with this number.
             raise NotSubscribedError(f"{self._who} was removed (`sluice consumer forget`), or its filter has changed")
         return text
@@ -206,10 +206,10 @@ class ConsumerService(Generic[PositionT, Content_co]):
         """Continues after a position that a broker stored, if this is after the acked position. Waiting deliveries are dropped. Returns
         whether it moved. Raises SluiceError if the two positions cannot be compared.
         """
-        while self._texts is not None and text:
+        while self._codec is not None and text:
             acked = self._line.acked
             # No lock is held here. `later` waits for the lock of all consumers, whose holder may be closing this one.
-            later = self._texts.later(acked, text)
+            later = self._codec.later(acked, text)
             if later is None:
                 return False
             if self._moved(acked, later):

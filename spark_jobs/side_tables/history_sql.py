@@ -123,9 +123,7 @@ def versions(images: str, names: Mapping[str, str], key: Sequence[str], left: Se
     rank = f"row_number() OVER (PARTITION BY {of_key}, {ORDER_KEY} ORDER BY {ROW} DESC) AS {RANK}"
     over = f"OVER (PARTITION BY {of_key} ORDER BY {ROW})"
     follows = f"lead({ORDER_KEY}) {over} AS {NEXT_KEY}, lead({COMMIT_TIME}) {over} AS {NEXT_TIME}"
-    last = (
-        f"SELECT *, row_number() {over} AS {TURN}, {follows} FROM (SELECT *, {rank} FROM ({images})) WHERE {RANK} = 1"
-    )
+    last = f"SELECT *, row_number() {over} AS {ROW_NUMBER}, {follows} FROM (SELECT *, {rank} FROM ({images})) WHERE {RANK} = 1"
     words = " ".join(f"WHEN {number} THEN '{word}'" for number, word in KEYED_NAMES.items())
     closes = {VALID_TO: COMMIT_TIME, TO_KEY: ORDER_KEY, CLOSES: "true"}
     opens = {VALID_FROM: COMMIT_TIME, VALID_TO: NEXT_TIME, IS_CURRENT: f"{NEXT_KEY} IS NULL", CLOSES: "false"}
@@ -133,7 +131,7 @@ def versions(images: str, names: Mapping[str, str], key: Sequence[str], left: Se
     values = {theirs: quote(name) for name, theirs in names.items()} | dict.fromkeys(left, "NULL")
     return (
         f"WITH found AS ({last}) "
-        f"SELECT {_all(values, closes)} FROM found WHERE {TURN} = 1 UNION ALL "
+        f"SELECT {_all(values, closes)} FROM found WHERE {ROW_NUMBER} = 1 UNION ALL "
         f"SELECT {_all(values, opens)} FROM found WHERE {OPERATION} IN ({INSERT}, {UPDATE_AFTER})"
     )
 

@@ -144,8 +144,8 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
     def _serving(self, record: Consumer, tables: TableFilter) -> Service:
         stream = self.stream_for(StreamReader(record.client_id), [tables])
         begin = StreamPosition(WindowPosition(record.cursor))
-        texts = StreamPositionCodec(lambda: self.identity_of(record.client_id), lambda: self.counting)
-        return ConsumerService(record.client_id, stream, begin, texts)
+        codec = StreamPositionCodec(lambda: self.identity_of(record.client_id), lambda: self.counting)
+        return ConsumerService(record.client_id, stream, begin, codec)
 
     def _status(self, record: Consumer, live: Position | None) -> ConsumerStatus:
         service = self._services.get(record.client_id)

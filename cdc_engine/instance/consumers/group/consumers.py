@@ -67,10 +67,10 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
         reader = StreamReader(record.client_id, self._name)
         streams = [MemberStream(name, reader, self._members, [self._filter, tables]) for name in self._members.names]
         stream = self._group_streams[record.client_id] = GroupStream(streams, self._wait_seconds)
-        texts = GroupPositionCodec(
+        codec = GroupPositionCodec(
             lambda: self.identity_of(record.client_id), lambda name: self._members.here(name).consumers.counting
         )
-        return ConsumerService(record.client_id, stream, self._position(complete.cursor), texts)
+        return ConsumerService(record.client_id, stream, self._position(complete.cursor), codec)
 
     def _identified(self, record: GroupConsumer, identity: str) -> GroupConsumer:
         return dataclasses.replace(record, identity=identity)
