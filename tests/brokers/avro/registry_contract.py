@@ -130,7 +130,7 @@ class RegistryUnderTest(Protocol):
 
 class RegistryContract:
     """Has one test for each promise of a schema registry. The class that inherits it defines the fixture `registry_server`.
-    `samples`: schemas of the tested format.
+    `samples` are schemas of the tested format.
     """
 
     samples = AVRO_SAMPLES
