@@ -229,9 +229,8 @@ def cut(
     """
     pieces: list[WindowPiece] = []
     counted, bytes_left, entries_left = begin, bytes_max, entries_max
-    whole: tuple[int, WindowCount] | None = (
-        None  # How many pieces end with the last whole transaction, and the count there.
-    )
+    # How many pieces end with the last whole transaction, and the count there.
+    whole: tuple[int, WindowCount] | None = None
     for each in blocks[bisect.bisect_right(blocks, begin, key=lambda each: each.end) :]:
         alone = isolated and bool(each.block.changes)
         if pieces and (alone or any(change.renamed_from for change in each.block.changes)):
