@@ -136,8 +136,8 @@ class Stager(Protocol):
     """Converts a batch to files that a run can merge, with the settings of one destination. `staging` implements it."""
 
     def __call__(self, batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
-        """Stages `batch` as the delivery of `record`. The files are on disk, in a directory of their own, when it returns. Calls `more`
-        with each part that was staged, which returns the next part, or an empty batch if there is none.
+        """Stages `batch` as the delivery of `record`. The files are on disk, in a directory of their own, when it returns. After
+        each part that was staged, calls `more` with it to get the next part, or an empty batch if there is none.
 
         The same batch gives the same files. After a SluiceError no files are left, and the batch can be staged again.
         """

@@ -39,6 +39,6 @@ class ConflictCount:
         self._directory, self.count = directory, 0
 
     def look(self) -> None:
-        """Reads the number. If that fails, the earlier number stays, because it must not delay a batch."""
+        """Reads the number. If it cannot be read, keeps the earlier number, because an error here must not delay a batch."""
         with contextlib.suppress(MetaError):
             self.count = read_commit_conflicts(self._directory)

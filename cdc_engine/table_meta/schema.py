@@ -16,7 +16,7 @@ from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN_END, HIDDEN_S
 from sluice.cdc_engine.contracts import Column, StatementSession, TableVersion
 from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
 
-# Engines whose tables store no rows, or rows of other tables or servers. Row events do not tell the rows of such a table.
+# Engines whose tables store no rows, or show rows of other tables or servers. The rows of such a table do not follow from row events.
 ROWS_ELSEWHERE = frozenset(
     (
         "BLACKHOLE",

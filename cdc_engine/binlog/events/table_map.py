@@ -395,7 +395,9 @@ def _read_primary_key_with_prefix(fields: _LoggedFields, value: ByteCursor, code
 
 def _checked_key(key: tuple[int, ...], value: ByteCursor, codes: tuple[int, ...]) -> tuple[int, ...]:
     if any(index >= len(codes) for index in key) or len(set(key)) != len(key):
-        raise BinlogFormatError(f"{value.what} names the columns {key}, and the table has {len(codes)} columns")
+        raise BinlogFormatError(
+            f"{value.what} has the key columns {key}, which are not different columns of a table with {len(codes)} columns"
+        )
     return key
 
 

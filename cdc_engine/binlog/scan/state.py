@@ -47,7 +47,9 @@ ELSEWHERE: Final = 27  # 1: the entries of `events` refer to another buffer than
 IN_XA: Final = 28  # 1: in an XA transaction, whose table maps and row events Python handles
 # file offset that identifies the current transaction: the end of its first event; 0: no transaction
 TRANSACTION_OFFSET: Final = 29
-SOURCE_NEW: Final = 30  # the current GTID source: a uuid's two halves as stored, or domain and server id; then a tag's bytes, padded with 0
+# the current GTID source in SOURCE_ROWS fields: MySQL's uuid as two integers, or MariaDB's domain and server id; then the bytes of the tag,
+# padded with 0
+SOURCE_NEW: Final = 30
 SOURCE_ROWS: Final = 6
 TAG_BYTES_MAX: Final = 8 * (SOURCE_ROWS - 2)
 # BEGIN event of the current transaction: file offset (-1: none), length, seconds since 1970, thread id

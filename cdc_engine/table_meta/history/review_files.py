@@ -127,8 +127,8 @@ def _name(database: str, table: str, order_key: int, kind: str) -> str:
 
 
 def _quoted(database: str, table: str) -> str:
-    """Returns a table's name for the name of a record: without dots, of limited length, and different for each table even if case is
-    ignored.
+    """Returns a text that stands for the table in the name of a record: without dots, of limited length, and different for each table
+    even if case is ignored.
     """
     quoted = (urllib.parse.quote(name, safe="").replace(".", "%2E").replace("~", "%7E") for name in (database, table))
     whole = "+".join(quoted)
