@@ -275,9 +275,7 @@ def _make(destination: str) -> Engine:
 
 
 def _may_run(name: str) -> SluiceConfig:
-    """Returns the configuration in use, from which an engine is made now. Raises EngineStoppedError if an operator has
-    stopped the engine.
-    """
+    """Returns the configuration with which the engine is made. Raises EngineStoppedError if an operator has stopped it."""
     in_use = conf_in_use()
     config = in_use.config
     if (order := orders.stopped(config.destination_dir(name))) is not None:

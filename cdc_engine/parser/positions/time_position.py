@@ -60,8 +60,8 @@ def file_of_time(
     """Returns the file to search for a time, or a request for a creation time that is needed first. `files` are oldest first. `created`
     has the known creation times in whole seconds since 1970, or 0 for a file that no longer exists.
 
-    A file is created at any moment of its second. A commit in that second may be in the file before, so the file before is selected. For
-    the first second of the oldest file, there is no file before, so this second is available only if the server never purged anything
+    A creation time has no fraction, so a commit in the same second may be in the file before. That file is then selected. No file
+    is before the oldest one, so the second in which the oldest file was created is available only if the server never purged anything
     (`nothing_purged`).
     """
     oldest = ""

@@ -24,8 +24,10 @@ KEPT_MAX = 128  # A process caches the lists of at most this many destinations.
 
 @dataclasses.dataclass(frozen=True)
 class _ReadList:
-    """What a process has read. `digest` is the digest of these records. `records` has, for each record, its number in the digest and the
-    table. `whole` tells whether a head had this digest, so that it is a complete list.
+    """The records of a list that a process has read, and the list that they form.
+
+    `digest` is the digest of the records. `records` maps the name of each record to its number in the digest and its table. `whole` tells
+    whether a head had this digest, so that the list is complete.
     """
 
     digest: str
