@@ -202,7 +202,11 @@ class _TableMerge:
         if not self.table.snapshot.exists:
             return CommitCounts()
         marks = self.target.deletes == "soft" and DELETED in self.table.snapshot.columns
-        return self._commit(merge_sql.truncate(segment, self.target, marks=marks), segment.order_key)
+        before = self._execute(merge_sql.truncate(segment, self.target, marks=marks), segment.order_key)
+        if self.table.refresh().version > before:
+            return self.table.own_commit(before, self.user_metadata, self.app_id, segment.order_key)
+        # A DELETE that finds no rows makes no commit, so another statement stores the transaction.
+        return self._commit(merge_sql.nothing(self.target), segment.order_key)
 
     def _evolve(self, segment: SchemaSegment) -> CommitCounts:
         """Applies a schema change to the table. Then sets, in one commit, the values that the DDL statement gave to existing rows without
@@ -282,8 +286,14 @@ class _TableMerge:
         )
 
     def _commit(self, statement: str, version: int, app_id: str = "") -> CommitCounts:
-        """Makes one Delta commit and returns its counts. If no new version appears, the table already has the transaction, or nothing
-        changed.
+        """Makes one Delta commit and returns its counts, which are empty if the table already has the transaction."""
+        before = self._execute(statement, version, app_id)
+        self.table.refresh()
+        return self.table.own_commit(before, self.user_metadata, app_id or self.app_id, version)
+
+    def _execute(self, statement: str, version: int, app_id: str = "") -> int:
+        """Executes a statement as this transaction, and again after a conflict with maintenance. Returns the table's version before the
+        last attempt.
         """
         before = self.table.snapshot.version
         for tried in range(1, TRIES_MAX + 1):
@@ -300,8 +310,7 @@ class _TableMerge:
                 if not CONFLICT.search(str(error)):
                     raise
                 before = self._after_conflict(error, last=tried == TRIES_MAX)
-        self.table.refresh()
-        return self.table.own_commit(before, self.user_metadata, app_id or self.app_id, version)
+        return before
 
     def _after_conflict(self, error: Exception, *, last: bool) -> int:
         """Returns the table's version, for the next attempt. Raises TableError if this was the last attempt, or if the other commit was

@@ -42,7 +42,7 @@ LOG = Schema(ORDERS.columns)
 NULLABLE = Schema({"code": "string", "n": "decimal(20,0)"}, key=("code",))
 VARIABLES = Schema({"code": "string", "n": "int"}, key=("code",))  # Spark could replace its keys in a statement.
 NEW_LEDGER = "ba9876543210"
-SOFT = {"shop.soft", "shop.soft_truncated"}
+SOFT = {"shop.soft", "shop.soft_truncated", "shop.soft_without_rows", "shop.soft_missing_row"}
 
 
 def image(operation: int, order_key: int, key: int, name: str) -> Image:
@@ -60,6 +60,10 @@ FIRST: dict[str, Sequence[Segment]] = {
     "shop.soft": [ABC],
     "shop.soft_truncated": [ABC],
     "shop.truncated": [ABC],
+    "shop.without_rows": [SchemaChange(1, ORDERS)],
+    "shop.soft_without_rows": [SchemaChange(1, ORDERS)],
+    "shop.missing_row": [SchemaChange(1, ORDERS)],
+    "shop.soft_missing_row": [SchemaChange(1, ORDERS)],
     "shop.wider": [ABC],
     "shop.log": [Changes(LOG, [image(INSERT, 1, 1, "a"), image(INSERT, 2, 1, "a")])],
     "shop.codes": [
@@ -112,6 +116,10 @@ SECOND: dict[str, Sequence[Segment]] = {
     ],
     "shop.soft_truncated": [Truncate(11), inserted((2, "again"), start=12)],
     "shop.truncated": [Changes(ORDERS, [image(DELETE, 10, 3, "c")]), Truncate(11), inserted((7, "new"), start=12)],
+    "shop.without_rows": [Truncate(10), Truncate(11), inserted((7, "new"), start=12)],
+    "shop.soft_without_rows": [Truncate(10), Truncate(11), inserted((7, "new"), start=12)],
+    "shop.missing_row": [Changes(ORDERS, [image(DELETE, 10, 3, "c")]), inserted((7, "new"), start=12)],
+    "shop.soft_missing_row": [Changes(ORDERS, [image(DELETE, 10, 3, "c")]), inserted((7, "new"), start=12)],
     "shop.wider": [SchemaChange(10, WIDER), Changes(WIDER, [Image(UPDATE_AFTER, 11, {"id": 1, "added ${no}": 5})])],
     "shop.log": [
         Changes(LOG, [image(UPDATE_BEFORE, 11, 1, "a"), image(UPDATE_AFTER, 12, 1, "b"), image(DELETE, 13, 1, "a")]),
@@ -160,7 +168,7 @@ def story(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFac
 
 
 def test_each_table_is_merged_the_way_it_was_asked_for(story: Story) -> None:
-    altered = {"shop.soft_truncated", "shop.truncated", "shop.wider"}
+    altered = {"shop.soft_truncated", "shop.truncated", "shop.without_rows", "shop.soft_without_rows", "shop.wider"}
     made, small = (
         {name for name, each in reports.items() if each.way == "small"} for reports in (story.first, story.second)
     )
@@ -192,6 +200,18 @@ def test_a_soft_delete_keeps_the_last_values_and_a_new_insert_clears_it(story: S
 
 def test_a_truncate_ends_the_rows_before_it_and_not_those_after(story: Story) -> None:
     assert story.rows("shop.truncated", "id", "name") == [(7, "new")]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("name", ["shop.without_rows", "shop.soft_without_rows"])
+def test_a_truncate_of_an_empty_table_changes_nothing(story: Story, name: str) -> None:
+    """Defect 36: Spark commits nothing for it, and the run reported a lost commit at each attempt, so the destination stood still."""
+    assert story.rows(name, "id", "name") == [(7, "new")]
+
+
+def test_the_delete_of_a_missing_row_changes_nothing(story: Story) -> None:
+    assert story.rows("shop.missing_row", "id", "name") == [(7, "new")]
+    assert (7, "new") in story.rows("shop.soft_missing_row", "id", "name")
 
 
 def test_a_truncate_marks_where_deletes_are_soft(story: Story) -> None:

@@ -83,7 +83,11 @@ KEYS = {
     TWO: [changes(image("2", UPDATE_AFTER, 24, 2, "B2"), image("2", INSERT, 24, 3, "C"))],
 }
 TRUNCATED: dict[str, Sequence[Segment]] = {
-    ONE: [changes(image("1", INSERT, 30, 4, "gone")), Truncate(31), changes(image("1", INSERT, 32, 1, "new"))]
+    ONE: [
+        changes(image("1", INSERT, 30, 4, "gone")),
+        *(Truncate(31), Truncate(32)),
+        changes(image("1", INSERT, 33, 1, "new")),
+    ]
 }
 ADDS_ONE: dict[str, Sequence[Segment]] = {
     ONE: [
