@@ -1,4 +1,7 @@
-"""Runs tests of the merge on other versions of Spark. In this folder, `spark_server` is Spark 3.5, and then Spark 4.0."""
+"""Runs tests of the merge on other versions of Spark. In this folder, `spark_server` is Spark 3.5, and then Spark 4.0.
+
+Both have the settings for few rows, like the Spark of most tests in tests/spark.
+"""
 
 from collections.abc import Iterator
 
@@ -8,6 +11,7 @@ from benchmarks.servers.other_spark import SPARK35, SPARK40, OtherSpark
 from benchmarks.servers.s3 import S3Server
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.object_store import spark_environment, spark_settings
+from tests.fix_servers import FEW_ROWS
 
 
 @pytest.fixture(scope="session", params=[SPARK35, SPARK40], ids=lambda spark: spark.version)
@@ -20,7 +24,7 @@ def other_spark(request: pytest.FixtureRequest) -> OtherSpark:
 def spark_server(
     other_spark: OtherSpark, tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server
 ) -> Iterator[SparkConnectServer]:
-    server = other_spark.server(tmp_path_factory.mktemp(other_spark.group))
+    server = other_spark.server(tmp_path_factory.mktemp(other_spark.group), more=FEW_ROWS)
     server.tell(spark_settings("s3", s3_place.options), spark_environment("s3", s3_place.options))
     try:
         yield server.start()
