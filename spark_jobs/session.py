@@ -61,7 +61,7 @@ SESSION_SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     # Without this, the transaction would stay in the session's settings, and the next write would use it again.
     "spark.databricks.delta.write.txnVersion.autoReset.enabled": "true",
-    # Delta must not copy the source of a MERGE before it reads it twice: staged files never change.
+    # A MERGE reads its source twice. Delta would copy the source before, in case it changes in between, but staged files never change.
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",

@@ -51,7 +51,9 @@ def schema_approve(
     from sluice.console.acts.schema import directory_of  # noqa: PLC0415
 
     record = approve(directory_of(config_now(), destination), table, plan, position=position)
-    screen.print(f"{table}: approved `{record.statement}` as {plan}; the table continues from there", markup=False)
+    screen.print(
+        f"{table}: approved `{record.statement}` as {plan}; the table continues from this statement", markup=False
+    )
 
 
 @schema_app.command("resume")

@@ -91,9 +91,9 @@ def shown_spec(side: Side, table: TranslatedTable, spec: dg.AssetSpec) -> dg.Ass
     found, key = _translated(translation, side, table, spec), shown_key(side, table, spec.key)
     if found.key != key:
         raise ConfigurationError(
-            f"the translation of {table.name} of {table.destination} returns the key {found.key.to_user_string()} for all "
-            f"attributes of the asset and {key.to_user_string()} for the key alone: compute it from the default key and the names of the "
-            "table only"
+            f"the translation of {table.name} of {table.destination} returns the key {found.key.to_user_string()} from all "
+            f"attributes of the asset, and the key {key.to_user_string()} from its default key alone: compute the key only from the "
+            "default key and the names of the table"
         )
     if found.deps:
         raise ConfigurationError(

@@ -1,4 +1,6 @@
-"""Decides when a draining run ends, and describes who settles its batches. Pure functions. `run.drain_run` calls them.
+"""Decides when a draining run ends, and describes who settles its batches. `run.drain_run` calls it.
+
+For each delivery d of a batch, the run does the following. The table says what happens if it stops somewhere.
 
     takes d ─▶ its tags name d ─▶ merges d ─▶ acks d over RPC ─▶ reports d to Dagster ─▶ takes the next batch
 
@@ -10,7 +12,7 @@
 | died after d was settled and before it reported d | acked | the next draining run reports d (`drain_run.Unreported`) |
 | continues, although Dagster has ended it | rolled back | d is not the oldest batch: the run writes no table and takes no batch |
 | got d, and died before its tags named d | in flight | no run's tags name d, and no run is attached: the ticks request a run |
-| sent an ack of d and got no answer | in flight or acked | the run succeeds: as in the second or the third row |
+| sent an ack of d and got no answer | in flight or acked | the run succeeds: a tick acks d, or the ticks request a run |
 | sent a request for d and got no answer | in flight later | the run succeeds with the tags of its last batch: the ticks request a run |
 
 A run must never succeed while its tags name a batch that it did not merge.

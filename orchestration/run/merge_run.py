@@ -208,9 +208,9 @@ def merge_one(
     stored = config.ledger_location(reference.destination).staged_url(reference.ledger, head.path)
     if stored and not config.ledger_location(reference.destination).is_apart and not (directory / HEAD).is_file():
         raise MergeFailedError(
-            f"{directory} does not have {HEAD}: this host cannot see the engine's folder, which with "
-            f"meta kind {config.meta.kind} has the records of snapshots, and nothing was written; set "
-            "`meta.kind` to sql or zookeeper, or mount <data_dir>/engine on this host"
+            f"{directory} does not have {HEAD}: this host cannot see the engine's folder, which has the records of snapshots "
+            f"because meta.kind is {config.meta.kind}. Nothing was written; set `meta.kind` to sql or zookeeper, or mount "
+            "<data_dir>/engine on this host"
         )
     order = MergeOrder(
         config=config,

@@ -109,7 +109,9 @@ def _keep_conflicts(order: MergeOrder, count: int) -> None:
     try:
         add_commit_conflicts(order.config.destination_dir(order.destination), count)
     except SluiceError as error:
-        logger.warning("%s commits of other writers came first, which could not be counted: %s", count, error)
+        logger.warning(
+            "commits of other writers came first (%s times), and their number could not be recorded: %s", count, error
+        )
 
 
 def targets_of(

@@ -41,7 +41,7 @@ OPEN_STATUSES = [
 ]
 
 RUNS_LOOKED_AT = 50  # Consecutive failures are counted among this many of the newest runs.
-OTHER_RUNS_LOOKED_AT = 10  # The same number for a job other than the merge job.
+OTHER_RUNS_LOOKED_AT = 10  # Failures of a job other than the merge job are counted among this many of its newest runs.
 
 
 class KeptInstance:

@@ -231,7 +231,7 @@ def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = Fal
     whole = plan.before.rounded_files or (
         plan.act == MaintenanceAct.CLUSTER and CLUSTERING not in delta.snapshot.features
     )
-    # In a clustered table, OPTIMIZE keeps Delta's own order of rows.
+    # In a clustered table, this statement also orders the rows as Delta's clustering does.
     plain = f"OPTIMIZE {sql_text.delta_path(table.path)}"
     with open_sessions(spark, 1, table.fence) as (session,), table.locked(spark, session):
         session.configure({**OPTIMIZE_SETTINGS, **REWRITE_SETTINGS})

@@ -404,8 +404,8 @@ def _refuse_clashes(name: str, wanted: tuple[LakeColumn, ...]) -> None:
             raise TableError(
                 name,
                 (
-                    f"the column name {column.name} occurs twice in the columns of the table and of Sluice, "
-                    "if letter case is ignored; exclude the column (`column_exclude`)"
+                    f"two columns of the Delta table, including Sluice's own, would have the name {column.name}, because Delta "
+                    "ignores letter case; exclude the column (`column_exclude`)"
                 ),
             )
 

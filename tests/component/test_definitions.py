@@ -143,7 +143,10 @@ def depending(spec: dg.AssetSpec, _: TranslatedTable) -> dg.AssetSpec:
 @pytest.mark.parametrize(
     ("translation", "sentence"),
     [
-        (by_group, "shop/shop/items for all attributes of the asset and none/shop/items for the key alone"),
+        (
+            by_group,
+            "shop/shop/items from all attributes of the asset, and the key none/shop/items from its default key alone",
+        ),
         (failing, "asset of shop.items of shop fails: LookupError: nothing for items"),
         (depending, "adds dependencies"),
     ],

@@ -27,8 +27,8 @@ LOOK_SECONDS = 1.0
 def warm_up(url: str, folder: Path) -> None:
     """Runs the statements of a merge on twenty rows in `folder`, and then deletes the folder."""
     shutil.rmtree(folder, ignore_errors=True)
-    # Only the start of a Python worker is wanted here. `sluice check` uses the result of this function. It is called first, because the
-    # first batches of a user are small merges, which need nothing else.
+    # This call starts a Python worker. Its result, which `sluice check` uses, is ignored. The worker is started before anything else,
+    # because the first batches of a user are small merges, which need only this worker.
     why_not_on_executors(SparkSettings(remote=url))
     session = SparkSession.builder.remote(url).create()
     try:

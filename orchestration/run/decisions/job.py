@@ -159,9 +159,7 @@ def _approve(directory: Path, decision: Decision) -> str:
     from sluice.cdc_engine.acts import stopped_table  # noqa: PLC0415  only runs import the kernels
 
     record = stopped_table.approve(directory, decision.table, decision.plan, position=decision.position, replaces=False)
-    return (
-        f"{code(decision.table)}: approved {code(record.statement)} as {decision.plan}; the table continues from there"
-    )
+    return f"{code(decision.table)}: approved {code(record.statement)} as {decision.plan}; the table continues from this statement"
 
 
 def _resume(directory: Path, decision: Decision) -> str:
