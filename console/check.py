@@ -31,13 +31,13 @@ from sluice.console.shards_check import shards_problems, shards_sentence, shards
 from sluice.console.side_tables_check import rules_problems, side_table_problems, side_tables_sentence
 from sluice.console.source.query import ask_source, known_path_clashes, oldest_sentence
 from sluice.console.stack.processes import ProcessFile
+from sluice.console.stack.spark_server import several_sparks
 from sluice.console.stack.stack import SPARK, Stack
 from sluice.console.status.include_check import unmatched_warnings
 from sluice.console.status.report import read_destination
 from sluice.console.toolchain.java import Java, inspect_java
 from sluice.console.toolchain.process import why_no_run_can_start
 from sluice.console.transforms_check import transform_problems, transform_warnings, transforms_sentence
-from sluice.orchestration.base.lake_settings import several_sparks
 
 # The free disk space that `sluice check` requires. Staged batches, spilled transactions and old Delta files use it.
 FREE_BYTES_MIN = 2 << 30
@@ -271,7 +271,7 @@ def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
     """Checks the Spark that runs will use. If several hosts write one lake in S3, they must share one Spark. An endpoint that `sluice up`
     starts itself need not answer yet.
     """
-    if why := several_sparks(config):
+    if why := several_sparks(config, conf):
         yield Finding("one Spark commits to the lake", (why,))
     if config.spark.master:
         yield Finding(f"Spark: a session inside each run on {config.spark.master}")

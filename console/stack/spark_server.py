@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import urllib.parse
 from pathlib import Path
 from typing import NoReturn
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.config.engine import host_and_port
 from sluice.cdc_engine.errors import ConfigurationError
+from sluice.console.stack.processes import PARTS, part_names
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 from sluice.orchestration.base.lake_settings import spark_stores, store_environment, store_settings
 from sluice.orchestration.base.ports import MergeFailedError
 from sluice.package_files import conf_file
 
 BINDING = "spark.connect.grpc.binding.address"
+LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
+SHARED_KINDS = ("sql", "zookeeper")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +55,29 @@ def spark_server(
             file=conf_file(conf, "spark-defaults.conf"), more={BINDING: listening.host} if listening.host else {}
         ),
         die_with_parent=die_with_parent,
+    )
+
+
+def several_sparks(config: SluiceConfig, conf: Path) -> str:
+    """Returns why this conf/ is unsafe for a lake in S3, or "". It is unsafe if several hosts may write the lake, each with its own Spark,
+    and these Sparks commit with Delta's own log store.
+
+    That log store first checks whether the version exists and then writes it. Only a single Spark server can prevent another write in
+    between. The Spark that `sluice up` starts writes conditionally, unless spark-defaults.conf names another log store.
+    """
+    own = config.spark.master or (urllib.parse.urlsplit(config.spark.remote).hostname or "") in LOOPBACK
+    if not (own and "s3" in spark_stores(config) and config.meta.kind in SHARED_KINDS):
+        return ""
+    started = PARTS[-1] in part_names(config)
+    if started and spark_server(config, conf, Listening(config.ports.spark_connect)).commits_conditionally("s3"):
+        return ""
+    what = f"spark.master {config.spark.master}" if config.spark.master else f"spark.remote {config.spark.remote}"
+    why = "whose spark-defaults.conf names another log store" if started else "which `sluice up` does not start"
+    return (
+        f"the lake is in S3, `meta` of kind {config.meta.kind} is for several hosts, and {what} is a separate "
+        f"Spark server on each host, {why}: a server that is paused during a commit can overwrite a commit of "
+        "another host. Start one Spark Connect server for all hosts, and write the same address in "
+        "spark.remote on every host. With only one host, write the name of that host, or keep `meta` in files"
     )
 
 

@@ -47,13 +47,12 @@ from sluice.console.stack.processes import (
     terminate,
     terminate_children,
 )
-from sluice.console.stack.spark_server import Listening, spark_server, tell_of_the_store
+from sluice.console.stack.spark_server import Listening, several_sparks, spark_server, tell_of_the_store
 from sluice.console.stack.supervisor import UP, Patience, StackPart, Supervisor
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.ports import LOOPBACK, listens
 from sluice.console.toolchain.process import ChildProcess, why_no_run_can_start
 from sluice.console.toolchain.spark.server import WARM_SECONDS_MAX
-from sluice.orchestration.base.lake_settings import several_sparks
 from sluice.package_files import conf_file
 
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = PARTS
@@ -197,7 +196,7 @@ class Stack:
         for part in self._parts():
             if isinstance(part, ProcessPart) and part.name not in running:
                 part.require_port()
-        if problem := why_no_run_can_start() or several_sparks(self.config):
+        if problem := why_no_run_can_start() or several_sparks(self.config, self.conf):
             raise ServerError(problem[0].upper() + problem[1:])
 
     def _running(self) -> list[str]:

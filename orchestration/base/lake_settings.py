@@ -5,7 +5,6 @@ them.
 from __future__ import annotations
 
 import contextlib
-import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 # The stores for which Sluice configures Spark, by their names in `sluice setup --with`, with the schemes of their URLs.
 SPARK_STORES = {"s3": ("s3://", "s3a://"), "google": ("gs://",)}
-LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
-SHARED_KINDS = ("sql", "zookeeper")
 # The file with the ids of open Spark sessions. The next run ends the sessions that a killed run left in Spark.
 SESSIONS_FILE = "spark-sessions.json"
 
@@ -61,24 +58,6 @@ def spark_stores(config: SluiceConfig) -> tuple[str, ...]:
     tables = [table.path for each in config.destinations.values() for table in each.tables.values()]
     paths = (config.lake, config.staging, *tables)
     return tuple(store for store, schemes in SPARK_STORES.items() if any(path.startswith(schemes) for path in paths))
-
-
-def several_sparks(config: SluiceConfig) -> str:
-    """Returns why this conf/ is unsafe for a lake in S3, or "". It is unsafe if several hosts may write the lake, each with its own Spark.
-
-    A commit of Spark first checks whether its version exists and then writes it. Only a single Spark server can prevent another write in
-    between.
-    """
-    own = config.spark.master or (urllib.parse.urlsplit(config.spark.remote).hostname or "") in LOOPBACK
-    if not (own and "s3" in spark_stores(config) and config.meta.kind in SHARED_KINDS):
-        return ""
-    what = f"spark.master {config.spark.master}" if config.spark.master else f"spark.remote {config.spark.remote}"
-    return (
-        f"the lake is in S3, `meta` of kind {config.meta.kind} is for several hosts, and {what} is a separate "
-        "Spark server on each host: a server that is paused during a commit can overwrite a commit of "
-        "another host. Start one Spark Connect server for all hosts, and write the same address in "
-        "spark.remote on every host. With only one host, write the name of that host, or keep `meta` in files"
-    )
 
 
 def store_settings(config: SluiceConfig) -> dict[str, str]:

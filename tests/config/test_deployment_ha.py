@@ -13,9 +13,9 @@ from sluice.cdc_engine.contracts import DestinationDir
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.records.location import as_location
 from sluice.console.check import check_spark
+from sluice.console.stack.spark_server import several_sparks
 from sluice.console.stack.stack import Stack
 from sluice.console.toolchain.errors import ServerError
-from sluice.orchestration.base.lake_settings import several_sparks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
 CONFS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -69,37 +69,60 @@ def test_ha_a_meta_that_cannot_work_is_refused(tmp_path: Path, meta: str, said: 
         load_config(write(tmp_path, f"meta: {meta}\n"))
 
 
+def problem_of(conf: Path) -> str:
+    return several_sparks(load_config(conf), conf)
+
+
 @pytest.mark.found
 @pytest.mark.parametrize("text", [each for each in CONFS if "lake:" in each])
 def test_ha_each_conf_of_the_page_has_one_spark(tmp_path: Path, text: str) -> None:
     """Defect 22: the page described one Spark for each host. In S3, such a Spark can overwrite a commit of the other host's Spark."""
-    assert several_sparks(load_config(write(tmp_path, text))) == ""
+    assert problem_of(write(tmp_path, text)) == ""
+
+
+def with_spark(kind: str, spark: str) -> str:
+    """Returns the page's conf/ for hosts whose ledger is of this kind, with other settings of Spark."""
+    page = next(each for each in CONFS if f"kind: {kind}" in each)
+    found: str = page.replace("spark:\n  remote: sc://spark:15002\n", f"{spark}\n")
+    assert found != page
+    return found
+
+
+OWN_LOG_STORE = "spark.delta.logStore.s3a.impl io.delta.storage.S3SingleDriverLogStore\n"
 
 
 @pytest.mark.found
 @pytest.mark.parametrize("kind", ["zookeeper", "sql"])
 @pytest.mark.parametrize(
-    "spark",
-    ["", "spark: {remote: 'sc://localhost:15002'}", "spark: {master: 'local[2]'}"],
-    ids=["default", "remote", "master"],
+    ("spark", "defaults"),
+    [
+        ("", OWN_LOG_STORE),
+        ("spark: {remote: 'sc://localhost:15099'}", ""),
+        ("spark: {master: 'local[2]'}", ""),
+    ],
+    ids=["another log store", "not started", "master"],
 )
 def test_ha_several_hosts_with_a_spark_each_on_one_lake_in_s3_are_refused(
-    tmp_path: Path, kind: str, spark: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: str, spark: str, defaults: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect 22: `check` passed. A host that was suspended during a commit then replaced a commit on which others had built."""
-    page = next(each for each in CONFS if f"kind: {kind}" in each)
-    shared = page.replace("spark:\n  remote: sc://spark:15002\n", f"{spark}\n")
-    assert shared != page
+    shared = with_spark(kind, spark)
     conf = write(tmp_path, shared)
+    if defaults:
+        (conf / "spark-defaults.conf").write_text(defaults)
     found = next(check_spark(load_config(conf), conf))
     (problem,) = found.problems
     assert "the lake is in S3" in problem
-    assert "Start one Spark Connect server for all hosts" in problem
+    assert "Start one Spark Connect server" in problem
     monkeypatch.setattr(Stack, "_parts", list)
     with pytest.raises(ServerError, match="one Spark Connect server"):
         Stack(load_config(conf), conf, print).require_startable()
     local = shared.replace("s3://bucket/lake", "/mnt/lake").replace("s3://bucket/staged", "/mnt/staged")
-    assert several_sparks(load_config(write(tmp_path / "local", local))) == "", "a disk is no store"
-    assert several_sparks(load_config(write(tmp_path / "file", shared.replace(f"kind: {kind}", "kind: file")))) == "", (
-        "one host"
-    )
+    assert problem_of(write(tmp_path / "local", local)) == "", "a disk is no store"
+    assert problem_of(write(tmp_path / "file", shared.replace(f"kind: {kind}", "kind: file"))) == "", "one host"
+
+
+@pytest.mark.found
+def test_ha_several_hosts_may_have_a_spark_each_if_it_commits_conditionally(tmp_path: Path) -> None:
+    """Defect 1010: a Spark for each host was refused, although the Spark that Sluice starts cannot replace a commit in S3."""
+    assert problem_of(write(tmp_path, with_spark("sql", ""))) == ""

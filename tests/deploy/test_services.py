@@ -18,7 +18,7 @@ from sluice import __version__
 from sluice.cdc_engine.config import load_config
 from sluice.console.dagster_check import findings_of
 from sluice.console.main import app
-from sluice.orchestration.base.lake_settings import several_sparks
+from sluice.console.stack.spark_server import several_sparks
 from sluice.package_files import package_file
 from tests.style.sources import ROOT
 
@@ -111,7 +111,7 @@ def test_the_compose_files_conf_is_read_and_each_secret_is_in_the_environment(mo
         monkeypatch.setenv(name, value)
     config = load_config(COMPOSE / "conf")
     assert list(config.destinations) == ["shop"]
-    assert not several_sparks(config)
+    assert not several_sparks(config, COMPOSE / "conf")
     named = {
         found
         for file in COMPOSE.glob("conf/**/*.yaml")

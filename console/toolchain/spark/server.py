@@ -111,6 +111,10 @@ class SparkConnectServer:
         """The address that SparkSession.builder.remote() needs."""
         return f"sc://{LOOPBACK}:{self.port}"
 
+    def commits_conditionally(self, store: str) -> bool:
+        """Returns whether this server commits to Delta tables in `store`, "s3" or "google", with Sluice's log store."""
+        return log_store.SETTINGS[store][0] in self._log_stores()
+
     @property
     def log(self) -> Path:
         """The file with the server's warnings and errors."""
