@@ -79,6 +79,7 @@ class Publication:
             ledger=self.owner.ledger_id,
             table=self.owner.table,
             snapshot=self.snapshot_id,
+            read=self.chunks.folder.name,
             epoch=self.epoch,
             run=self.run,
             start=self.start,

@@ -1,7 +1,7 @@
 """Publishes a snapshot: one Delta commit creates the table from the rows that were read and the buffered changes. Called by a run.
 
 The caller holds the run lock, and has checked that the stream has passed the position at which the last row was read. A repeated
-publication creates the same table or a newer one, so it can follow a run that was killed between the commit and its record."""
+publication finds the commit of a run that was killed between the commit and its record, or creates the same table or a newer one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from sluice.object_stores.errors import StoreError
 from sluice.spark_jobs.durable_lake import sync_commits
@@ -36,6 +37,7 @@ from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
 from sluice.spark_jobs.table_owner import NO_RECORDS, TableRecord, TableRecords, refuse_others
 from sluice.spark_jobs.tables.alterations import LOCAL_TIMES
+from sluice.spark_jobs.tables.commit_record import is_same_publication
 from sluice.spark_jobs.tables.delta_table import (
     MAPPING_PROPERTY,
     DeltaSnapshot,
@@ -44,6 +46,7 @@ from sluice.spark_jobs.tables.delta_table import (
     pairs,
     wanted_columns,
 )
+from sluice.spark_jobs.tables.new_table import ENGINE_INFO
 from sluice.spark_jobs.tables.renamed_table import carried_properties, is_mapped
 from sluice.spark_jobs.targets import layout
 
@@ -51,6 +54,8 @@ AGAIN = (
     "the stream is being read again and has not reached the position of the table in the lake yet; Sluice tries again"
 )
 RESUME = "sluice snapshot resume"
+AS_READ = "the Parquet files that the snapshot wrote were added to the table as they are, without Spark"
+BEFORE = "an earlier run made the commit, and ended before it recorded this"
 SNAPSHOT_PROPERTY = "sluice.snapshot"  # A table property: the id of the snapshot from which the table was created.
 
 
@@ -133,21 +138,11 @@ def publish(
     # announcement.
     if history is not None:
         announce(history, given.record(label))
-    why = whole_files.why_not(given, before, session.defaults_of_tables())
-    why = why or whole_files.why_no_commit(given, storage_options)
-    there = before
-    free = before.exists or whole_files.clear(given, session.fence, storage_options)
-    properties = _properties(given, before)
-    if not why and not (free and whole_files.make_of_files(given, label, properties, session.fence, storage_options)):
-        why = "the path of the table is not empty"
-    if why:
-        there = before if given.target.shard is None else publish_shard.give_columns(session, given, table)
-        _make_by_spark(session, given, there, label)
-    after = table.refresh()
-    table.own_commit(there.version, given.record(label), _txn_id(given, there, label), label)
+    made = _made(session, given, table, label, storage_options)
+    after = table.snapshot
     try:
         # An earlier run may have made the commit and been killed before it synced it.
-        sync_commits(given.target.path, before.version, after.version, since_seconds=given.read_at_us / 1e6)
+        sync_commits(given.target.path, made.since, after.version, since_seconds=given.read_at_us / 1e6)
     except OSError as error:
         why = f"a commit to {given.target.path} could not be synced to disk: {error}; Sluice tries again"
         raise TableError(given.owner.table, why) from error
@@ -165,9 +160,45 @@ def publish(
         columns=after.schema,
         table_rows=size.rows if size else None,
         table_bytes=size.bytes if size else None,
-        way="spark" if why else "files",
-        reason=why or "the Parquet files that the snapshot wrote were added to the table as they are, without Spark",
+        way=made.way,
+        reason=made.reason,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Made:
+    """How the published table was made: after the version `since`, in this `way` of a PublishedSnapshot, for this reason."""
+
+    since: int
+    way: Literal["spark", "files"]
+    reason: str
+
+
+def _made(
+    session: LakeSession, given: Publication, table: DeltaTable, label: int, storage_options: Mapping[str, str]
+) -> _Made:
+    """Makes the commit of the publication, unless the newest commit is of this publication: a run that was killed after its commit left
+    it. Refreshes `table`. Raises LostCommitError if another program replaced the commit.
+    """
+    before = table.snapshot
+    if before.exists and given.target.shard is None:
+        newest = table.commits_after(before.version - 1)[0]
+        if is_same_publication(newest, given.record(label)):
+            way: Literal["spark", "files"] = "files" if newest.get("engineInfo") == ENGINE_INFO else "spark"
+            return _Made(since=before.version - 1, way=way, reason=BEFORE)
+    why = whole_files.why_not(given, before, session.defaults_of_tables())
+    why = why or whole_files.why_no_commit(given, storage_options)
+    there = before
+    free = before.exists or whole_files.clear(given, session.fence, storage_options)
+    properties = _properties(given, before)
+    if not why and not (free and whole_files.make_of_files(given, label, properties, session.fence, storage_options)):
+        why = "the path of the table is not empty"
+    if why:
+        there = before if given.target.shard is None else publish_shard.give_columns(session, given, table)
+        _make_by_spark(session, given, there, label)
+    table.refresh()
+    table.own_commit(there.version, given.record(label), _txn_id(given, there, label), label)
+    return _Made(since=before.version, way="spark" if why else "files", reason=why or AS_READ)
 
 
 def _make_by_spark(session: LakeSession, given: Publication, before: DeltaSnapshot, label: int) -> None:

@@ -25,6 +25,8 @@ METRICS = {
 }
 SNAPSHOT_KIND = "snapshot"  # The kind of a commit that publishes a snapshot.
 MAINTENANCE_KIND = "maintenance"  # The kind of a commit that rewrites or removes files and changes no row.
+# What is the same in the metadata of each attempt at one publication.
+PUBLISHED = ("kind", "destination", "ledger", "table", "snapshot", "read", "last_order_key")
 ALONE = (SNAPSHOT_KIND, MAINTENANCE_KIND)  # Commits of these kinds are never joined with other commits.
 
 
@@ -121,13 +123,15 @@ def commit_record(batch: StagedBatch, staged: StagedTable, segment: Segment, run
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublicationRecord:
     """The metadata of a snapshot's publication. Reading began at the position `start`, and all changes up to the position `end` are
-    included. `label` is the order key of `end` in this table. The rows were read at `read_at_us`, in µs since 1970 UTC.
+    included. `label` is the order key of `end` in this table. The rows were read at `read_at_us`, in µs since 1970 UTC. `read` names the
+    files of these rows: if the rows are read again, they get other files.
     """
 
     destination: str
     ledger: str
     table: str
     snapshot: str
+    read: str
     epoch: int
     run: str
     start: Mapping[str, Any]
@@ -213,6 +217,14 @@ def is_another_try(commit: Mapping[str, Any], user_metadata: str) -> bool:
     theirs, ours = our_record(commit), our_record({"userMetadata": user_metadata})
     same = bool(ours) and all(theirs.get(name) == ours.get(name) for name in ("ledger", "table"))
     return same and _up_to(theirs) >= _up_to(ours)
+
+
+def is_same_publication(commit: Mapping[str, Any], user_metadata: str) -> bool:
+    """Returns whether a commit in Delta's history published the same rows and changes as the publication with this metadata. Another run,
+    which was killed afterwards, may have made it.
+    """
+    theirs, ours = our_record(commit), our_record({"userMetadata": user_metadata})
+    return "read" in theirs and all(theirs.get(name) == ours.get(name) for name in PUBLISHED)
 
 
 def _up_to(record: Mapping[str, Any]) -> int:

@@ -25,6 +25,7 @@ from sluice.spark_jobs.tables.delta_table import LOCAL_TIMES_FEATURE, VECTORS_FE
 LEGACY = {"minReaderVersion": 1, "minWriterVersion": 2}
 LEGACY_FEATURES = ["appendOnly", "invariants"]  # The features that writer version 2 includes.
 FIRST_COMMIT = f"{0:020d}.json"
+ENGINE_INFO = "Sluice"  # Names in the first commit that Spark did not write it.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,7 +107,7 @@ def first_commit(columns: tuple[LakeColumn, ...], properties: Mapping[str, str],
         "operation": contents.operation,
         "operationParameters": {},
         "isBlindAppend": True,
-        "engineInfo": "Sluice",
+        "engineInfo": ENGINE_INFO,
         **(
             {"operationMetrics": {name: str(count) for name, count in contents.metrics.items()}}
             if contents.metrics

@@ -23,7 +23,7 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.snapshot import whole_files
 from sluice.spark_jobs.snapshot.publication import Publication, PublishedSnapshot
-from sluice.spark_jobs.snapshot.publish import publish
+from sluice.spark_jobs.snapshot.publish import BEFORE, publish
 from sluice.spark_jobs.snapshot.table_files import FilesInStore
 from sluice.spark_jobs.tables.table_in_store import TableInStore, left_files, uploaded_name
 from tests.spark.conftest import Lake
@@ -178,6 +178,30 @@ def test_store_fault_what_a_killed_publication_uploaded_goes_with_the_next_one(
     assert not set(left) & set(reading.data_files)
     assert len(reading.data_files) == 3
     assert reading.lake.rows(NAME, "id") == [(0,), (1,), (2,)]
+
+
+def test_store_fault_the_table_of_a_killed_publication_is_found_by_the_next_one(
+    reading: StoreReading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1011: the next publication found the table of the killed one, and let Spark read and write all rows again."""
+    for number in range(3):
+        reading.reading.chunk(number, [{"id": number, "value": "read"}])
+    with monkeypatch.context() as patch:
+        killed_at("after the commit", patch)
+        with pytest.raises(KilledError):
+            reading.publish(100)
+    left = reading.data_files
+    done = reading.publish(100)
+    assert (done.way, done.delta_version, done.rows, done.files) == ("files", 0, 3, 3)
+    assert (done.reason, reading.data_files) == (BEFORE, left)
+    assert reading.reading.records.kept[NAME].version == 0
+    # Rows that were read again have another folder. They are not those of the table.
+    given = reading.publication(100)
+    again = dataclasses.replace(
+        given, chunks=StoredFiles(folder=given.chunks.folder.rename(given.chunks.folder.with_name("again")))
+    )
+    with pytest.raises(AttributeError):  # There is no such Spark.
+        publish(NoSpark(), again, reading.lake.storage_options, reading.reading.records)  # type: ignore[arg-type]
 
 
 def test_store_fault_a_commit_whose_answer_was_lost_is_not_made_again(
