@@ -17,6 +17,8 @@ from pathlib import Path
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/(?!/))")
 SECRET = re.compile(r"access_key|secret|password|(?<!allow_)token$|account_key|sas_key|service_account_key")
+# The options of Google Cloud Storage that are the path of a file.
+GOOGLE_FILE = re.compile(r"(google_)?(service_account|service_account_path|application_credentials)")
 UNKNOWN_TO_DELTALAKE = "google_bearer_token"  # Only deltalake does not know this option. Other clients of the store do.
 # The most bytes in the name of a folder. With `__history` appended, the name is shorter than the 255 bytes that a file system allows.
 SEGMENT_BYTES_MAX = 200
@@ -71,13 +73,22 @@ def archive_location(word: str, root: Path | None) -> str:
 
 
 def storage_options(options: dict[str, str]) -> dict[str, str]:
-    """Returns the options of an object store. Raises ValueError if an option contains a secret instead of the name of its variable, or if
-    deltalake does not know it.
+    """Returns the options of an object store. Raises ValueError if an option contains a secret instead of the name of its variable, if
+    deltalake does not know it, or if the path of an account's file is relative.
     """
     bare = [name for name, value in options.items() if SECRET.search(name.lower()) and not value.startswith("$")]
     if bare:
         raise ValueError(
             f"{', '.join(bare)} must be $NAME of a variable of the environment, {{file: …}} or {{command: […]}}, not the secret itself"
+        )
+    relative = [
+        name
+        for name, value in options.items()
+        if GOOGLE_FILE.fullmatch(name.lower()) and not value.startswith(("$", "/"))
+    ]
+    if relative:
+        raise ValueError(
+            f"{', '.join(relative)} must be an absolute path, because each process would look for a relative one in its own folder"
         )
     if UNKNOWN_TO_DELTALAKE in map(str.lower, options):
         raise ValueError(

@@ -17,6 +17,7 @@ import pyarrow.fs as pafs
 
 from sluice.object_stores.azure import is_azure
 from sluice.object_stores.files import as_store_error, file_system
+from sluice.object_stores.google import is_google
 
 PARALLEL = 8  # This many files are transferred at the same time.
 COPIED_BYTES_MAX = 5 << 30  # S3 does not copy a larger object in one request.
@@ -82,6 +83,11 @@ class StoreFolder:
         """
         names = self.sizes()
         self.remove_files([first] if first in names else [])
+        if is_azure(self.url):
+            from sluice.object_stores.store_requests import remove_folder  # noqa: PLC0415  as in `put_new`
+
+            remove_folder(self.url, names, self._options)
+            return
         with as_store_error(self.url, self._options), contextlib.suppress(FileNotFoundError):
             if names:
                 self._store.delete_dir(self._path)
@@ -118,14 +124,15 @@ class StoreFolder:
         with as_store_error(self.url, self._options):
             self._make_parent(to)
             target = f"{self._path}/{to}"
-            if size > COPIED_BYTES_MAX:  # `copy_files` would make the store copy the file, which fails for this size.
+            copied = size <= COPIED_BYTES_MAX  # A store refuses to copy a larger file in one request.
+            if copied and source._store.equals(self._store):
+                self._store.copy_file(f"{source._path}/{name}", target)
+            elif not copied or is_google(self.url):  # See `_put`.
                 with (
                     source._store.open_input_stream(f"{source._path}/{name}") as read,
                     self._store.open_output_stream(target) as written,
                 ):
                     shutil.copyfileobj(read, written, PART_BYTES)
-            elif source._store.equals(self._store):
-                self._store.copy_file(f"{source._path}/{name}", target)
             else:
                 pafs.copy_files(
                     f"{source._path}/{name}",
@@ -147,6 +154,12 @@ class StoreFolder:
                     self._store.delete_file(f"{self._path}/{name}")
 
     def _put(self, file: Path, name: str) -> None:
+        if is_google(self.url):  # pyarrow's `copy_files` ignores the error of a Python file that cannot be closed.
+            from sluice.object_stores.store_requests import put  # noqa: PLC0415  as in `put_new`
+
+            with file.open("rb") as read:
+                put(f"{self.url}/{name}", read, self._options)
+            return
         with as_store_error(self.url, self._options):
             self._make_parent(name)
             local = pafs.LocalFileSystem()

@@ -20,6 +20,8 @@ from sluice.object_stores.google import bucket_and_path, google_options
 # The same timeouts as in `files`, in the form of this library.
 CLIENT: Any = {"connect_timeout": "5s", "timeout": "60s", "allow_http": True}
 
+NO_BUCKET = "the bucket or container does not exist; create it, or correct the URL in conf/"
+
 
 def google_store(url: str, storage_options: Mapping[str, str]) -> tuple[Any, str]:
     """Returns the store of a URL's bucket, and the path in it. If the options have no credentials, the client uses those that the
@@ -45,7 +47,18 @@ def _translated(path: str) -> Iterator[None]:
     except (NotFoundError, FileNotFoundError) as error:
         raise FileNotFoundError(f"{path}: {error}") from None
     except BaseError as error:
-        raise OSError(without_debug_output(error)) from None
+        text = without_debug_output(error)
+        raise OSError(f"{NO_BUCKET}: {text}" if "NoSuchBucket" in text else text) from None
+
+
+@contextlib.contextmanager
+def _written(path: str) -> Iterator[None]:
+    """Converts errors of a file that is written. The store then finds nothing only if the bucket is missing."""
+    try:
+        with _translated(path):
+            yield
+    except FileNotFoundError as error:
+        raise OSError(f"{NO_BUCKET}: {error}") from None
 
 
 def without_debug_output(error: Exception) -> str:
@@ -172,11 +185,11 @@ class StoredOutput(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        with _translated(self._path):
+        with _written(self._path):
             return int(self._writer.write(bytes(data)))
 
     def close(self) -> None:
         if not self.closed:
             super().close()
-            with _translated(self._path):
+            with _written(self._path):
                 self._writer.close()

@@ -3,6 +3,7 @@
 - `put_new` writes a file unless it exists; the store itself decides this. pyarrow has no such request. It is used for the first commit of
   a Delta table, because `deltalake` refuses properties that it does not know.
 - `why_refused` tests whether requests like those of `put_new` are possible, before large files are uploaded for them.
+- `put` writes a file in Google Cloud Storage. pyarrow's `copy_files` ignores an error when a file of this store is closed.
 - `remove_files` removes files in Azure, where pyarrow may abort the process if a file no longer exists.
 """
 
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
@@ -19,7 +21,7 @@ from obstore.store import AzureStore, S3Store
 from sluice.object_stores.azure import azure_location, is_azure
 from sluice.object_stores.errors import StoreError
 from sluice.object_stores.google import is_google
-from sluice.object_stores.google_files import CLIENT, google_store, without_debug_output
+from sluice.object_stores.google_files import CLIENT, NO_BUCKET, google_store, without_debug_output
 from sluice.object_stores.options import YES, known, without_secrets
 
 # Sluice's name of an S3 option → the store client's name.
@@ -49,10 +51,21 @@ def put_new(url: str, content: bytes, options: Mapping[str, str]) -> bool:
     with _as_store_error(url, options):
         store, path = _bucket(url, options)
         try:
-            obstore.put(store, path, content, mode="create", use_multipart=False)
+            with _bucket_exists():
+                obstore.put(store, path, content, mode="create", use_multipart=False)
         except (AlreadyExistsError, PreconditionError):
             return False
     return True
+
+
+def put(url: str, content: BinaryIO, options: Mapping[str, str]) -> None:
+    """Writes a file with the content of an open local file, or replaces it. Readers see the whole file or nothing. `options` are those of
+    `put_new`. Raises StoreError if the store fails.
+    """
+    with _as_store_error(url, options):
+        store, path = _bucket(url, options)
+        with _bucket_exists():
+            obstore.put(store, path, content)
 
 
 def why_refused(url: str, options: Mapping[str, str]) -> str:
@@ -69,6 +82,24 @@ def why_refused(url: str, options: Mapping[str, str]) -> str:
     return ""
 
 
+def remove_folder(url: str, names: Iterable[str], options: Mapping[str, str]) -> None:
+    """Removes the directory `url`, which has the files `names`. `options` are those of `put_new`. Raises StoreError if the store fails.
+
+    An account with a hierarchical namespace has directories, which are removed after their files, the deepest first.
+    """
+    names = list(names)
+    remove_files(url, names, options)
+    with _as_store_error(url, options):
+        store, path = _bucket(url, options)
+        parents = {
+            parent for name in names for parent in PurePosixPath(path, name).parents if parent.is_relative_to(path)
+        }
+        for parent in sorted(parents, key=lambda each: len(each.parts), reverse=True):
+            # Fails if the account has no directories, or if another host has put a file into this one.
+            with contextlib.suppress(BaseError, FileNotFoundError):
+                obstore.delete(store, str(parent))
+
+
 def remove_files(url: str, names: Iterable[str], options: Mapping[str, str]) -> None:
     """Removes files of the directory `url`. Ignores files that do not exist. `options` are those of `put_new`. Raises StoreError if the
     store fails.
@@ -80,11 +111,26 @@ def remove_files(url: str, names: Iterable[str], options: Mapping[str, str]) -> 
                 obstore.delete(store, f"{path}/{name}")
 
 
+class NoBucketError(Exception):
+    """Raised if a file is written, and its bucket or container does not exist."""
+
+
+@contextlib.contextmanager
+def _bucket_exists() -> Iterator[None]:
+    """Raises NoBucketError if the store finds nothing although a file is written."""
+    try:
+        yield
+    except (NotFoundError, FileNotFoundError) as error:
+        raise NoBucketError(str(error)) from None
+
+
 @contextlib.contextmanager
 def _as_store_error(url: str, options: Mapping[str, str]) -> Iterator[None]:
     """Converts errors of the library to StoreError, without secrets."""
     try:
         yield
+    except NoBucketError as error:
+        raise StoreError(f"{url}: {NO_BUCKET}: {without_secrets(without_debug_output(error), options)}") from None
     except (BaseError, OSError, ValueError) as error:
         raise StoreError(f"{url}: {without_secrets(without_debug_output(error), options)}") from None
 

@@ -68,6 +68,13 @@ def test_google_a_lake_may_be_there_and_staged_batches_in_s3(tmp_path: Path) -> 
     assert settings["spark.hadoop.fs.gs.auth.type"] == "APPLICATION_DEFAULT"
 
 
+def test_google_s3_a_relative_path_of_an_account_is_refused(tmp_path: Path) -> None:
+    """Defect 1014: Spark and deltalake looked for the file in the working directories of their processes."""
+    options = "{google_service_account: account.json}"
+    with pytest.raises(ConfigurationError, match="google_service_account must be an absolute path"):
+        load_config(write(tmp_path, f"lake: gs://b/lake\nstorage_options: {options}"))
+
+
 def test_google_a_token_which_deltalake_does_not_know_is_refused(tmp_path: Path) -> None:
     text = "lake: gs://bucket/lake\nstorage_options: {GOOGLE_BEARER_TOKEN: $TOKEN}\n"
     with pytest.raises(ConfigurationError, match="deltalake accepts no tokens of Google Cloud Storage"):
