@@ -29,7 +29,7 @@ from sluice.cdc_engine.instance.parts import EngineParts
 from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
 from sluice.cdc_engine.server.service import CanalService
 from sluice.cdc_engine.source.settings import SourceConfig, StartConfig, TlsConfig
-from sluice.cdc_engine.staging.grouping import runs_by_table
+from sluice.cdc_engine.staging.table_files import runs_by_table
 from sluice.console.toolchain.database.server import DatabaseServer
 
 RUNS = 5

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlparse
 
 from benchmarks.histories.faults import Trouble
 from benchmarks.histories.lake import Lake, Version
-from sluice.spark_jobs.merging import merge_clauses
+from sluice.spark_jobs.merging import merge_sql
 from sluice.spark_jobs.session import TXN_APP_ID, TXN_VERSION, USER_METADATA
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
@@ -119,7 +119,7 @@ class PlayedSession:
 
     def _merged(self, statement: str, before: Version) -> Version:
         rows = dict(before.keyed)
-        guarded = merge_clauses.NEWER in statement
+        guarded = merge_sql.NEWER in statement
         for image in _folded(self._images(statement), statement):
             there = rows.get(image.id)
             if there is not None and guarded and image.order_key <= there[1]:

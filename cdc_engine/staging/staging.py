@@ -45,13 +45,12 @@ from sluice.cdc_engine.errors import SluiceError, StagingError, TableStoppedErro
 from sluice.cdc_engine.position import Position, file_number, order_key
 from sluice.cdc_engine.staging.background_writer import BackgroundWriter
 from sluice.cdc_engine.staging.cascades import APPLY, IGNORE, CascadeRecorder, PositionFile, reached
-from sluice.cdc_engine.staging.grouping import runs_by_table
 from sluice.cdc_engine.staging.quarantine import write_quarantine
 from sluice.cdc_engine.staging.renamed_rows import refuse_rows
 from sluice.cdc_engine.staging.rules import StagingRules
 from sluice.cdc_engine.staging.segment_writer import SegmentWriter
 from sluice.cdc_engine.staging.staged_columns import refuse_reserved, refuse_transformed, staged_columns, staged_fills
-from sluice.cdc_engine.staging.table_files import TableFiles
+from sluice.cdc_engine.staging.table_files import TableFiles, runs_by_table
 from sluice.cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)

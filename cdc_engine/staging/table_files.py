@@ -1,4 +1,5 @@
-"""Holds the files of one table of a batch while they are written: finished segments and the open one. Used by `staging`.
+"""Groups row events by table, and holds the files of one table of a batch while they are written: finished segments and the open one.
+Used by `staging`.
 
 If the table has a change log, a segment has a second file with all before images, of which a merge needs only few. Both files end
 together, so that a row is in the same segment in both.
@@ -7,13 +8,15 @@ together, so that a row is in the same segment in both.
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 
+import numpy as np
 import pyarrow as pa
 
 from sluice.batch_manifest.values import Segment
 from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
 from sluice.cdc_engine.binlog.rows.refused_values import RefusedValue
-from sluice.cdc_engine.contracts import Block, Int64s, TableVersion
+from sluice.cdc_engine.contracts import Block, BlockSlice, Int32s, Int64s, TableVersion
 from sluice.cdc_engine.staging.cascades import PositionFile
 from sluice.cdc_engine.staging.segment_writer import SegmentWriter
 
@@ -84,3 +87,28 @@ class TableFiles:
         for writer in self.writers:
             writer.discard()
         self.writer = self.log = None
+
+
+def runs_by_table(part: BlockSlice) -> list[tuple[TableVersion, Int64s]]:
+    """Returns (table version, ascending indices of its events in the block). If the version of a table changes within the slice, the table
+    has one entry per change, in stream order.
+    """
+    tables = part.block.event_table[part.first_event : part.last_event]
+    order = np.argsort(tables, kind="stable")
+    grouped = tables[order]
+    cuts = np.flatnonzero(np.diff(grouped)) + 1
+    by_name: dict[str, list[Int64s]] = defaultdict(list)
+    for indices in np.split(order, cuts) if len(order) else []:
+        by_name[part.block.tables[tables[indices[0]]].name].append(indices)
+    runs: list[tuple[TableVersion, Int64s]] = []
+    for groups in by_name.values():
+        runs += [(part.block.tables[tables[run[0]]], run + part.first_event) for run in _runs(groups, tables)]
+    return runs
+
+
+def _runs(groups: list[Int64s], tables: Int32s) -> list[Int64s]:
+    """Splits the events of one table where its version changes. Most tables have one version only."""
+    if len(groups) == 1:
+        return groups
+    merged = np.sort(np.concatenate(groups))
+    return np.split(merged, np.flatnonzero(np.diff(tables[merged])) + 1)

@@ -28,7 +28,7 @@ from sluice.batch_manifest.values import (
 from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.durable_lake import sync_commits
 from sluice.spark_jobs.errors import TableError
-from sluice.spark_jobs.merging import fold, merge_clauses, merge_sql
+from sluice.spark_jobs.merging import fold, merge_sql
 from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT, MergeContext
 from sluice.spark_jobs.session import LakeSession, first_line
 from sluice.spark_jobs.staged_batch import DELETED, StagedBatch, last_order_key
@@ -305,7 +305,7 @@ class _TableMerge:
                 raise
             # If a row of the MERGE is unknown, UNKNOWN_ROW is in the text of Spark's error. Its first line says only that a task failed.
             except Exception as error:
-                if reason := merge_clauses.unknown_row(str(error)):
+                if reason := merge_sql.unknown_row(str(error)):
                     raise TableError(self.table.name, reason) from error
                 if not CONFLICT.search(str(error)):
                     raise

@@ -1,13 +1,30 @@
-"""Generates the SQL statements that apply one segment to one Delta table. `merge` executes them, each as one commit."""
+"""Generates the SQL statements that apply one segment to one Delta table. `merge` executes them, each as one commit.
+
+In a MERGE, `t` is a row of the table, and `s` is a folded image, the last one of its key.
+"""
 
 from __future__ import annotations
 
+import re
+
 from sluice.batch_manifest.values import ChangesSegment, SchemaSegment, TruncateSegment
 from sluice.spark_jobs import sql_text
-from sluice.spark_jobs.merging import fold, fold_partial, merge_clauses
-from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY
+from sluice.spark_jobs.merging import fold, fold_partial
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, MOVED, OPERATION, ORDER_KEY
 from sluice.spark_jobs.targets import shards
 from sluice.spark_jobs.targets.report import TableTarget
+
+# Every clause has this condition. An image must not change a row of the table that is newer, whichever commit wrote the row.
+NEWER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} > t.{ORDER_KEY})"
+NOT_OLDER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} >= t.{ORDER_KEY})"
+REMOVES = f"s.{OPERATION} IN ({fold.UPDATE_BEFORE}, {fold.DELETE})"
+LEAVES = f"s.{OPERATION} IN ({fold.INSERT}, {fold.UPDATE_AFTER})"
+UNKNOWN_ROW = (
+    "an update whose image lacks columns (binlog_row_image is not FULL) belongs to a row that the Delta "
+    "table does not have, so the missing values are unknown; re-snapshot the table with `sluice snapshot "
+    "start`, or move the Delta table away and set binlog_row_image=FULL to continue with new changes. Order "
+    "key of the image: "
+)
 
 
 def apply_changes(
@@ -23,10 +40,10 @@ def apply_changes(
     values |= dict.fromkeys(left, "NULL")
     if segment.partial:
         source = fold_partial.source(view, segment, applied_order_key, relation, _reach(segment, target))
-        clauses = merge_clauses.partial(segment, values, soft=target.deletes == "soft")
+        clauses = partial_clauses(segment, values, soft=target.deletes == "soft")
     else:
         source = fold.last_images(view, segment, applied_order_key)
-        clauses_of = merge_clauses.again if segment.again else merge_clauses.whole
+        clauses_of = again_clauses if segment.again else whole_clauses
         clauses = clauses_of(values, soft=target.deletes == "soft")
     return f"MERGE INTO {relation} AS t USING ({source}) AS s ON {condition(segment)} {clauses}"
 
@@ -38,8 +55,8 @@ def append_new(
     values = {**_source_values(segment, "s."), **fold.metadata_values("s.", fold.KEYED_NAMES)}
     values |= dict.fromkeys(left, "NULL")
     soft = target.deletes == "soft"
-    values |= {DELETED: merge_clauses.REMOVES} if soft else {}
-    kept = "" if soft else f" WHERE {merge_clauses.LEAVES}"
+    values |= {DELETED: REMOVES} if soft else {}
+    kept = "" if soft else f" WHERE {LEAVES}"
     source = fold.last_images(view, segment, applied_order_key)
     names = sql_text.identifiers(tuple(values))
     into = f"INSERT INTO {sql_text.delta_path(target.path)} ({names})"
@@ -129,3 +146,73 @@ def _bounds(segment: ChangesSegment, nullable: set[str]) -> list[str]:
 
 def _source_values(segment: ChangesSegment, prefix: str) -> dict[str, str]:
     return {column.name: prefix + sql_text.identifier(column.name) for column in segment.columns}
+
+
+def unknown_row(text: str) -> str:
+    """Returns the message UNKNOWN_ROW with its order key if the text of an error contains it, otherwise ""."""
+    found = re.search(re.escape(UNKNOWN_ROW) + r"\d+", text)
+    return found[0] if found else ""
+
+
+def whole_clauses(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> str:
+    """Returns the clauses for images with all columns. `values` has an expression over the image for each column of the table. `guard` is
+    the condition under which an image may change the row.
+    """
+    if soft:
+        # A delete image has the row's last values, so it is written like any other image, also if the row was inserted in the same batch.
+        marked = {**values, DELETED: REMOVES}
+        return f"WHEN MATCHED AND {guard} THEN {_update(marked)} WHEN NOT MATCHED THEN {_insert(marked)}"
+    return (
+        f"WHEN MATCHED AND {guard} AND {REMOVES} THEN DELETE "
+        f"WHEN MATCHED AND {guard} THEN {_update(values)} "
+        f"WHEN NOT MATCHED AND {LEAVES} THEN {_insert(values)}"
+    )
+
+
+def again_clauses(values: dict[str, str], *, soft: bool) -> str:
+    """Returns the clauses for images that have the current rows of their keys (`ChangesSegment.again`). A delete image has no values, so
+    with soft deletes the row keeps its values and is only marked.
+    """
+    if not soft:
+        return whole_clauses(values, soft=False, guard=NOT_OLDER)
+    marks = {name: values[name] for name in (ORDER_KEY, COMMIT_TIME, OPERATION)} | {DELETED: "true"}
+    there = {**values, DELETED: "false"}
+    return (
+        f"WHEN MATCHED AND {NOT_OLDER} AND {REMOVES} AND NOT coalesce(t.{DELETED}, false) THEN {_update(marks)} "
+        f"WHEN MATCHED AND {NOT_OLDER} AND {LEAVES} THEN {_update(there)} "
+        f"WHEN NOT MATCHED AND {LEAVES} THEN {_insert(there)}"
+    )
+
+
+def partial_clauses(segment: ChangesSegment, values: dict[str, str], *, soft: bool) -> str:
+    """Returns the clauses for images that may lack columns. In these columns the table's row keeps its values. If an update's row is
+    missing in the table, the MERGE fails with UNKNOWN_ROW.
+
+    If the row of an incomplete delete image is missing in the table, nothing is written, even with soft deletes, because the row's values
+    are unknown.
+    """
+    kept = {column.name: column.name for column in segment.columns if column.name not in segment.key}
+    values = {**values, **({DELETED: REMOVES} if soft else {})}
+    updated = {name: _kept(segment, name, value) if name in kept else value for name, value in values.items()}
+    is_whole = f"({fold_partial.whole(segment, 's.')})"
+    unknown = f"raise_error(concat({sql_text.text(UNKNOWN_ROW)}, s.{ORDER_KEY}))"
+    fails = {ORDER_KEY: f"CAST({unknown} AS bigint)"}
+    lost = f"WHEN MATCHED AND {NEWER} AND s.{MOVED} AND NOT {is_whole} THEN {_update(fails)} " if segment.moves else ""
+    return (
+        ("" if soft else f"WHEN MATCHED AND {NEWER} AND {REMOVES} THEN DELETE ")
+        + f"{lost}WHEN MATCHED AND {NEWER} THEN {_update(updated)} "
+        + f"WHEN NOT MATCHED AND {LEAVES} AND NOT {is_whole} THEN {_insert(fails)} "
+        + f"WHEN NOT MATCHED AND {is_whole if soft else LEAVES} THEN {_insert(values)}"
+    )
+
+
+def _kept(segment: ChangesSegment, name: str, value: str) -> str:
+    return f"CASE WHEN {fold_partial.present(segment, name, 's.')} THEN {value} ELSE t.{sql_text.identifier(name)} END"
+
+
+def _update(values: dict[str, str]) -> str:
+    return "UPDATE SET " + ", ".join(f"t.{sql_text.identifier(name)} = {value}" for name, value in values.items())
+
+
+def _insert(values: dict[str, str]) -> str:
+    return f"INSERT ({sql_text.identifiers(tuple(values))}) VALUES ({', '.join(values.values())})"

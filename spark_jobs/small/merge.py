@@ -29,7 +29,7 @@ from sluice.batch_manifest.values import (
 from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.durable_lake import before_checkpoint, local_folder
 from sluice.spark_jobs.errors import TableError
-from sluice.spark_jobs.merging import fold, merge_clauses
+from sluice.spark_jobs.merging import fold, merge_sql
 from sluice.spark_jobs.merging.merge import apply_lacking, refuse_other_owner, writer_of
 from sluice.spark_jobs.small import fold_arrow
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, StagedBatch, last_order_key
@@ -248,7 +248,7 @@ class _SmallMerge:
             soft = self.target.deletes == "soft"
             return fold_arrow.whole_images(images, segment, applied_order_key, self._lake(segment), soft=soft)
         except fold_arrow.UnknownRowError as error:
-            raise TableError(self.table.name, f"{merge_clauses.UNKNOWN_ROW}{error.order_key}") from error
+            raise TableError(self.table.name, f"{merge_sql.UNKNOWN_ROW}{error.order_key}") from error
 
     def _lake(self, segment: ChangesSegment) -> fold_arrow.Lake:
         """Returns the lake's rows that the segment's images may match. The columns have the segment's names."""
@@ -298,7 +298,7 @@ class _SmallMerge:
         return pa.schema(self.table.log.schema().to_arrow())
 
     def _merge_rows(self, rows: pa.Table, operations: Any, segment: ChangesSegment) -> CommitCounts:
-        """Merges rows with the clauses of `merge_clauses.whole`. The source's columns get generated names, because deltalake then needs to
+        """Merges rows as `merge_sql.whole_clauses` does. The source's columns get generated names, because deltalake then needs to
         parse only the table's names.
         """
         values = {_quoted(name): f"{STAGED}.c{index}" for index, name in enumerate(rows.column_names)}
@@ -319,11 +319,11 @@ class _SmallMerge:
             post_commithook_properties=NO_HOOKS,
         )
         if self.target.deletes == "soft":
-            merge = merge.when_matched_update(changes, merge_clauses.NEWER).when_not_matched_insert(values)
+            merge = merge.when_matched_update(changes, merge_sql.NEWER).when_not_matched_insert(values)
         else:
-            gone = f"{merge_clauses.NEWER} AND {merge_clauses.REMOVES}"
-            merge = merge.when_matched_delete(gone).when_matched_update(changes, merge_clauses.NEWER)
-            merge = merge.when_not_matched_insert(values, merge_clauses.LEAVES)
+            gone = f"{merge_sql.NEWER} AND {merge_sql.REMOVES}"
+            merge = merge.when_matched_delete(gone).when_matched_update(changes, merge_sql.NEWER)
+            merge = merge.when_not_matched_insert(values, merge_sql.LEAVES)
         return self._committed(merge.execute) or self._append(rows.slice(0, 0), segment.last_order_key)
 
     def _bounds_text(self, segment: ChangesSegment) -> str:

@@ -32,7 +32,7 @@ Lake = dict[int, Row]
 
 
 def merged(lake: Lake, images: list[Image], *, soft: bool) -> Lake:
-    """Applies `merge_clauses.whole` to folded images."""
+    """Applies `merge_sql.whole_clauses` to folded images."""
     after = dict(lake)
     for image in images:
         row = lake.get(image.key)

@@ -55,7 +55,7 @@ def lake_of(images: list[Image], index: int) -> Lake:
 
 
 def merged(lake: Lake, segment: ChangesSegment | None) -> Lake:
-    """Applies `merge_clauses.again` to the images of a repair."""
+    """Applies `merge_sql.again_clauses` to the images of a repair."""
     after = dict(lake)
     for image in pq.read_table(segment.file).to_pylist() if segment else []:
         key, at = image["n"], image[ORDER_KEY]
