@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.style.import_graph import cycles, file_graph, folded, mutual_pairs
+from tests.style.paths import files as paths
 from tests.style.replaced_words import count_in_code, count_in_pages, replaced_words
 from tests.style.shape import (
     commands,
@@ -31,7 +32,12 @@ def figures(root: Path = ROOT) -> dict[str, Any]:
     """Returns all figures by name, as values that JSON can contain."""
     product = sources(root)
     benchmarks = sources(root, (BENCHMARKS,))
-    return {**_of_product(product), **_of_imports([*product, *benchmarks]), **_of_words(root, product)}
+    return {
+        **_of_product(product),
+        **_of_imports([*product, *benchmarks]),
+        **_of_words(root, product),
+        **paths.figures(),
+    }
 
 
 def _of_product(product: Sequence[Source]) -> dict[str, Any]:

@@ -1,0 +1,332 @@
+"""Lists the functions that a value passes: a row's change, a chunk of a snapshot, a backfill. `files` checks and counts them.
+
+The paths are those of default settings: the store in memory, the ledger in files, a table with a key that Spark merges.
+
+Only functions that carry or change the value are listed. Functions that read settings, log, or handle errors are not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step of a path.
+
+    - `file` and `function` name it. "A > B" are functions of one file, each of which calls the next one.
+    - `does` says what it does with the value.
+    - `caller` is the function that calls it, of this or an earlier step. If it is empty, the last function of the step before calls it.
+    - `bound` is for a caller that knows the function by another name: "file: name=value" is an argument or an assignment in `file`. The
+      caller uses `name`, and `value` is the function, or something that the function uses.
+    - `starts` says what calls the function, if no function before does: a thread, Dagster.
+    """
+
+    file: str
+    function: str
+    does: str
+    caller: str = ""
+    bound: str = ""
+    starts: str = ""
+
+
+PARSER = "cdc_engine/parser/stream/event_parser.py"
+CONNECTION = "cdc_engine/parser/connection.py"
+FRAMING = "cdc_engine/binlog/scan/framing.py"
+SCANNER = "cdc_engine/binlog/scan/scanner.py"
+KERNEL = "cdc_engine/binlog/scan/kernel.py"
+BLOCK_MAKER = "cdc_engine/binlog/scan/block_maker.py"
+SINK = "cdc_engine/sink/event_sink.py"
+STORE = "cdc_engine/store/memory_store.py"
+TIMELINE = "cdc_engine/store/timeline.py"
+TICK = "orchestration/sensor/tick.py"
+ENGINE = "cdc_engine/instance/engine/engine.py"
+HAND_OUT = "cdc_engine/instance/hand_out.py"
+STAGER = "cdc_engine/instance/engine/stager.py"
+SERVICE = "cdc_engine/server/service.py"
+LEDGER = "cdc_engine/meta/ledger.py"
+STORED_LEDGER = "cdc_engine/meta/stored_ledger.py"
+STAGING = "cdc_engine/staging/staging.py"
+DECODER = "cdc_engine/binlog/rows/decoder.py"
+LOCATE = "cdc_engine/binlog/rows/locate.py"
+NUMBERS = "cdc_engine/binlog/column_types/numbers.py"
+TABLE_FILES = "cdc_engine/staging/table_files.py"
+SEGMENT_WRITER = "cdc_engine/staging/segment_writer.py"
+MANIFEST = "batch_manifest/file.py"
+LOCATION = "orchestration/code_location.py"
+PORTS = "orchestration/real_ports.py"
+ASSETS = "orchestration/assets.py"
+MERGE_RUN = "orchestration/run/merge_run.py"
+SPARK_MERGE = "orchestration/run/spark_merge.py"
+RUN_BATCH = "spark_jobs/batch/run_batch.py"
+STAGED_BATCH = "spark_jobs/staged_batch.py"
+MERGE = "spark_jobs/merging/merge.py"
+FOLD = "spark_jobs/merging/fold.py"
+MERGE_SQL = "spark_jobs/merging/merge_sql.py"
+SESSION = "spark_jobs/session.py"
+
+STREAM = (
+    Step(PARSER, "EventParser._read", "asks the connection for bytes", starts="the parser's thread"),
+    Step(CONNECTION, "SourceConnection.receive_into", "receives bytes from the socket"),
+    Step(PARSER, "EventParser._take", "passes the bytes to the scan", "EventParser._read"),
+    Step(FRAMING, "PacketFramer.received", "finds whole packets in the bytes"),
+    Step(SCANNER, "Scanner.feed > Scanner._events > Scanner._scan", "scans the events in the packets"),
+    Step(KERNEL, "scan", "indexes the events where they are in the buffer"),
+    Step(BLOCK_MAKER, "BlockMaker.cut > BlockMaker._block", "makes a block of buffer and index", "Scanner.feed"),
+    Step(PARSER, "EventParser._accept", "passes the block on, and moves the position", "EventParser._take"),
+    Step(
+        SINK,
+        "EventSink.accept > EventSink._accept > EventSink._put",
+        "removes the row events of tables that are not captured",
+    ),
+    Step(
+        STORE,
+        "MemoryEventStore.put > MemoryEventStore._keep > MemoryEventStore._take > MemoryEventStore._append",
+        "waits for space, and puts the block into the ring",
+    ),
+    Step(TIMELINE, "entry_in_memory", "counts the block's transactions and events in the ring"),
+)
+
+HANDED_OUT = (
+    Step(TICK, "Ticker._settle_and_hand_out", "requests the next batch", starts="the engine sensor"),
+    Step(ENGINE, "Engine.hand_out", "executes operators' requests, then asks for the batch"),
+    Step(
+        HAND_OUT,
+        "HandOut.next > HandOut._begin > HandOut._try_next > HandOut._stage_next",
+        "makes a batch: takes it from the store, stages it, records it",
+    ),
+    Step(SERVICE, "CanalService.get_without_ack", "takes the next changes, and records them as in flight"),
+    Step(STORE, "MemoryEventStore.get", "takes whole transactions up to the limits of a batch"),
+    Step(TIMELINE, "batch_end", "finds the transaction at which the batch ends"),
+    Step(STORE, "MemoryEventStore._batch", "makes slices of the blocks", "MemoryEventStore.get"),
+    Step(LEDGER, "Ledger.hand_out", "adds the batch to the ledger", "CanalService.get_without_ack"),
+)
+
+STAGED = (
+    Step(
+        STAGER,
+        "make_stager.stager",
+        "adds the table's rules, and stages the batch",
+        "HandOut._stage_next",
+        f"{ENGINE}: stage=stager",
+    ),
+    Step(STAGING, "stage > _Staging.take_batch > _Staging.take", "stages slice after slice"),
+    Step(TABLE_FILES, "runs_by_table", "groups the row events of a slice by table"),
+    Step(STAGING, "_Staging._rows", "decodes the row events of a table", "_Staging.take"),
+    Step(
+        DECODER,
+        "RowDecoder.chunks > RowDecoder._locate_any > RowDecoder._locate",
+        "decodes row images to a record batch",
+    ),
+    Step(LOCATE, "locate", "finds the bytes of each value"),
+    Step(
+        DECODER,
+        "RowDecoder._batch > RowDecoder._column > RowDecoder._finished",
+        "decodes column after column",
+        "RowDecoder.chunks",
+    ),
+    Step(
+        NUMBERS,
+        "_floats",
+        "makes an Arrow array of the values of a column, here FLOAT or DOUBLE",
+        bound=f"{NUMBERS}: finish=_floats",
+    ),
+    Step(TABLE_FILES, "TableFiles.add", "adds the record batch to the table's file", "_Staging._rows"),
+    Step(
+        SEGMENT_WRITER,
+        "SegmentWriter.add > SegmentWriter.flush > SegmentWriter._write",
+        "numbers the rows, and writes Parquet",
+    ),
+    Step(STAGING, "_publish", "renames the folder after the manifest is written", "stage"),
+    Step(MANIFEST, "manifest_json", "formats the manifest"),
+    Step(HAND_OUT, "HandOut._keep", "publishes the staged batch", "HandOut._stage_next"),
+    Step(LEDGER, "Ledger.staged", "adds the path of the staged batch to the ledger"),
+)
+
+MERGED = (
+    Step(TICK, "Ticker.request", "requests a run with a reference to the batch", "Ticker._settle_and_hand_out"),
+    Step(
+        ASSETS,
+        "merge_job > _merged",
+        "takes the batch and merges it in a run",
+        bound=f"{LOCATION}: op_name=merge_name",
+    ),
+    Step(MERGE_RUN, "merge_one", "finds the staged files, and refuses a batch that is settled"),
+    Step(
+        SPARK_MERGE,
+        "spark_merge",
+        "adds the targets of the tables",
+        bound=f"{PORTS}: merge=spark_merge",
+    ),
+    Step(RUN_BATCH, "merge_batch", "merges the tables of the batch side by side"),
+    Step(STAGED_BATCH, "read_staged_batch", "reads and checks the manifest"),
+    Step(MANIFEST, "read_manifest_json", "parses the manifest"),
+    Step(
+        RUN_BATCH,
+        "_merge_tables > _BatchWork.run > _BatchWork._merge",
+        "merges one table in a Spark session",
+        "merge_batch",
+    ),
+    Step(
+        MERGE,
+        "merge_table > _TableMerge.apply > _TableMerge._change",
+        "applies each segment that the table does not have",
+    ),
+    Step(FOLD, "staged_view", "makes a view of the staged file"),
+    Step(MERGE_SQL, "apply_changes", "generates the MERGE statement", "_TableMerge._change"),
+    Step(FOLD, "last_images", "selects the last image of each key"),
+    Step(MERGE_SQL, "whole_clauses", "generates the clauses, guarded by the order key", "apply_changes"),
+    Step(MERGE, "_TableMerge._commit", "makes one commit", "_TableMerge._change"),
+    Step(SESSION, "LakeSession.commit", "checks the fence, and executes the statement"),
+)
+
+ACKED = (
+    Step(TICK, "Ticker._settle", "settles the batch by the states of its runs", starts="the engine sensor"),
+    Step(ENGINE, "Engine.ack", "acks the batch"),
+    Step(HAND_OUT, "HandOut.ack", "calls handlers, and removes the staged files"),
+    Step(SERVICE, "CanalService.ack", "acks in the ledger first, then in the store"),
+    Step(LEDGER, "Ledger.ack", "moves the cursor to the end of the batch"),
+    Step(STORED_LEDGER, "StoredLedger.update > StoredLedger._write", "writes the ledger", "CanalService.ack"),
+    Step(STORE, "MemoryEventStore.ack", "frees the blocks", "CanalService.ack"),
+)
+
+SNAPSHOT_RUN = "orchestration/run/snapshot_run.py"
+SPARK_PUBLISH = "orchestration/run/spark_publish.py"
+WORK = "cdc_engine/snapshot/work.py"
+TABLE_READER = "cdc_engine/snapshot/table_reader.py"
+CHUNKS = "cdc_engine/snapshot/chunks.py"
+READ = "cdc_engine/snapshot/read.py"
+STATEMENTS = "cdc_engine/snapshot/statements.py"
+READER = "cdc_engine/snapshot/reader.py"
+RESULT_READER = "cdc_engine/binlog/result_rows/result_reader.py"
+RESULT_DECODER = "cdc_engine/binlog/result_rows/decoder.py"
+CHUNK_FILES = "cdc_engine/snapshot/chunk_files.py"
+PUBLISH = "spark_jobs/snapshot/publish.py"
+WHOLE_FILES = "spark_jobs/snapshot/whole_files.py"
+TABLE_FILES_OF_SNAPSHOT = "spark_jobs/snapshot/table_files.py"
+NEW_TABLE = "spark_jobs/tables/new_table.py"
+PUBLISH_SQL = "spark_jobs/snapshot/publish_sql.py"
+
+CHUNK = (
+    Step(SNAPSHOT_RUN, "snapshot_job", "works on the open snapshots in a run", starts="the snapshot sensor"),
+    Step(WORK, "run_all > advance > _read > _read_chunks", "reads the chunks that are missing"),
+    Step(TABLE_READER, "SourceTable.chunks", "asks for the next key range"),
+    Step(CHUNKS, "chunks", "finds the next key range"),
+    Step(
+        TABLE_READER,
+        "SourceTable.read > SourceTable._read",
+        "reads the rows of a key range over a connection",
+        "_read_chunks",
+    ),
+    Step(READ, "read_chunk > _read", "reads the rows of a key range into a Parquet file"),
+    Step(STATEMENTS, "rows_statement", "generates the SELECT", "read_chunk"),
+    Step(READER, "RowReader.selecting", "executes the SELECT", "_read"),
+    Step(
+        RESULT_READER,
+        "ResultReader.batches > ResultReader._locate > ResultReader._fill",
+        "receives rows from the socket",
+        "_read",
+    ),
+    Step(RESULT_DECODER, "ResultDecoder.batch", "decodes rows to a record batch", "ResultReader.batches"),
+    Step(CHUNK_FILES, "ChunksInFolder.keep", "records that the file is complete", "_read_chunks"),
+    Step(WORK, "_publish", "publishes when the stream has passed the read rows", "advance"),
+    Step(SNAPSHOT_RUN, "_SnapshotListener.publish", "publishes in the run, under the run lock"),
+    Step(
+        SPARK_PUBLISH,
+        "spark_publish",
+        "adds the target and the files of chunks",
+        bound=f"{PORTS}: publish=spark_publish",
+    ),
+    Step(PUBLISH, "publish_snapshot > publish", "checks owner and files, and chooses how to publish"),
+    Step(
+        WHOLE_FILES,
+        "make_of_files > _Filling.files > _Filling._of_chunk",
+        "adds the files to the table as they are, in one commit",
+    ),
+    Step(
+        TABLE_FILES_OF_SNAPSHOT,
+        "FilesInFolder.take",
+        "links the file of a chunk into the folder of the table",
+        "_Filling._of_chunk",
+    ),
+    Step(NEW_TABLE, "make_table", "writes the first commit, and renames the folder", "make_of_files"),
+    Step(PUBLISH, "_make_by_spark > _statement", "or generates the statement for Spark", "publish"),
+    Step(PUBLISH_SQL, "selection", "joins the rows that were read with buffered changes"),
+    Step(SESSION, "LakeSession.commit", "checks the fence, and executes the statement", "_make_by_spark"),
+)
+
+ROWS_JOB = "orchestration/run/rows/job.py"
+BACKFILL = "orchestration/run/rows/backfill.py"
+OPERATION = "orchestration/run/rows/operation.py"
+ROWS_WORK = "cdc_engine/instance/rows/work.py"
+READING = "cdc_engine/instance/rows/reading.py"
+BINLOG_FILES = "cdc_engine/parser/positions/binlog_files.py"
+DUMP = "cdc_engine/parser/stream/dump.py"
+ROWS_MERGE = "spark_jobs/rows/merge.py"
+ROWS_FOLD = "spark_jobs/rows/fold.py"
+
+INTERVAL = (
+    Step(ROWS_JOB, "rows_job > operated", "carries out the request in a run", starts="the launched run"),
+    Step(BACKFILL, "run_backfill", "merges the changes of an interval again"),
+    Step(OPERATION, "operate", "reads, then merges under the run lock"),
+    Step(BACKFILL, "_Backfill.read", "chooses the interval", "operate"),
+    Step(ROWS_WORK, "BackfillReading.read > BackfillReading._go_on", "reads and stages the interval"),
+    Step(READING, "IntervalReader.staged > IntervalReader._parts", "makes batches of the blocks of the interval"),
+    Step(BINLOG_FILES, "BinlogFiles.blocks", "reads the blocks from the server or its archive"),
+    Step(DUMP, "blocks_to_end", "asks the connection for bytes, and passes them to the scan"),
+    Step(CONNECTION, "SourceConnection.receive_into", "receives bytes from the socket"),
+    Step(FRAMING, "PacketFramer.received", "finds whole packets in the bytes", "blocks_to_end"),
+    Step(SCANNER, "Scanner.feed > Scanner._events > Scanner._scan", "scans the events in the packets"),
+    Step(KERNEL, "scan", "indexes the events where they are in the buffer"),
+    Step(BLOCK_MAKER, "BlockMaker.cut > BlockMaker._block", "makes a block of buffer and index", "Scanner.feed"),
+    Step(STAGING, "stage > _Staging.take_batch > _Staging.take", "stages slice after slice", "IntervalReader.staged"),
+    Step(TABLE_FILES, "runs_by_table", "groups the row events of a slice by table"),
+    Step(STAGING, "_Staging._rows", "decodes the row events of a table", "_Staging.take"),
+    Step(
+        DECODER,
+        "RowDecoder.chunks > RowDecoder._locate_any > RowDecoder._locate",
+        "decodes row images to a record batch",
+    ),
+    Step(LOCATE, "locate", "finds the bytes of each value"),
+    Step(
+        DECODER,
+        "RowDecoder._batch > RowDecoder._column > RowDecoder._finished",
+        "decodes column after column",
+        "RowDecoder.chunks",
+    ),
+    Step(
+        NUMBERS,
+        "_floats",
+        "makes an Arrow array of the values of a column, here FLOAT or DOUBLE",
+        bound=f"{NUMBERS}: finish=_floats",
+    ),
+    Step(TABLE_FILES, "TableFiles.add", "adds the record batch to the table's file", "_Staging._rows"),
+    Step(
+        SEGMENT_WRITER,
+        "SegmentWriter.add > SegmentWriter.flush > SegmentWriter._write",
+        "numbers the rows, and writes Parquet",
+    ),
+    Step(OPERATION, "_merge", "reads what arrived meanwhile, under the run lock", "operate"),
+    Step(OPERATION, "_merge_tables", "adds the targets of the tables"),
+    Step(ROWS_MERGE, "merge_rows", "merges one table after the other"),
+    Step(STAGED_BATCH, "read_staged_batch", "reads and checks the manifest"),
+    Step(ROWS_FOLD, "folded > decide", "writes the last image of each chosen key to one file", "merge_rows"),
+    Step(
+        ROWS_MERGE,
+        "_OneTable.merge > _OneTable._write > _OneTable._merge",
+        "merges the file under the table lock",
+        "merge_rows",
+    ),
+    Step(MERGE, "merge_table > _TableMerge.apply > _TableMerge._change", "applies the file as a segment"),
+    Step(FOLD, "staged_view", "makes a view of the file"),
+    Step(MERGE_SQL, "apply_changes", "generates the MERGE statement", "_TableMerge._change"),
+    Step(MERGE_SQL, "again_clauses", "generates the clauses, guarded by the order key"),
+    Step(MERGE, "_TableMerge._commit", "makes one commit", "_TableMerge._change"),
+    Step(SESSION, "LakeSession.commit", "checks the fence, and executes the statement"),
+)
+
+PATHS = {
+    "a change, from socket to ack": (*STREAM, *HANDED_OUT, *STAGED, *MERGED, *ACKED),
+    "a chunk of a snapshot": CHUNK,
+    "a backfill": INTERVAL,
+}
