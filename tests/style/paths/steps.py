@@ -176,7 +176,7 @@ MERGED = (
     Step(MERGE_SQL, "apply_changes", "generates the MERGE statement", "_TableMerge._change"),
     Step(FOLD, "last_images", "selects the last image of each key"),
     Step(MERGE_SQL, "whole_clauses", "generates the clauses, guarded by the order key", "apply_changes"),
-    Step(MERGE, "_TableMerge._commit", "makes one commit", "_TableMerge._change"),
+    Step(MERGE, "_TableMerge._commit > _TableMerge._execute", "makes one commit", "_TableMerge._change"),
     Step(SESSION, "LakeSession.commit", "checks the fence, and executes the statement"),
 )
 
@@ -321,7 +321,7 @@ INTERVAL = (
     Step(FOLD, "staged_view", "makes a view of the file"),
     Step(MERGE_SQL, "apply_changes", "generates the MERGE statement", "_TableMerge._change"),
     Step(MERGE_SQL, "again_clauses", "generates the clauses, guarded by the order key"),
-    Step(MERGE, "_TableMerge._commit", "makes one commit", "_TableMerge._change"),
+    Step(MERGE, "_TableMerge._commit > _TableMerge._execute", "makes one commit", "_TableMerge._change"),
     Step(SESSION, "LakeSession.commit", "checks the fence, and executes the statement"),
 )
 
