@@ -28,7 +28,7 @@ class Chunks(Protocol):
     def count(self) -> int: ...
 
     def number(self) -> str:
-        """Returns DuckDB's expression for the number of a row's chunk. In it, the columns have the canonical form."""
+        """Returns an expression in DuckDB's SQL for the number of a row's chunk. It must be applied to columns in the canonical form."""
 
     def where(self, numbers: Iterable[int]) -> list[str]:
         """Returns conditions in MySQL's SQL, one per statement, that together select the rows of the chunks with these numbers. An empty

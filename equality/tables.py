@@ -159,7 +159,7 @@ class Tables:
         }
 
     def rows(self) -> dict[Key, ComparedRow]:
-        """Returns what each side has for each stored key."""
+        """Returns, for each stored key, its rows on both sides."""
         answer = self._duckdb.execute(
             f"SELECT {self._key}, {SOURCE_HASH}, {LAKE_HASH}, {ROWS}, {NEWEST} FROM ({self._joined()})"
         )

@@ -108,8 +108,8 @@ class ProcessPart:
         return bool(self._answers and self._answers())
 
     def require_port(self) -> None:
-        """Raises PortTakenError if another program has the port. Waits a moment before, because the kernel frees the port of a killed
-        process late. The message names the program.
+        """Raises PortTakenError if another program has the port. The message names the program. Before it raises, it waits a moment,
+        because the kernel frees the port of a killed process late.
         """
         end = time.monotonic() + DYING_SECONDS_MAX
         while self._port and not is_free(self._port):

@@ -241,10 +241,10 @@ def _names(columns: Iterable[str], name: str) -> bool:
 
 
 class SourceColumns:
-    """Maps columns in the lake to columns in the source. Each run, or the definitions of one destination, has its own instance.
+    """Maps columns in the lake to columns in the source. A run has its own instance, and so have the definitions of a destination.
 
-    `find` returns what a list of tables has about a "database.table". By default this is the engine's current list: a draining run merges
-    many batches, and their schema changes alter tables.
+    `find` returns the entry of a "database.table" in a list of tables. By default, it reads the engine's current list at each call,
+    because schema changes alter tables while a draining run merges many batches.
     """
 
     def __init__(

@@ -13,6 +13,7 @@ def on_updates() -> dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey]:
     progress, which may never happen for tables that change all the time. This condition does not wait.
     """
     conditions = dg.AutomationCondition
-    # `since` compares times if both events are in one tick, but Dagster does this only for conditions that are not joined with & or |.
+    # If both events are in one tick, `since` compares their times. Dagster does that only if its operands are not joined with & or |, so
+    # the other conditions are joined after `since`.
     updated = conditions.any_deps_match(conditions.newly_updated()).since(conditions.newly_requested())
     return (updated & ~conditions.any_deps_missing() & ~conditions.in_progress()).with_label("on_updates")

@@ -35,7 +35,7 @@ ACTS = {
 
 
 class Instance(dg.Config):
-    """The config of a run, which the launchpad shows."""
+    """The config of a run that starts, stops, restarts or releases an engine. Dagster's launchpad shows its fields."""
 
     act: InstanceAct = Field(
         default=InstanceAct.start,

@@ -189,7 +189,7 @@ class MergeReports:
 
 
 def _materialization(key: dg.AssetKey, merged: MergedTable, shown_values: Metadata) -> dg.AssetMaterialization:
-    """Returns a materialization by the batch of `merged`. It has the same content as the materialization of an output."""
+    """Returns the materialization of an asset that is not an output of the run. It has the same content as that of an output."""
     version = dg.DataVersion(str(merged.batch.end)).value
     return dg.AssetMaterialization(key, metadata=shown_values, tags={DATA_VERSION_TAG: version})
 

@@ -180,8 +180,10 @@ def _taken_next(draining: Sequence[RunRecord]) -> SettleWait | EndRun | None:
 
 
 class LockWatch:
-    """Measures, per run, how long this process has seen the run lock free. Ticks call this before they decide. The measurement begins
-    again when the process starts and whenever the lock is held, so a single look never ends a run.
+    """Measures, for each run, for how long this process has seen the run lock free. A tick uses the result to decide about the run.
+
+    The measurement begins again when this process starts, and whenever the lock is held. Therefore a run is never ended because the lock
+    was free at a single tick.
     """
 
     def __init__(self) -> None:

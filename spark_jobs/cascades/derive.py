@@ -257,8 +257,8 @@ class _Derivation:
             return images
 
     def _load_begun(self, name: str, key: tuple[str, ...], images: list[Image]) -> bool:
-        """Loads the lake's rows of the keys whose images lack columns, because such an image may lack the reference to the parent. Returns
-        whether there were keys that had not been queried before.
+        """Loads the rows in the lake whose images lack columns. The image of such a row may lack the columns that refer to the parent.
+        Returns whether it loaded any. Rows that were loaded before are left out.
         """
         keys = {tuple(image.values[each] for each in key) for image in images if image.partial}
         values = {coarse_values(each) for each in keys - self._rows[name].keys()} - self._queried[name]

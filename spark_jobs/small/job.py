@@ -176,11 +176,11 @@ def _shares(jobs: Sequence[SmallJob]) -> list[list[int]]:
 
 
 def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes cloudpickle send the function together with all Sluice packages that it uses, because executors may not have them. Returns the
+    """Makes cloudpickle send the code of Sluice's packages together with the function, because executors may not have them. Returns the
     function.
 
-    Other packages are sent by name. deltalake's exceptions cannot be sent by name, because they name a module that does not exist. So the
-    code refers to the module `deltalake.exceptions`.
+    Of other packages, only names are sent. The classes of deltalake's exceptions name a module that does not exist, so cloudpickle cannot
+    send them. Code that runs on executors must therefore refer to the module, as in `exceptions.DeltaError`, and import no such class.
     """
     from pyspark import cloudpickle  # noqa: PLC0415
 

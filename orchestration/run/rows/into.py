@@ -167,8 +167,8 @@ def _from_a_version(
 def after_a_quiet_time(
     commits: list[CommittedInterval], base: CommittedInterval, begin: Position, cursor: Position
 ) -> Position | None:
-    """Returns the position from which to read, for a table that has not changed since its version `base`: the interval's start, or the
-    cursor if it is earlier. Returns None if the table has changed.
+    """Returns the position from which to read if the table has not changed since its version `base`. This is `begin`, or the cursor if
+    the cursor is earlier. Returns None if the table has changed.
     """
     later = [each for each in commits if each.streamed and each.ledger == base.ledger and each.version > base.version]
     return None if later else min(begin, cursor, key=lambda each: each.order_key)

@@ -79,8 +79,8 @@ class RowsOperation(Protocol):
         """
 
     def rows(self, reading: BackfillReading) -> Mapping[str, Read | None]:
-        """Returns the tables to merge. Each has the rows that were read, or None if the operation chooses the keys that changed in the
-        interval. The caller holds the run lock, and `reading` has caught up with the lake.
+        """Returns the tables to merge, each with the rows that were read. Instead of rows, a table has None if its keys are those that
+        changed in the interval. The caller holds the run lock, and `reading` has caught up with the lake.
         """
 
 
