@@ -62,6 +62,9 @@ RUN_BEGIN_SECONDS_MAX = 300.0
 START_SECONDS_MAX = 180.0  # How long an engine may take to connect and to compile its kernels.
 # How long a tick of the sensor waits for a batch or for the end of its run. Dagster starts a tick every 5 s.
 TICK_SECONDS_MAX = 4.2
+# A tick that finds nothing to do looks again, for this long in all. Like TICK_SECONDS_MAX, it ends shortly before Dagster's next
+# evaluation. It is shorter than the 60 s that Dagster allows a tick.
+IDLE_TICK_SECONDS_MAX = 24.2
 # The interval of observations. Dagster plots the last 100, which are then 100 minutes.
 OBSERVATION_SECONDS = 60
 RUN_SECONDS_MAX = 3600  # A run that reports nothing for this long is ended, and its batch is rolled back.

@@ -110,7 +110,7 @@ class WokenSensors(SensorDaemon):
             yield None
 
     def _evaluate(self, workspace: IWorkspaceProcessContext[Any]) -> DaemonIterator:
-        before = dict(self._ticks)
+        before, begun = dict(self._ticks), time.monotonic()
         yield from execute_sensor_iteration(
             workspace,
             self._logger,
@@ -123,7 +123,13 @@ class WokenSensors(SensorDaemon):
             self._queue.set()
         for sensor, tick in self._ticks.items():
             if before.get(sensor) is not tick:
-                tick.add_done_callback(lambda _: self._queue.set())
+                tick.add_done_callback(lambda _: self._tick_ended(begun))
+
+    def _tick_ended(self, begun: float) -> None:
+        """Wakes the queue. After a long tick, also begins the next one, because a change would wait for the loop otherwise."""
+        self._queue.set()
+        if time.monotonic() - begun > SENSOR_SECONDS:
+            self._wake.set()
 
 
 class PoliciesOnly(FreshnessDaemon):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.config.engine import LOOPBACK
 from sluice.cdc_engine.errors import SluiceError
+from sluice.orchestration.reload import is_ending
 from sluice.orchestration.rpc.access import RUN_REQUEST_BYTES_MAX
 from sluice.orchestration.rpc.served_engine import ServedEngines
 from sluice.orchestration.rpc.server import RpcServer
@@ -65,21 +66,15 @@ class RunEndpoint:
                 self._server = None
 
 
-_ends: list[Callable[[], bool]] = []  # This process is ending if one of these returns True. The code server adds them.
 _run_endpoints: list[RunEndpoint] = []
 _lock = threading.Lock()
-
-
-def closes_when(closing: Callable[[], bool]) -> None:
-    """Makes the endpoint of this process tell runs to leave once `closing` returns True."""
-    _ends.append(closing)
 
 
 def open_run_endpoint(host: Callable[[], EngineHost], directory: Path) -> None:
     """Opens the endpoint of this process for one more destination. If that fails, runs end after one batch, and the reason is logged."""
     with _lock:
         if not _run_endpoints:
-            _run_endpoints.append(RunEndpoint(ServedEngines(host, lambda: any(closing() for closing in _ends))))
+            _run_endpoints.append(RunEndpoint(ServedEngines(host, is_ending)))
     try:
         _run_endpoints[0].open_for(directory)
     except (OSError, SluiceError) as error:

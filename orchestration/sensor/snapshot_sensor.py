@@ -11,10 +11,12 @@ import dagster as dg
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.snapshot.steps import SnapshotStep
+from sluice.orchestration.reload import definitions_stay
 from sluice.orchestration.sensor.silence import silence
+from sluice.orchestration.sensor.tick import idle_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from sluice.cdc_engine.config import SluiceConfig
     from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotDecisions
@@ -27,6 +29,10 @@ INTERVAL_SECONDS_MIN = 1
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0
 RUNS_LOOKED_AT = 10
 NAMED_MAX = 5  # The reason of a tick names at most this many tables.
+LOOK_SECONDS = 4.0  # If no snapshot is in progress, a tick looks again after this time, like ticks that Dagster begins.
+PAUSE_SECONDS = 1.0
+NONE_IN_PROGRESS = "no snapshot is in progress"
+NONE_OPEN = dg.SkipReason(NONE_IN_PROGRESS)
 HAS_PROCESS = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 # A run takes the reading lock as soon as it has imported its modules. A run that does not hold the lock after this time has lost its
 # process.
@@ -55,8 +61,12 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
         ),
     )
     def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        events, cursor = silence(destination, config.destination_dir(destination), context.cursor)
-        answer = _next_run(context)
+        stay, until = definitions_stay(), time.monotonic() + idle_seconds(len(config.destinations))
+        while True:
+            events, cursor = silence(destination, config.destination_dir(destination), context.cursor)
+            answer = _next_run(context)
+            if answer is not NONE_OPEN or events or not _paused(stay, until):
+                break
         if isinstance(answer, dg.SkipReason):
             return dg.SensorResult(skip_reason=answer, asset_events=events, cursor=cursor)
         return dg.SensorResult(run_requests=[answer], asset_events=events, cursor=cursor)
@@ -65,7 +75,7 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
         try:
             open_now = look().open()
             if not open_now:
-                return dg.SkipReason("no snapshot is in progress")
+                return NONE_OPEN
             newest = context.instance.get_run_records(dg.RunsFilter(job_name=job.name), limit=RUNS_LOOKED_AT)
             _end_lost_runs(context.instance, newest, SnapshotRecords(config.destination_dir(destination)))
             if not all(each.dagster_run.is_finished for each in newest):
@@ -81,6 +91,16 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
         return dg.RunRequest(tags={"sluice/snapshot": destination})
 
     return sense
+
+
+def _paused(stay: Callable[[], bool], until: float) -> bool:
+    """Waits until the sensor looks again. Returns False if it must return: the time is over, or the process ends, or it has got other
+    definitions.
+    """
+    again_at = time.monotonic() + LOOK_SECONDS
+    while stay() and again_at <= until and time.monotonic() < again_at:
+        time.sleep(PAUSE_SECONDS)
+    return stay() and again_at <= until
 
 
 def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord], records: SnapshotRecords) -> None:
@@ -101,7 +121,7 @@ def why_none_is_due(open_now: Iterable[tuple[SnapshotRecord, StepDecision]]) -> 
             waits.append(f"{record.name}: {decision.why}")
         elif decision.step != SnapshotStep.NOTHING:
             return ""
-    return first_of(waits, "; ") if waits else "no snapshot is in progress"
+    return first_of(waits, "; ") if waits else NONE_IN_PROGRESS
 
 
 def first_of(texts: Sequence[str], between: str) -> str:

@@ -112,6 +112,20 @@ def test_the_end_of_a_tick_wakes_the_queue_and_a_launch_wakes_the_sensors(monkey
             end()
 
 
+def test_the_end_of_a_long_tick_begins_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a short tick, the loop begins the next one at its interval."""
+    evaluate, sensors = Evaluated(), Wake()
+    monkeypatch.setattr(daemon, "execute_sensor_iteration", evaluate)
+    loop = WokenSensors({"use_threads": True}, sensors, Wake())
+    list(loop._evaluate(NOTHING))
+    evaluate.ticks[-1].set_result(None)
+    assert not sensors.wait(0.0, threading.Event())
+    list(loop._evaluate(NOTHING))
+    monkeypatch.setattr(daemon, "SENSOR_SECONDS", -1.0)
+    evaluate.ticks[-1].set_result(None)
+    assert sensors.wait(0.0, threading.Event())
+
+
 def test_an_error_of_an_iteration_is_reported_and_the_loop_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> Iterator[None]:
         yield from ()

@@ -247,3 +247,24 @@ def in_a_run() -> set[str]:
     reload.forget_outdated()
     module = importlib.import_module(reload.DEFINITIONS)
     return delta_assets({key.to_user_string() for key in module.defs.resolve_all_asset_keys()})
+
+
+def test_definitions_stay_until_they_are_reloaded_or_the_server_ends(
+    conf: Conf, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert conf.directory.exists()
+    ended = threading.Event()
+    monkeypatch.setattr(reload, "_ends", [ended.is_set])
+    stay = reload.definitions_stay()
+    assert stay()
+    reload.reload_definitions()
+    assert not stay()
+    stay = reload.definitions_stay()
+    assert stay()
+    ended.set()
+    assert not stay()
+    ended.clear()
+    monkeypatch.setattr(reload, "_servers", [])
+    assert not stay()
+    assert not reload.definitions_stay()(), "a process without a code server of Sluice"
+    assert server is not None
