@@ -25,6 +25,9 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import Queued
 from dagster._daemon.sensor import execute_sensor_iteration
 from dagster._daemon.utils import DaemonErrorCapture
 
+from sluice.orchestration.server_ids import ask_rarely
+from sluice.orchestration.storage import KeptRuns
+
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 
 # The seconds between two evaluations of the sensors if nothing wakes them, as in Dagster's own loop.
 SENSOR_SECONDS = 5.0
+# The queue of runs is inspected at Dagster's interval only if a run has changed, and otherwise at this interval.
+QUEUE_SECONDS = 10.0
 # The least time between two evaluations. Dagster skips a sensor within its minimum interval, which is at least a second
 # (`sensors.INTERVAL_SECONDS_MIN`).
 AGAIN_SECONDS = 1.1
@@ -74,6 +79,7 @@ class WokenRunQueue(QueuedRunCoordinatorDaemon):
         self, workspace_process_context: IWorkspaceProcessContext[Any], shutdown_event: threading.Event
     ) -> DaemonIterator:
         while True:
+            stamp, due = _stamp_of_runs(workspace_process_context), time.monotonic() + QUEUE_SECONDS
             yield SpanMarker.START_SPAN
             try:
                 for launched in self.run_iteration(workspace_process_context):  # Yields once per launched run.
@@ -81,9 +87,19 @@ class WokenRunQueue(QueuedRunCoordinatorDaemon):
                     yield launched
             except Exception:
                 yield _error(self._logger, "QueuedRunCoordinatorDaemon caught an error")
+                stamp = None
             yield SpanMarker.END_SPAN
-            self._wake.wait(self.interval_seconds, shutdown_event)
+            while not self._wake.wait(self.interval_seconds, shutdown_event) and time.monotonic() < due:
+                if stamp is None or stamp != _stamp_of_runs(workspace_process_context):
+                    break
+                yield None  # No run was queued, and none has ended.
             yield None
+
+
+def _stamp_of_runs(workspace: IWorkspaceProcessContext[Any]) -> object:
+    """Returns a value that changes when a run changes. Returns None if the storage of runs has no such value."""
+    runs = workspace.instance.run_storage
+    return runs.stamp() if isinstance(runs, KeptRuns) else None
 
 
 class WokenSensors(SensorDaemon):
@@ -170,6 +186,7 @@ def main() -> None:
     from dagster._daemon.cli import main as run  # noqa: PLC0415
 
     wake_each_other()
+    ask_rarely()
     run()
 
 

@@ -40,12 +40,15 @@ from dagster._serdes import ConfigurableClassData
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool, QueuePool
 
+from sluice.cdc_engine.durable_files import FileStamp, stamp_of
+
 BUSY_SECONDS_MAX = 30.0  # A writer waits at most this long for another one.
 # This many connections stay open per file and process. More are opened while more threads need them.
 KEPT_CONNECTIONS = 2
 PURGE_SECONDS = 600.0  # Dagster keeps ticks for days, so it does not matter if old ones stay some minutes longer.
 RUN_FILES_KEPT = 8  # A process keeps the connections of this many run files open, the newest ones.
 MIGRATIONS = "alembic_version"  # The table with the newest migration of a file.
+NO_LOG: FileStamp = (0, 0, 0)
 LOG_SUFFIX = "-wal"  # SQLite's write-ahead log, which contains the newest commits.
 
 
@@ -78,6 +81,12 @@ class KeptFile:
                 self._engine = self._create()
             self._inode = inode
             return self._engine
+
+    def stamp(self) -> tuple[FileStamp, FileStamp] | None:
+        """Returns a value that changes when a process writes to the file. Returns None if a write may have had no effect on it yet."""
+        log = Path(self._path + LOG_SUFFIX)
+        file, of_log = stamp_of(Path(self._path)), stamp_of(log) if log.exists() else NO_LOG
+        return (file, of_log) if file is not None and of_log is not None else None
 
     def close(self) -> None:
         with self._lock:
@@ -150,6 +159,10 @@ class KeptRuns(KeptConnections, SqliteRunStorage):
     """Stores Dagster's runs, daemon heartbeats and job snapshots."""
 
     NAME, TABLES = "runs", (MIGRATIONS, "instance_info")
+
+    def stamp(self) -> object:
+        """Returns a value that changes when a process stores a run or changes one. Returns None if that is not certain."""
+        return self._kept.stamp()
 
 
 class KeptSchedules(KeptConnections, SqliteScheduleStorage):

@@ -367,5 +367,5 @@ class Stack:
             return [*module, "sluice.orchestration.rpc.process"]
         if name == WEBSERVER:
             where = ["-h", LOOPBACK, "-p", str(self.config.ports.webserver), "-w", workspace]
-            return [*module, "dagster_webserver", *where]
+            return [*module, "sluice.orchestration.webserver", *where]
         return [*module, "sluice.orchestration.daemon", "run", "-w", workspace]

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -15,14 +17,16 @@ import pytest
 from dagster._core.loader import LoadingContextForTest
 from dagster._daemon import controller
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
+from dagster._grpc.client import DagsterGrpcClient
 from dagster_shared.error import SerializableErrorInfo
 
-from sluice.orchestration import daemon
+from sluice.cdc_engine import durable_files
+from sluice.orchestration import daemon, server_ids
 from sluice.orchestration.daemon import PoliciesOnly, Wake, WokenRunQueue, WokenSensors, wake_each_other
 
 LONG_SECONDS = 600.0  # An interval that no test waits for.
 LIMIT_SECONDS = 20.0
-NOTHING: Any = None
+NOTHING: Any = SimpleNamespace(instance=SimpleNamespace(run_storage=None))  # A workspace without runs.
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +128,62 @@ def test_the_end_of_a_long_tick_begins_the_next(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(daemon, "SENSOR_SECONDS", -1.0)
     evaluate.ticks[-1].set_result(None)
     assert sensors.wait(0.0, threading.Event())
+
+
+def test_the_queue_is_inspected_after_a_run_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = {"module": "sluice.orchestration.storage", "class": "KeptSqlite", "config": {"base_dir": str(tmp_path)}}
+    monkeypatch.setattr(durable_files, "RECENT_NS", 0)
+    inspected, clock = list[int](), [100.0]
+    monkeypatch.setattr(daemon, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def inspect(*_: Any, **__: Any) -> Iterator[None]:
+        inspected.append(1)
+        yield from ()
+
+    monkeypatch.setattr(QueuedRunCoordinatorDaemon, "run_iteration", inspect)
+    with dg.instance_for_test(overrides={"storage": {"custom": storage}}, temp_dir=str(tmp_path)) as instance:
+        workspace: Any = SimpleNamespace(instance=instance)
+        instance.get_run_records(limit=1)
+        steps = WokenRunQueue(0.0, Wake(), Wake()).core_loop(workspace, threading.Event())
+        for _ in range(20):
+            next(steps)
+        assert len(inspected) == 1, "no run has changed"
+        instance.create_run_for_job(nothing_to_do)
+        for _ in range(20):
+            next(steps)
+        assert len(inspected) == 2
+        clock[0] += daemon.QUEUE_SECONDS
+        for _ in range(20):
+            next(steps)
+        assert len(inspected) == 3, "its longer interval is over"
+
+
+def test_the_id_of_a_code_server_is_asked_rarely_while_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, now = ["one", "two", ""], [100.0]
+
+    def ask(*_: Any) -> str:
+        if not (answer := answers.pop(0)):
+            raise OSError("no answer")
+        return answer
+
+    monkeypatch.setattr(server_ids, "_ask", ask)
+    monkeypatch.setattr("sluice.orchestration.server_ids.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(DagsterGrpcClient, "get_server_id", DagsterGrpcClient.get_server_id)
+    server_ids.ask_rarely()
+    client = DagsterGrpcClient(port=1)
+    assert [client.get_server_id() for _ in range(3)] == ["one"] * 3
+    now[0] += server_ids.ASK_SECONDS
+    assert [client.get_server_id(timeout=2) for _ in range(3)] == ["two"] * 3
+    for _ in range(2):
+        now[0] += server_ids.ASK_SECONDS
+        answers[:0] = [""]
+        with pytest.raises(OSError, match="no answer"):
+            client.get_server_id()
+    assert not answers[1:], "each call asks while there is no answer"
+
+
+@dg.job
+def nothing_to_do() -> None: ...
 
 
 def test_an_error_of_an_iteration_is_reported_and_the_loop_continues(monkeypatch: pytest.MonkeyPatch) -> None:

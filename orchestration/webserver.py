@@ -1,0 +1,22 @@
+"""Runs Dagster's webserver, which asks the code server less often whether it has other definitions (`server_ids`).
+
+    python -m sluice.orchestration.webserver -h 127.0.0.1 -p 3000 -w workspace.yaml
+
+It accepts the arguments of `dagster-webserver`. That program also works, and costs more while nothing happens.
+"""
+
+from __future__ import annotations
+
+from sluice.orchestration.server_ids import ask_rarely
+
+
+def main() -> None:
+    """Runs the webserver until a signal ends it."""
+    from dagster_webserver.cli import main as run  # noqa: PLC0415
+
+    ask_rarely()
+    run()
+
+
+if __name__ == "__main__":
+    main()
