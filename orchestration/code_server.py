@@ -108,7 +108,7 @@ def wait_long() -> None:
     from grpc import _common  # noqa: PLC0415
 
     # A signal interrupts this wait, so that nothing depends on its length.
-    _common.MAXIMUM_WAIT_TIMEOUT = MAIN_WAIT_SECONDS  # type: ignore[attr-defined]
+    _common.MAXIMUM_WAIT_TIMEOUT = MAIN_WAIT_SECONDS
 
 
 def main() -> None:

@@ -48,6 +48,8 @@ KEPT_CONNECTIONS = 2
 PURGE_SECONDS = 600.0  # Dagster keeps ticks for days, so it does not matter if old ones stay some minutes longer.
 RUN_FILES_KEPT = 8  # A process keeps the connections of this many run files open, the newest ones.
 MIGRATIONS = "alembic_version"  # The table with the newest migration of a file.
+RUN_PAGE_BYTES = 1024  # The size of a page in the file of a run. SQLite's own is 4096.
+JOB_SUFFIX = "_job"  # A merge job has the name of its step and this ending.
 NO_LOG: FileStamp = (0, 0, 0)
 LOG_SUFFIX = "-wal"  # SQLite's write-ahead log, which contains the newest commits.
 
@@ -122,6 +124,20 @@ class KeptFile:
 
 def _sync_at_checkpoints(connection: Any, _: Any) -> None:
     connection.execute("PRAGMA synchronous = NORMAL").close()
+
+
+def _small_pages(connection: Any, _: Any) -> None:
+    """Makes the pages of a new file small. Most of the 25 tables and indexes of a run's file are empty, and each takes a page."""
+    connection.execute(f"PRAGMA page_size = {RUN_PAGE_BYTES}").close()
+
+
+def _stored_form(event: EventLogEntry) -> EventLogEntry:
+    """Removes the metadata of the output of a merge, because the materialization of its table has the same ones."""
+    found = event.dagster_event
+    if found is None or not found.is_successful_output or f"{event.step_key}{JOB_SUFFIX}" != event.job_name:
+        return event
+    bare = found.step_output_data._replace(metadata={})
+    return event._replace(dagster_event=found._replace(event_specific_data=bare))
 
 
 class KeptConnections:
@@ -225,12 +241,17 @@ class KeptEvents(SqliteEventLogStorage):
             folder = Path(tempfile.mkdtemp(prefix="sluice-events-"))
             try:
                 engine = db.create_engine(f"sqlite:///{folder / 'empty.db'}")
+                db.event.listen(engine, "connect", _small_pages)
                 self._initdb(engine)
                 engine.dispose()
                 self._empty = (folder / "empty.db").read_bytes()
             finally:
                 shutil.rmtree(folder)
         return self._empty
+
+    def prepare_insert_event(self, event: EventLogEntry) -> Any:
+        """Prepares the insertion of an event in the form that is stored."""
+        return super().prepare_insert_event(_stored_form(event))
 
     def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
         """Stores the events of one run with one transaction per file. Dagster calls this for the materializations that a run plans."""

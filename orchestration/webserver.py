@@ -15,7 +15,7 @@ def main() -> None:
     from dagster_webserver.cli import main as run  # noqa: PLC0415
 
     ask_rarely()
-    run()
+    run()  # type: ignore[no-untyped-call]  # of Dagster
 
 
 if __name__ == "__main__":

@@ -107,3 +107,33 @@ def test_a_table_with_an_asset_carries_its_columns_only_if_its_definition_shows_
     sizes = [stored.event_bytes(name, each) for each in ((*columns, ("note", "string")), columns)]
     assert sizes[1] < 0.55 * sizes[0], "ten columns are as large as the rest"
     assert sizes[1] < EVENT_BYTES_MAX
+
+
+@pytest.mark.scale
+def test_an_output_of_a_merge_does_not_repeat_the_metadata_of_its_materialization(tmp_path: Path) -> None:
+    stored = Stored(tmp_path, table_assets_max=TABLES)
+    stored.merge()
+    with dg.DagsterInstance.from_config(str(stored.home)) as instance:
+        (run,) = instance.get_runs()
+        log = [each.dagster_event for each in instance.all_logs(run.run_id) if each.dagster_event]
+    outputs = [each.step_output_data.metadata for each in log if each.is_successful_output]
+    made = [each.materialization.metadata for each in log if each.is_step_materialization]
+    assert outputs == [{}] * len(made)
+    assert all(each["rows_changed"].value for each in made)
+
+
+@pytest.mark.scale
+def test_the_output_of_another_job_keeps_its_metadata(tmp_path: Path) -> None:
+    @dg.op(out=dg.Out())
+    def counts() -> dg.Output[int]:
+        return dg.Output(1, metadata={"rows": 7})
+
+    @dg.job
+    def counting() -> None:
+        counts()
+
+    stored = Stored(tmp_path, table_assets_max=TABLES)
+    with dg.DagsterInstance.from_config(str(stored.home)) as instance:
+        run_id = counting.execute_in_process(instance=instance).run_id
+        log = [each.dagster_event for each in instance.all_logs(run_id) if each.dagster_event]
+    assert [each.step_output_data.metadata["rows"].value for each in log if each.is_successful_output] == [7]

@@ -24,6 +24,7 @@ from sluice.orchestration.storage import KeptEvents, KeptFile
 
 LIMIT_SECONDS = 30.0
 TABLES = 20
+EMPTY_BYTES_MAX = 40_000
 KEY = dg.AssetKey(["shop", "orders"])
 
 
@@ -119,6 +120,11 @@ def _asset(number: int) -> dg.AssetsDefinition:
     def table() -> None: ...
 
     return table
+
+
+def test_the_file_of_a_run_is_small_before_its_first_event(tmp_path: Path) -> None:
+    """Each batch has such a file. With pages of 4 KiB it had 100 kB of empty tables and indexes."""
+    assert len(KeptEvents(str(tmp_path))._empty_file()) < EMPTY_BYTES_MAX
 
 
 def test_a_connection_is_used_again_and_does_not_sync_each_commit(instance: dg.DagsterInstance) -> None:
