@@ -26,7 +26,7 @@ from sluice.orchestration.run_kinds import run_kinds
 from sluice.orchestration.sensor.engine_asset import engine_asset
 from sluice.orchestration.sensor.lake_watch import LakeWatch
 from sluice.orchestration.sensor.snapshot_sensor import snapshot_sensor
-from sluice.orchestration.sensor.tick import DestinationSensor, idle_seconds, tick_seconds
+from sluice.orchestration.sensor.tick import DestinationSensor, tick_seconds
 from sluice.orchestration.sensors import engine_sensor
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _definitions(
         grouped_now=functools.partial(grouped_now, config, destination),
         run_lock_held=run_lock_held,
         tick_seconds=tick_seconds(len(config.destinations)),
-        idle_seconds=idle_seconds(len(config.destinations)),
+        destinations=len(config.destinations),
         lake=LakeWatch(config, destination),
         drains=config.destinations[destination].runs == "drain",
         lag_seconds_max=config.destinations[destination].lag_seconds_max,

@@ -51,10 +51,11 @@ def is_ending() -> bool:
 
 def definitions_stay() -> Callable[[], bool]:
     """Returns a function that tells whether the code server of this process still has the definitions of now, and is not ending. It returns
-    False if the process has no code server of Sluice, because such a server may end at any time without a notice.
+    False if the process has no code server of Sluice, because such a server may end at any time without a notice, and if it serves the
+    definitions of a user, who may have sensors that wait.
     """
     shown = _shown()
-    return lambda: bool(shown) and _shown() == shown and not is_ending()
+    return lambda: bool(shown) and DEFINITIONS in sys.modules and _shown() == shown and not is_ending()
 
 
 def _shown() -> list[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from sluice.orchestration.sensor.runs import KeptInstance, RunStore
-from sluice.orchestration.sensor.tick import DestinationSensor, Ticker
+from sluice.orchestration.sensor.tick import DestinationSensor, Ticker, idle_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +38,7 @@ def engine_sensor(line: DestinationSensor, job: MergeJob, host: Callable[[], Eng
         ),
     )
     def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        return ticker.tick(RunStore(instance.of(context), job.name), context.cursor)
+        opened = instance.of(context)
+        return ticker.tick(RunStore(opened, job.name), context.cursor, idle_seconds(line.destinations, opened))
 
     return sense

@@ -12,6 +12,7 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.snapshot.steps import SnapshotStep
 from sluice.orchestration.reload import definitions_stay
+from sluice.orchestration.sensor.runs import KeptInstance
 from sluice.orchestration.sensor.silence import silence
 from sluice.orchestration.sensor.tick import idle_seconds
 
@@ -44,6 +45,8 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
     ticking.
     """
 
+    instance = KeptInstance()
+
     @functools.cache
     def look() -> SnapshotDecisions:
         from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotDecisions  # noqa: PLC0415  imports the engine's packages
@@ -61,7 +64,8 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
         ),
     )
     def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        stay, until = definitions_stay(), time.monotonic() + idle_seconds(len(config.destinations))
+        stay = definitions_stay()
+        until = time.monotonic() + (idle_seconds(len(config.destinations), instance.of(context)) if stay() else 0.0)
         while True:
             events, cursor = silence(destination, config.destination_dir(destination), context.cursor)
             answer = _next_run(context)

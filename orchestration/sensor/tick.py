@@ -85,11 +85,13 @@ def tick_seconds(destinations: int) -> float:
     return TICK_SECONDS_MAX * min(1.0, SENSOR_WORKERS / max(1, destinations))
 
 
-def idle_seconds(destinations: int) -> float:
+def idle_seconds(destinations: int, instance: dg.DagsterInstance) -> float:
     """Returns how long a tick that finds nothing to do looks again. It is 0 if the two sensors of each destination are more than the ticks
     that Dagster runs at once, because a long tick would delay the others.
     """
-    return IDLE_TICK_SECONDS_MAX if 2 * destinations <= SENSOR_WORKERS else 0.0
+    settings = instance.get_sensor_settings()
+    workers = (settings.get("num_workers") or SENSOR_WORKERS) if settings.get("use_threads") else 1
+    return IDLE_TICK_SECONDS_MAX if 2 * destinations <= workers else 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,7 +102,8 @@ class DestinationSensor:
     - `selects_assets` tells whether a merge run selects the assets of its tables. It does not if `grouped_now` returns True: a run may
       then have no assets of tables.
     - `run_lock_held` returns whether a process holds the run lock of a destination's directory.
-    - `tick_seconds` is how long a tick may take. If nothing is due, it looks again for `idle_seconds` in all.
+    - `tick_seconds` is how long a tick may take, if it does not look again.
+    - `destinations` is the number of destinations in conf/.
     - `lake` inspects the Delta tables between runs.
     - `drains` tells whether the destination's runs drain.
     - `open_run_endpoint` opens the RPC endpoint through which runs call the engine, for the destination's directory.
@@ -115,7 +118,7 @@ class DestinationSensor:
     tables: tuple[str, ...]
     run_lock_held: Callable[[Path], bool]
     tick_seconds: float
-    idle_seconds: float = 0.0
+    destinations: int = 1
     lake: LakeWatcher = NO_LAKE_WATCHER
     drains: bool = False
     lag_seconds_max: float = math.inf
@@ -145,9 +148,10 @@ class Ticker:
         # The number of consecutive ticks that raised an error, the newest error, and when the next tick may run.
         self._broken, self._broke, self._again_at = 0, "", 0.0
 
-    def tick(self, runs: RunStore, cursor: str | None) -> dg.SensorResult:
-        """Runs a tick and returns the sensor's result. Does nothing if an earlier tick is still running, because Dagster cannot end a slow
-        tick.
+    def tick(self, runs: RunStore, cursor: str | None, idle_seconds: float = 0.0) -> dg.SensorResult:
+        """Runs a tick and returns the sensor's result. While nothing is due, it looks again for `idle_seconds` in all.
+
+        Does nothing if an earlier tick is still running, because Dagster cannot end a slow tick.
         """
         if not self._one_at_a_time.acquire(blocking=False):
             self._another_came.set()
@@ -156,7 +160,7 @@ class Ticker:
             if (left := self._again_at - time.monotonic()) > 0:
                 why = f"{self._broken} ticks in a row failed, the newest with {self._broke}; the next is tried in {left:.0f} s"
                 return _answer(why, [], cursor)
-            answer = self._look_until_something_is_due(runs, cursor)
+            answer = self._look_until_something_is_due(runs, cursor, idle_seconds)
             hear(self._line.destination)  # A tick that raised an error is not recorded, because it has settled nothing.
             self._broken = 0
             return answer
@@ -168,10 +172,10 @@ class Ticker:
         finally:
             self._one_at_a_time.release()
 
-    def _look_until_something_is_due(self, runs: RunStore, cursor: str | None) -> dg.SensorResult:
+    def _look_until_something_is_due(self, runs: RunStore, cursor: str | None, seconds: float) -> dg.SensorResult:
         """Does what a tick does, again and again while nothing is due. Each tick costs Dagster 20 ms of processor time, and a look 3 ms."""
         stay, now = definitions_stay(), time.monotonic()
-        until = now + self._line.idle_seconds
+        until = now + seconds
         self._another_came.clear()
         while True:
             answer = self._tick(runs, cursor, now + self._line.tick_seconds)

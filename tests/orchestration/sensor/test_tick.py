@@ -19,7 +19,7 @@ from dagster import DagsterRunStatus as S
 
 from sluice.cdc_engine.contracts import OutstandingBatch, StoppedTable
 from sluice.cdc_engine.errors import ConfigurationError, StagingError
-from sluice.cdc_engine.limits import TICK_SECONDS_MAX
+from sluice.cdc_engine.limits import IDLE_TICK_SECONDS_MAX, TICK_SECONDS_MAX
 from sluice.cdc_engine.states import TableState
 from sluice.orchestration.base.batch_reference import BatchReference, delivery_of
 from sluice.orchestration.base.ports import EngineHost
@@ -402,7 +402,6 @@ class Looks:
             tables=(),
             run_lock_held=lambda _: False,
             tick_seconds=TICK_SECONDS_MAX,
-            idle_seconds=idle_seconds(1),
         )
         self.ticker, self.cursors, self.stays, self._now = Ticker(line, lambda: NO_HOST), list[str | None](), True, 0.0
         self._answers = answers
@@ -411,7 +410,7 @@ class Looks:
         monkeypatch.setattr("sluice.orchestration.sensor.tick.definitions_stay", lambda: lambda: self.stays)
 
     def tick(self) -> dg.SensorResult:
-        return self.ticker.tick(cast("RunStore", None), "before")
+        return self.ticker.tick(cast("RunStore", None), "before", IDLE_TICK_SECONDS_MAX)
 
     def _look(self, _: RunStore, cursor: str | None, deadline: float) -> dg.SensorResult:
         self.cursors.append(cursor)
@@ -429,7 +428,7 @@ def test_a_tick_that_finds_nothing_looks_again_and_ends_before_the_daemon_begins
     looks = Looks(monkeypatch, [IDLE])
     assert looks.tick() is IDLE
     assert looks.cursors == ["before", *["after"] * 4]
-    assert idle_seconds(1) % 5.0 == pytest.approx(TICK_SECONDS_MAX), "Dagster begins a tick every 5 s"
+    assert pytest.approx(TICK_SECONDS_MAX) == IDLE_TICK_SECONDS_MAX % 5.0, "Dagster begins a tick every 5 s"
 
 
 @pytest.mark.parametrize(
@@ -472,9 +471,21 @@ def test_a_long_tick_returns_if_another_one_comes(monkeypatch: pytest.MonkeyPatc
     assert len(looks.cursors) > 2, "the next one is long again"
 
 
-@pytest.mark.parametrize("destinations", range(40))
-def test_long_ticks_leave_a_worker_to_each_sensor(destinations: int) -> None:
-    assert not idle_seconds(destinations) or 2 * destinations <= SENSOR_WORKERS
+@pytest.mark.parametrize(
+    ("sensors", "destinations", "long"),
+    [
+        ({"use_threads": True, "num_workers": SENSOR_WORKERS}, 1, True),
+        ({"use_threads": True, "num_workers": SENSOR_WORKERS}, SENSOR_WORKERS // 2, True),
+        ({"use_threads": True, "num_workers": SENSOR_WORKERS}, SENSOR_WORKERS // 2 + 1, False),
+        ({"use_threads": True, "num_workers": 1}, 1, False),
+        ({"use_threads": False}, 1, False),
+    ],
+)
+def test_long_ticks_leave_a_worker_to_each_sensor(
+    tmp_path: Path, sensors: dict[str, Any], destinations: int, *, long: bool
+) -> None:
+    with dg.instance_for_test(overrides={"sensors": sensors}, temp_dir=str(tmp_path)) as instance:
+        assert bool(idle_seconds(destinations, instance)) is long
 
 
 def test_before_any_table_is_known_there_is_a_job_all_the_same(tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""Tests how long a tick of the sensor of snapshots looks again while no snapshot is in progress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import dagster as dg
+import pytest
+
+from sluice.cdc_engine.limits import IDLE_TICK_SECONDS_MAX
+from sluice.cdc_engine.snapshot.record import wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.orchestration.code_location import build_definitions
+from sluice.orchestration.sensor import snapshot_sensor
+from tests.fix_ledgers import at
+from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
+
+
+class Sensor:
+    """The sensor of a destination, with a clock that its pauses advance. `stays`: whether its definitions stay in use."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        config = make_config(root)
+        write_tables(config.destination_dir("shop"))
+        self.records, self.now, self.looks, self.stays = SnapshotRecords(config.destination_dir("shop")), 0.0, 0, True
+        self.request_at = float("inf")
+        self._defs = build_definitions(config, make_fake_ports(config).ports())
+        monkeypatch.setattr(snapshot_sensor, "definitions_stay", lambda: lambda: self.stays)
+        monkeypatch.setattr(snapshot_sensor, "idle_seconds", lambda *_: IDLE_TICK_SECONDS_MAX)
+        monkeypatch.setattr(snapshot_sensor, "silence", self._look)
+        clock = SimpleNamespace(monotonic=lambda: self.now, time=lambda: 1e9, sleep=self._sleep)
+        monkeypatch.setattr(snapshot_sensor, "time", clock)
+
+    def tick(self) -> str:
+        """Returns why the tick requested no run."""
+        with dg.DagsterInstance.ephemeral() as instance:
+            context = dg.build_sensor_context(instance=instance, repository_def=self._defs.get_repository_def())
+            with context:
+                return self._defs.resolve_sensor_def("shop_snapshots").evaluate_tick(context).skip_message or ""
+
+    def _look(self, *_: object) -> tuple[list[dg.AssetCheckEvaluation], str]:
+        self.looks += 1
+        return [], ""
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.now >= self.request_at:
+            self.records.begin(wanted("shop.orders", at(10), now=1.0))
+            self.request_at = float("inf")
+
+
+@pytest.fixture
+def sensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sensor:
+    return Sensor(tmp_path, monkeypatch)
+
+
+def test_a_tick_looks_again_while_no_snapshot_is_in_progress(sensor: Sensor) -> None:
+    assert sensor.tick() == snapshot_sensor.NONE_IN_PROGRESS
+    assert sensor.looks == 1 + IDLE_TICK_SECONDS_MAX // snapshot_sensor.LOOK_SECONDS
+    assert sensor.now <= IDLE_TICK_SECONDS_MAX
+
+
+def test_a_requested_snapshot_ends_the_tick(sensor: Sensor) -> None:
+    sensor.request_at = 9.0
+    assert sensor.tick() != snapshot_sensor.NONE_IN_PROGRESS
+    assert sensor.now < 9.0 + snapshot_sensor.LOOK_SECONDS
+
+
+def test_a_tick_looks_once_if_its_definitions_do_not_stay(sensor: Sensor) -> None:
+    sensor.stays = False
+    sensor.tick()
+    assert (sensor.looks, sensor.now) == (1, 0.0)
