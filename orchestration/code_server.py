@@ -60,6 +60,7 @@ def start_runs_warm(definitions_module: str) -> None:
     from dagster._grpc.server import DagsterApiServer  # noqa: PLC0415
 
     from sluice.orchestration import reload  # noqa: PLC0415
+    from sluice.orchestration.base.server_state import ends_when  # noqa: PLC0415
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*WARM_MODULES, definitions_module])
@@ -70,7 +71,7 @@ def start_runs_warm(definitions_module: str) -> None:
     def make_warm(self: Any, *arguments: Any, **options: Any) -> None:
         reload.begin(self, lambda: make(self, *arguments, **options))
         self._mp_ctx = context
-        reload.ends_when(self._shutdown_once_executions_finish_event.is_set)
+        ends_when(self._shutdown_once_executions_finish_event.is_set)
 
     def reload_code(*_: Any) -> Any:  # Dagster calls this when somebody presses "Reload".
         reload.reload_definitions(definitions_module)

@@ -18,13 +18,14 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from sluice.orchestration.base.server_state import definitions_loaded
+
 DEFINITIONS = "sluice.orchestration.definitions"
 # The attribute of the definitions module with the stamp of the conf/ from which it was built.
 BUILT_FROM = "BUILT_FROM"
 
 _servers: list[Any] = []  # The code servers of this process: one, except in tests.
 _lock = threading.Lock()
-_ends: list[Callable[[], bool]] = []  # This process is ending if one of these returns True. The code server adds them.
 
 
 def begin(server: Any, load: Callable[[], None]) -> None:
@@ -37,29 +38,7 @@ def begin(server: Any, load: Callable[[], None]) -> None:
     with _lock:
         load()
         _servers.append(server)
-
-
-def ends_when(ending: Callable[[], bool]) -> None:
-    """Makes long ticks return, and runs leave, once `ending` returns True."""
-    _ends.append(ending)
-
-
-def is_ending() -> bool:
-    """Returns whether the code server of this process is ending."""
-    return any(ending() for ending in _ends)
-
-
-def definitions_stay() -> Callable[[], bool]:
-    """Returns a function that tells whether the code server of this process still has the definitions of now, and is not ending. It returns
-    False if the process has no code server of Sluice, because such a server may end at any time without a notice, and if it serves the
-    definitions of a user, who may have sensors that wait.
-    """
-    shown = _shown()
-    return lambda: bool(shown) and DEFINITIONS in sys.modules and _shown() == shown and not is_ending()
-
-
-def _shown() -> list[Any]:
-    return [server._loaded_repositories for server in _servers]  # noqa: SLF001  of Dagster's class
+        definitions_loaded(own=DEFINITIONS in sys.modules)
 
 
 def reload_definitions(module: str = DEFINITIONS) -> None:
@@ -79,6 +58,7 @@ def reload_definitions(module: str = DEFINITIONS) -> None:
             raise
         for server, repositories in loaded:
             server.show(repositories)
+        definitions_loaded(own=module == DEFINITIONS)
 
 
 def reload_repositories(self: Any) -> Any:

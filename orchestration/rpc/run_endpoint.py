@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.config.engine import LOOPBACK
 from sluice.cdc_engine.errors import SluiceError
-from sluice.orchestration.reload import is_ending
+from sluice.orchestration.base.server_state import is_ending
 from sluice.orchestration.rpc.access import RUN_REQUEST_BYTES_MAX
 from sluice.orchestration.rpc.served_engine import ServedEngines
 from sluice.orchestration.rpc.server import RpcServer

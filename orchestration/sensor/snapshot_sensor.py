@@ -11,7 +11,7 @@ import dagster as dg
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.snapshot.steps import SnapshotStep
-from sluice.orchestration.reload import definitions_stay
+from sluice.orchestration.base.server_state import definitions_stay
 from sluice.orchestration.sensor.runs import KeptInstance
 from sluice.orchestration.sensor.silence import silence
 from sluice.orchestration.sensor.tick import idle_seconds

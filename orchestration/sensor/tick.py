@@ -25,10 +25,10 @@ from sluice.cdc_engine.errors import CanalServiceError, EngineStartingError, Lea
 from sluice.cdc_engine.limits import IDLE_TICK_SECONDS_MAX, TICK_SECONDS_MAX
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.batch_reference import DRAIN, RUNS_TAG, BatchReference
+from sluice.orchestration.base.server_state import definitions_stay
 from sluice.orchestration.base.table_catalog import checkable, delta_key
 from sluice.orchestration.checks.observations import AssetEvent, PublishedObservations, due, failures
 from sluice.orchestration.checks.stopped import older_tables
-from sluice.orchestration.reload import definitions_stay
 from sluice.orchestration.sensor.backoff import Failed, in_a_loop, waiting
 from sluice.orchestration.sensor.failing_runs import FailingRuns, RunKind
 from sluice.orchestration.sensor.giving_up import tables_to_stop

@@ -21,6 +21,7 @@ from dagster._grpc.server import DagsterApiServer
 from sluice.cdc_engine.keeping.conf_watch import ConfWatch
 from sluice.cdc_engine.keeping.in_use import VARIABLE, troubles_now
 from sluice.orchestration import reload, upkeep
+from sluice.orchestration.base import server_state
 from sluice.orchestration.upkeep import TABLES_SECONDS, ShownDefinitions
 from tests.keeping.test_conf_watch_admin import WRONG, Conf, changes
 from tests.orchestration.fix_location import write_tables
@@ -40,6 +41,7 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conf:
 def server(conf: Conf, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     assert conf.directory.exists()
     monkeypatch.setattr(reload, "_servers", [])
+    monkeypatch.setattr(server_state, "_server", server_state._Server())
     monkeypatch.setattr(DagsterApiServer, "reload_repositories", reload.reload_repositories, raising=False)
     monkeypatch.setattr(DagsterApiServer, "show", reload.show, raising=False)
     ended = threading.Event()
@@ -254,17 +256,21 @@ def test_definitions_stay_until_they_are_reloaded_or_the_server_ends(
 ) -> None:
     assert conf.directory.exists()
     ended = threading.Event()
-    monkeypatch.setattr(reload, "_ends", [ended.is_set])
-    stay = reload.definitions_stay()
+    monkeypatch.setattr(server_state, "_ends", [ended.is_set])
+    stay = server_state.definitions_stay()
     assert stay()
     reload.reload_definitions()
     assert not stay()
-    stay = reload.definitions_stay()
+    stay = server_state.definitions_stay()
     assert stay()
     ended.set()
     assert not stay()
     ended.clear()
-    monkeypatch.setattr(reload, "_servers", [])
-    assert not stay()
-    assert not reload.definitions_stay()(), "a process without a code server of Sluice"
+    server_state.definitions_loaded(own=False)
+    assert not server_state.definitions_stay()(), "a user's definitions"
     assert server is not None
+
+
+def test_a_process_without_a_code_server_has_no_definitions_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_state, "_server", server_state._Server())
+    assert not server_state.definitions_stay()()

@@ -19,7 +19,7 @@ from dagster import DagsterRunStatus as S
 
 from sluice.cdc_engine.contracts import OutstandingBatch, StoppedTable
 from sluice.cdc_engine.errors import ConfigurationError, StagingError
-from sluice.cdc_engine.limits import IDLE_TICK_SECONDS_MAX, TICK_SECONDS_MAX
+from sluice.cdc_engine.limits import TICK_SECONDS_MAX
 from sluice.cdc_engine.states import TableState
 from sluice.orchestration.base.batch_reference import BatchReference, delivery_of
 from sluice.orchestration.base.ports import EngineHost
@@ -28,14 +28,7 @@ from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.sensor import silence
 from sluice.orchestration.sensor.runs import RunStore
 from sluice.orchestration.sensor.settle import RunRecord
-from sluice.orchestration.sensor.tick import (
-    LOOK_SECONDS,
-    SENSOR_WORKERS,
-    DestinationSensor,
-    Ticker,
-    idle_seconds,
-    tick_seconds,
-)
+from sluice.orchestration.sensor.tick import LOOK_SECONDS, SENSOR_WORKERS, DestinationSensor, Ticker, tick_seconds
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 from tests.orchestration.rpc.fix_host import connected
 
@@ -390,102 +383,6 @@ def test_ticks_that_break_are_tried_less_and_less_often(monkeypatch: pytest.Monk
     assert [each - 1000.0 for each in tried][:5] == [0.0, 5.0, 15.0, 35.0, 75.0]
     assert "ticks in a row failed, the newest with OSError; the next is tried in" in told[0]
     assert "well" in told[-1], "one that does not break ends the pauses"
-
-
-class Looks:
-    """A ticker whose looks are given. Each takes as long as a tick, by a clock that the test sets."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: list[dg.SensorResult]) -> None:
-        line = DestinationSensor(
-            destination="shop",
-            op_name="merge_shop",
-            tables=(),
-            run_lock_held=lambda _: False,
-            tick_seconds=TICK_SECONDS_MAX,
-        )
-        self.ticker, self.cursors, self.stays, self._now = Ticker(line, lambda: NO_HOST), list[str | None](), True, 0.0
-        self._answers = answers
-        monkeypatch.setattr(self.ticker, "_tick", self._look)
-        monkeypatch.setattr("sluice.orchestration.sensor.tick.time.monotonic", lambda: self._now)
-        monkeypatch.setattr("sluice.orchestration.sensor.tick.definitions_stay", lambda: lambda: self.stays)
-
-    def tick(self) -> dg.SensorResult:
-        return self.ticker.tick(cast("RunStore", None), "before", IDLE_TICK_SECONDS_MAX)
-
-    def _look(self, _: RunStore, cursor: str | None, deadline: float) -> dg.SensorResult:
-        self.cursors.append(cursor)
-        self._now = deadline
-        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-
-
-NO_HOST = cast("EngineHost", None)
-IDLE = dg.SensorResult(skip_reason="nothing waits; RUNNING", cursor="after")
-
-
-def test_a_tick_that_finds_nothing_looks_again_and_ends_before_the_daemon_begins_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looks = Looks(monkeypatch, [IDLE])
-    assert looks.tick() is IDLE
-    assert looks.cursors == ["before", *["after"] * 4]
-    assert pytest.approx(TICK_SECONDS_MAX) == IDLE_TICK_SECONDS_MAX % 5.0, "Dagster begins a tick every 5 s"
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        dg.SensorResult(run_requests=[dg.RunRequest(run_key="1")]),
-        dg.SensorResult(skip_reason="nothing waits", asset_events=[dg.AssetObservation("engine")]),
-        dg.SensorResult(skip_reason="run 1 is STARTED"),
-        dg.SensorResult(skip_reason="STANDBY: another host has the lease"),
-    ],
-)
-def test_a_tick_returns_at_once_what_dagster_must_know(monkeypatch: pytest.MonkeyPatch, found: dg.SensorResult) -> None:
-    looks = Looks(monkeypatch, [IDLE, found])
-    assert looks.tick() is found
-    assert len(looks.cursors) == 2
-
-
-def test_a_tick_looks_once_if_its_definitions_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = Looks(monkeypatch, [IDLE])
-    looks.stays = False
-    looks.tick()
-    assert len(looks.cursors) == 1
-
-
-def test_a_long_tick_returns_if_another_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon was restarted: nobody waits for the answer of the first tick."""
-    looks, told = Looks(monkeypatch, [IDLE]), list[str]()
-    look = looks.ticker._tick
-
-    def beside(*given: Any) -> dg.SensorResult:
-        told.append(str(looks.tick().skip_reason))
-        return look(*given)
-
-    monkeypatch.setattr(looks.ticker, "_tick", beside)
-    looks.tick()
-    assert len(looks.cursors) == len(told) == 1
-    assert "an earlier tick is still running" in told[0]
-    monkeypatch.setattr(looks.ticker, "_tick", look)
-    looks.tick()
-    assert len(looks.cursors) > 2, "the next one is long again"
-
-
-@pytest.mark.parametrize(
-    ("sensors", "destinations", "long"),
-    [
-        ({"use_threads": True, "num_workers": SENSOR_WORKERS}, 1, True),
-        ({"use_threads": True, "num_workers": SENSOR_WORKERS}, SENSOR_WORKERS // 2, True),
-        ({"use_threads": True, "num_workers": SENSOR_WORKERS}, SENSOR_WORKERS // 2 + 1, False),
-        ({"use_threads": True, "num_workers": 1}, 1, False),
-        ({"use_threads": False}, 1, False),
-    ],
-)
-def test_long_ticks_leave_a_worker_to_each_sensor(
-    tmp_path: Path, sensors: dict[str, Any], destinations: int, *, long: bool
-) -> None:
-    with dg.instance_for_test(overrides={"sensors": sensors}, temp_dir=str(tmp_path)) as instance:
-        assert bool(idle_seconds(destinations, instance)) is long
 
 
 def test_before_any_table_is_known_there_is_a_job_all_the_same(tmp_path: Path) -> None:
