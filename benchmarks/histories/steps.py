@@ -162,7 +162,7 @@ def generate(seed: int, mix: Mix = EVERYTHING) -> History:
     verbs, weights = list(mix.weights), list(mix.weights.values())
     if second:
         verbs, weights = [*verbs, "take over"], [*weights, 3.0]
-    # With fewer kinds of steps, a history gets further.
+    # Some kinds of steps are left out, because a history with fewer kinds gets further.
     left_out = set(chance.sample(verbs, chance.randint(0, len(verbs) // 2))) - {"commit", "read", "tick", "run", "flow"}
     weights = [0.0 if verb in left_out else weight for verb, weight in zip(verbs, weights, strict=True)]
     faults = chance.choice((0.0, mix.faults, mix.faults * 2))

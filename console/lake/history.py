@@ -34,7 +34,7 @@ Match = Callable[[CommittedInterval], bool]
 @dataclasses.dataclass(frozen=True)
 class HistoryTable:
     """A captured table and its path in the lake. `key` are the columns by which it is merged, and is empty for a table without a key.
-    `current_state` is whether its Delta table is a current-state table.
+    `current_state` says whether its Delta table is a current-state table.
     """
 
     destination: str

@@ -72,7 +72,7 @@ def _in_checkpoint(file: Path) -> int:
 
 
 def _change(commit: Path) -> int:
-    """Returns by how much a commit changed the number of rows that deletion vectors delete."""
+    """Returns how many more rows are marked in deletion vectors after a commit than before it. The number may be negative."""
     content, found = commit.read_bytes(), 0
     for line in content.splitlines() if VECTOR in content else ():
         action = json.loads(line)
