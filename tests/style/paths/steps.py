@@ -237,7 +237,7 @@ CHUNK = (
         "adds the target and the files of chunks",
         bound=f"{PORTS}: publish=spark_publish",
     ),
-    Step(PUBLISH, "publish_snapshot > publish", "checks owner and files, and chooses how to publish"),
+    Step(PUBLISH, "publish_snapshot > publish > _made", "checks owner and files, and chooses how to publish"),
     Step(
         WHOLE_FILES,
         "make_of_files > _Filling.files > _Filling._of_chunk",
@@ -250,7 +250,7 @@ CHUNK = (
         "_Filling._of_chunk",
     ),
     Step(NEW_TABLE, "make_table", "writes the first commit, and renames the folder", "make_of_files"),
-    Step(PUBLISH, "_make_by_spark > _statement", "or generates the statement for Spark", "publish"),
+    Step(PUBLISH, "_make_by_spark > _statement", "or generates the statement for Spark", "_made"),
     Step(PUBLISH_SQL, "selection", "joins the rows that were read with buffered changes"),
     Step(SESSION, "LakeSession.commit", "checks the fence, and executes the statement", "_make_by_spark"),
 )
