@@ -121,6 +121,7 @@ def counted(plan: ComparisonPlan, order_key_max: int | None) -> str:
     """Returns DuckDB's condition for the rows to compare. They are not marked as deleted. In a change log, they are not above the order
     key `order_key_max`.
     """
-    if plan.soft:
-        return f"NOT coalesce({DELETED}, false)"
-    return "true" if plan.key or order_key_max is None else f"{ORDER_KEY} <= {order_key_max}"
+    conditions = [f"NOT coalesce({DELETED}, false)"] if plan.soft else []
+    if not plan.key and order_key_max is not None:
+        conditions.append(f"{ORDER_KEY} <= {order_key_max}")
+    return " AND ".join(conditions) or "true"

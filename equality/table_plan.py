@@ -13,8 +13,9 @@ from sluice.cdc_engine.contracts import Column, StoppedTable, TableVersion
 from sluice.equality.canonical import Canonical, canonical, identifier
 
 OPERATION, ORDER_KEY, DELETED = "_sluice_operation", "_sluice_order_key", "_sluice_deleted"
-# How many rows an image with this operation adds (1) or removes (-1), by its name in Delta's change data feed.
-SIGNS: Mapping[str, int] = {"insert": 1, "update_preimage": -1, "update_postimage": 1, "delete": -1}
+# How many rows an image with this operation adds (1) or removes (-1), by its name in Delta's change data feed. `update` is no image: such a
+# row was merged by its key before a statement dropped the key.
+SIGNS: Mapping[str, int] = {"insert": 1, "update": 1, "update_preimage": -1, "update_postimage": 1, "delete": -1}
 
 
 class RefusedError(Exception):
@@ -103,7 +104,7 @@ def plan(
         columns=tuple(found),
         key=tuple(by_lower[name.lower()] for name in key),
         left_out=tuple(sorted({*extra, *excluded})),
-        soft=bool(key) and DELETED in lake,
+        soft=DELETED in lake,
     )
 
 

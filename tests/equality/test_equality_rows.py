@@ -350,6 +350,17 @@ HEAP = (
 )  # fmt: skip
 
 
+@pytest.mark.found
+def test_equality_rows_that_were_merged_before_the_key_was_dropped_count(shelf: Shelf) -> None:
+    """Defect 37: rows that had been updated before DROP PRIMARY KEY, and rows that were marked as deleted, counted wrongly."""
+    shelf.make("CREATE TABLE {db}.heap (n int)", "INSERT INTO {db}.heap VALUES (1), (2), (3)")
+    entries = ((1, "insert", 1), (2, "update", 2), (8, "delete", 2), (3, "insert", 3))
+    marks = pa.array([False, False, True, None])
+    shelf.lay("heap", log(*entries).append_column("_sluice_deleted", marks))
+    found = shelf.one("heap", Following())
+    assert (found.verdict, found.rows, found.lake_rows) == (Verdict.EQUAL, 3, 3)
+
+
 def test_equality_a_table_without_a_key_is_the_replay_of_its_change_log_up_to_the_place(shelf: Shelf) -> None:
     shelf.make("CREATE TABLE {db}.heap (n int)", "INSERT INTO {db}.heap VALUES (1), (1), (3), (NULL)")
     shelf.lay("heap", log(*HEAP, (77, "insert", 500)))
