@@ -67,7 +67,7 @@ class StagedInterval:
             backfill=dataclasses.replace(self.backfill, backfill_id=f"{self.backfill.backfill_id}{which}"),
         )
 
-    def mending(
+    def history_fix(
         self, session: LakeSession, table: StagedTable, target: TableTarget, up_to: int, context: MergeContext
     ) -> HistoryFix:
         """Returns the object that updates the table's history after the merge. `table` has one segment. The table is merged up to the
@@ -186,10 +186,10 @@ class _OneTable:
         Spark.
         """
         table = staged_table(name, segment)
-        mending = self.interval.mending(self.session, table, target, up_to, self.context)
+        history_fix = self.interval.history_fix(self.session, table, target, up_to, self.context)
         lock = self.context.table_locks.at(name, target.path, self.writing, self.context.fence, shared=target.shared)
         with lock:
-            return mending.do(lambda: self._write(name, target, segment, away))
+            return history_fix.do(lambda: self._write(name, target, segment, away))
 
     def _write(
         self, name: str, target: TableTarget, segment: ChangesSegment, away: ChangesSegment | None

@@ -35,7 +35,7 @@ def beside(tmp_path: Path) -> Beside:
 
 def repair(beside: Beside, *segments: Segment) -> TableReport:
     """Writes the current-state table at the position of the stream."""
-    mending = HistoryFix(
+    history_fix = HistoryFix(
         session=None,
         folder=beside.folder,
         owner=OWNER,
@@ -47,7 +47,7 @@ def repair(beside: Beside, *segments: Segment) -> TableReport:
         records=Records(),
         fence=BY_HAND,
     )
-    return mending.do(lambda: beside.merge(beside.stage(*segments)))
+    return history_fix.do(lambda: beside.merge(beside.stage(*segments)))
 
 
 def due(beside: Beside) -> bool:
