@@ -211,7 +211,7 @@ def schemas(*names: str, kind: TypeCode = TypeCode.LONG):  # type: ignore[no-unt
     [
         ({}, "needs `registry`"),
         ({"registry": REGISTRY, "time_zone": "Asia/Tokyo"}, "remove time_zone"),
-        ({"registry": REGISTRY, "format": "protobuf"}, "packets of Canal"),
+        ({"registry": REGISTRY, "format": "protobuf"}, "have no schema, so a registry is not used"),
         ({"registry": {"url": "ftp://host"}}, "write http"),
         ({"registry": {"url": "http://me:hidden@host"}}, "instead of a login"),
         ({"registry": {**REGISTRY, "user": "me"}}, "both user and password"),
