@@ -319,6 +319,11 @@ def end_left_over_sessions(settings: SparkSettings) -> None:
     end_sessions(settings.remote, _remembered(settings))
 
 
+def has_left_over_sessions(settings: SparkSettings) -> bool:
+    """Returns whether a run on this host was killed before it released its sessions."""
+    return not settings.master and bool(_remembered(settings))
+
+
 def end_sessions(remote: str, ids: Sequence[str]) -> bool:
     """Interrupts and releases sessions. Ignores sessions that no longer exist. Returns whether a statement was running in one of them."""
     found = False

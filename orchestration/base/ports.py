@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.position import Position
     from sluice.cdc_engine.snapshot.record import SnapshotRecord
     from sluice.equality.values import Extent, TableResult
+    from sluice.spark_jobs.snapshot.spark_on_demand import SparkOnDemand
 
 
 class EngineSnapshot(Protocol):
@@ -314,6 +315,7 @@ class Publish(Protocol):
         *,
         refusal: Callable[[], str],
         amend: Callable[[str, int], None] | None = None,
+        spark: SparkOnDemand | None = None,
     ) -> PublishOutcome:
         """Publishes a table in the lake: the rows that the snapshot read, and the buffered changes. The caller holds the run lock and may
         repeat the call.
@@ -321,6 +323,7 @@ class Publish(Protocol):
         - `run` is the id of the Dagster run, for the commit's metadata.
         - `refusal` is the fence of the run lock. It is called before each commit.
         - `amend` is called after the commit with the table and its label, to add the table to the newest consistent snapshot.
+        - `spark` is the Spark of several publications under one hold of the lock. If it is None, the publication has its own.
 
         Raises TableChangedError if the rows must be read again, SparkAwayError if Spark does not answer, and otherwise MergeFailedError.
         """
@@ -335,6 +338,7 @@ def no_publish(
     *,
     refusal: Callable[[], str],  # noqa: ARG001
     amend: Callable[[str, int], None] | None = None,  # noqa: ARG001
+    spark: SparkOnDemand | None = None,  # noqa: ARG001
 ) -> PublishOutcome:
     """Stands for `Publish` in definitions without a Spark: raises MergeFailedError."""
     raise MergeFailedError(

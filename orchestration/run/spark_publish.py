@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
     from sluice.cdc_engine.contracts import TableVersion
     from sluice.cdc_engine.snapshot.record import SnapshotRecord
+    from sluice.spark_jobs.snapshot.spark_on_demand import SparkOnDemand
 
 
 def spark_publish(
@@ -32,6 +33,7 @@ def spark_publish(
     *,
     refusal: Callable[[], str],
     amend: Callable[[str, int], None] | None = None,
+    spark: SparkOnDemand | None = None,
 ) -> PublishOutcome:
     """Publishes a table with Spark (see `ports.Publish`). If `amend` is None, adds the table to the newest consistent snapshot at once.
     Raises TableStoppedError if another attempt cannot create the table either.
@@ -69,7 +71,7 @@ def spark_publish(
     try:
         published = publish_snapshot(
             given,
-            spark_settings(config, destination),
+            spark or spark_settings(config, destination),
             fence=Fence(refusal),
             storage_options=storage_options(config.storage_options),
             records=KeptRecords(LakeTables(directory)),

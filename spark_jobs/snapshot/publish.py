@@ -5,6 +5,7 @@ publication finds the commit of a run that was killed between the commit and its
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from sluice.spark_jobs.durable_lake import sync_commits
 from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.merging.fold import parquet_view
-from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
+from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away
 from sluice.spark_jobs.side_tables import change_log
 from sluice.spark_jobs.side_tables.alone import kinds_of
 from sluice.spark_jobs.side_tables.history import KIND as HISTORY
@@ -32,6 +33,7 @@ from sluice.spark_jobs.snapshot.publication import (
     check_columns,
     is_partial,
 )
+from sluice.spark_jobs.snapshot.spark_on_demand import SparkOnDemand
 from sluice.spark_jobs.sql_text import delta_path
 from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
@@ -61,37 +63,46 @@ SNAPSHOT_PROPERTY = "sluice.snapshot"  # A table property: the id of the snapsho
 
 def publish_snapshot(
     given: Publication,
-    spark: SparkSettings,
+    spark: SparkSettings | SparkOnDemand,
     *,
     fence: Fence,
     storage_options: Mapping[str, str] | None = None,
     records: TableRecords = NO_RECORDS,
     table_locks: TableLocks = NO_TABLE_LOCKS,
 ) -> PublishedSnapshot:
-    """Publishes a snapshot in a separate Spark session, under the table lock. `fence`: the fence of the run, which holds the run lock.
+    """Publishes a snapshot under the table lock. `spark`: if it is a SparkOnDemand, the caller releases its session. `fence`: the fence of
+    the run, which holds the run lock.
 
     Raises SparkUnavailableError, TableError and ColumnsDifferError, each with one sentence.
     """
-    with open_sessions(spark, 1, fence) as sessions:
+    with contextlib.ExitStack() as stack:
+        if isinstance(spark, SparkSettings):
+            spark = SparkOnDemand(spark)
+            stack.callback(spark.release)
         try:
-            writing, target = Writing.of(table_locks.who, spark, sessions), given.target
+            spark.begin(fence)
+            target = given.target
+            sessions = [spark.session] if target.shared else []
+            writing = Writing.of(table_locks.who, spark.settings, sessions)
             with table_locks.at(given.owner.table, target.path, writing, fence, shared=target.shared):
-                return publish(sessions[0], given, storage_options or {}, records)
-        except (SparkJobError, ColumnsDifferError):
-            raise
-        except StoreError as error:
-            why = (
-                f"the store with the rows and buffered changes of the snapshot cannot be used now: {error}; "
-                "Sluice tries again"
-            )
-            raise TableError(given.owner.table, why, own=False) from error
+                return publish(spark, given, storage_options or {}, records)
         except Exception as error:
-            line = first_line(error)
-            if is_away(error):
-                raise SparkUnavailableError(
-                    f"the connection to Spark was lost while {given.owner.table} was published ({line})"
-                ) from error
-            raise TableError(given.owner.table, f"{_failed_in(error)}: {line}") from error
+            # The next publication gets another session: this one may be lost, or have the settings of a statement that failed.
+            spark.release()
+            if isinstance(error, SparkJobError | ColumnsDifferError):
+                raise
+            raise _translated(given.owner.table, error) from error
+
+
+def _translated(table: str, error: Exception) -> SparkJobError:
+    """Returns an unexpected error of a publication as an error with one sentence."""
+    if isinstance(error, StoreError):
+        why = f"the store with the rows and buffered changes of the snapshot cannot be used now: {error}; Sluice tries again"
+        return TableError(table, why, own=False)
+    line = first_line(error)
+    if is_away(error):
+        return SparkUnavailableError(f"the connection to Spark was lost while {table} was published ({line})")
+    return TableError(table, f"{_failed_in(error)}: {line}")
 
 
 def _failed_in(error: Exception) -> str:
@@ -105,13 +116,13 @@ def _failed_in(error: Exception) -> str:
 
 
 def publish(
-    session: LakeSession,
+    spark: SparkOnDemand,
     given: Publication,
     storage_options: Mapping[str, str],
     records: TableRecords = NO_RECORDS,
 ) -> PublishedSnapshot:
-    """Publishes a snapshot in this Spark session. Raises TableError if the table has another owner, ColumnsDifferError, or any exception of
-    Spark.
+    """Publishes a snapshot, with Spark only if necessary. Raises TableError if the table has another owner, ColumnsDifferError, or any
+    exception of Spark.
     """
     started = time.monotonic()
     check_columns(given)
@@ -120,10 +131,9 @@ def publish(
             f"the files of the chunks have {rows} rows instead of the {given.rows} rows that were read"
         )
     label = given.label()
-    apply_cascades(given, label, session.fence)
+    apply_cascades(given, label, spark.fence)
     if not given.target.current_state:
-        session.expect(rows + given.changes.rows())
-        return _publish_alone(session, given, label, storage_options, records)
+        return _publish_alone(spark, given, label, storage_options, records)
     table = DeltaTable(
         given.owner.table, given.target.path, app_id_of(given.owner), storage_options, given.target.shard
     )
@@ -133,12 +143,12 @@ def publish(
     refuse_others(given.owner, table.found(None, given.owner.to_text()))
     if label < before.applied_order_key:
         raise TableError(given.owner.table, AGAIN, own=False)
-    history = _history(session, given, storage_options)
+    history = _history(spark.fence, given, storage_options)
     # If this snapshot is canceled after the commit, the next batch compares history and table because of this
     # announcement.
     if history is not None:
         announce(history, given.record(label))
-    made = _made(session, given, table, label, storage_options)
+    made = _made(spark, given, table, label, storage_options)
     after = table.snapshot
     try:
         # An earlier run may have made the commit and been killed before it synced it.
@@ -146,9 +156,9 @@ def publish(
     except OSError as error:
         why = f"a commit to {given.target.path} could not be synced to disk: {error}; Sluice tries again"
         raise TableError(given.owner.table, why) from error
-    _tell_log(session.fence, given, label, storage_options, records)
+    _tell_log(spark.fence, given, label, storage_options, records)
     if history is not None:
-        _tell_history(session, given, table, label, history, records)
+        _tell_history(spark, given, table, label, history, records)
     records.keep(given.owner.table, TableRecord(table_id=after.table_id, version=after.version))
     counts, size = table.last_commit(), table.size
     return PublishedSnapshot(
@@ -175,7 +185,7 @@ class _Made:
 
 
 def _made(
-    session: LakeSession, given: Publication, table: DeltaTable, label: int, storage_options: Mapping[str, str]
+    spark: SparkOnDemand, given: Publication, table: DeltaTable, label: int, storage_options: Mapping[str, str]
 ) -> _Made:
     """Makes the commit of the publication, unless the newest commit is of this publication: a run that was killed after its commit left
     it. Refreshes `table`. Raises LostCommitError if another program replaced the commit.
@@ -186,16 +196,16 @@ def _made(
         if is_same_publication(newest, given.record(label)):
             way: Literal["spark", "files"] = "files" if newest.get("engineInfo") == ENGINE_INFO else "spark"
             return _Made(since=before.version - 1, way=way, reason=BEFORE)
-    why = whole_files.why_not(given, before, session.defaults_of_tables())
+    why = whole_files.why_not(given, before, spark.defaults_of_tables)
     why = why or whole_files.why_no_commit(given, storage_options)
     there = before
-    free = before.exists or whole_files.clear(given, session.fence, storage_options)
+    free = before.exists or whole_files.clear(given, spark.fence, storage_options)
     properties = _properties(given, before)
-    if not why and not (free and whole_files.make_of_files(given, label, properties, session.fence, storage_options)):
+    if not why and not (free and whole_files.make_of_files(given, label, properties, spark.fence, storage_options)):
         why = "the path of the table is not empty"
     if why:
-        there = before if given.target.shard is None else publish_shard.give_columns(session, given, table)
-        _make_by_spark(session, given, there, label)
+        there = before if given.target.shard is None else publish_shard.give_columns(spark.session, given, table)
+        _make_by_spark(spark.session, given, there, label)
     table.refresh()
     table.own_commit(there.version, given.record(label), _txn_id(given, there, label), label)
     return _Made(since=before.version, way="spark" if why else "files", reason=why or AS_READ)
@@ -246,7 +256,7 @@ def _show(session: LakeSession, given: Publication) -> bool:
 
 
 def _publish_alone(
-    session: LakeSession, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords
+    spark: SparkOnDemand, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords
 ) -> PublishedSnapshot:
     """Publishes a table without a current-state table: appends the rows to its change log, and makes the open versions of its history equal
     to them.
@@ -255,12 +265,14 @@ def _publish_alone(
     found = list[SideTable]()
     for kind, path in kinds_of(given.target):
         began, app_id = time.time(), side_app_id_of(owner.destination, owner.ledger_id, kind, owner.table)
-        side = SideTable(owner.table, path, app_id, storage_options, fence=session.fence).open()
+        side = SideTable(owner.table, path, app_id, storage_options, fence=spark.fence).open()
         if side.log is None:
             given.target.refuse_clash(owner.table, RESUME)
         if label < side.applied:
             raise TableError(owner.table, AGAIN, own=False)
         if kind == HISTORY and given.key:
+            session = spark.session
+            session.expect(given.rows + given.changes.rows())
             history = History(
                 table=side, folder=_scratch(given), session=session, by_spark=given.target.merge == "spark"
             )
@@ -319,26 +331,26 @@ def _tell_log(
     records.keep_side_table(owner.table, change_log.KIND, side.record)
 
 
-def _history(session: LakeSession, given: Publication, storage_options: Mapping[str, str]) -> SideTable | None:
+def _history(fence: Fence, given: Publication, storage_options: Mapping[str, str]) -> SideTable | None:
     """Opens the table's history, which may not exist yet. Returns None if conf/ configures none, or if the table has no key."""
     if not given.target.history or not given.key:
         return None
     owner = given.owner
     app_id = side_app_id_of(owner.destination, owner.ledger_id, HISTORY, owner.table)
-    side = SideTable(owner.table, given.target.history, app_id, storage_options, fence=session.fence).open()
+    side = SideTable(owner.table, given.target.history, app_id, storage_options, fence=fence).open()
     if side.log is None:
         given.target.refuse_clash(owner.table, RESUME)
     return side
 
 
 def _tell_history(  # noqa: PLR0917  one caller
-    session: LakeSession, given: Publication, table: DeltaTable, label: int, side: SideTable, records: TableRecords
+    spark: SparkOnDemand, given: Publication, table: DeltaTable, label: int, side: SideTable, records: TableRecords
 ) -> None:
     """Updates the history from the published table: opens versions for rows that differ from the history, and closes versions of rows that
     the table no longer has.
     """
     began, position, record = time.time(), (label, given.read_at_us), given.record(label)
-    history = History(table=side, folder=_scratch(given), session=session, by_spark=given.target.merge == "spark")
+    history = History(table=side, folder=_scratch(given), session=spark.session, by_spark=given.target.merge == "spark")
     history.take(table, table.snapshot.version, given.key, position, record)
     settle(side, record)
     if side.log is not None:

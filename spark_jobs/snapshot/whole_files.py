@@ -15,7 +15,7 @@ import glob
 import itertools
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -53,16 +53,17 @@ BUFFERED_ROWS_MAX = 1_000_000  # The maximum number of buffered images that this
 BUFFERED_BYTES_MAX = 256 << 20
 
 
-def why_not(given: Publication, before: DeltaSnapshot, defaults: Sequence[str]) -> str:
-    """Returns why Spark must create the table; empty if the files can become the table. `defaults`: properties that Spark sets on new
-    tables by default.
+def why_not(given: Publication, before: DeltaSnapshot, defaults: Callable[[], Sequence[str]]) -> str:
+    """Returns why Spark must create the table; empty if the files can become the table. `defaults`: returns properties that Spark sets
+    on new tables by default.
     """
     if given.target.shard is not None:
         return "the table is one of several shards in a Delta table"
-    return next(itertools.chain(_obstacles(given, before, defaults), _obstacles_in_files(given)), "")
+    found = itertools.chain(_obstacles(given, before), _obstacles_in_files(given), _default_properties(defaults))
+    return next(found, "")
 
 
-def _obstacles(given: Publication, before: DeltaSnapshot, defaults: Sequence[str]) -> Iterator[str]:
+def _obstacles(given: Publication, before: DeltaSnapshot) -> Iterator[str]:
     target = given.target
     if target.merge == "spark":
         yield CONFIGURED
@@ -72,8 +73,6 @@ def _obstacles(given: Publication, before: DeltaSnapshot, defaults: Sequence[str
         yield why
     if target.layout:
         yield "conf/ defines the layout of the table"
-    if defaults:
-        yield f"the Spark session has default properties for new tables: {', '.join(defaults)}"
     if not given.key:
         yield "the table has no key"
     if given.soft_deletes:
@@ -85,6 +84,11 @@ def _obstacles(given: Publication, before: DeltaSnapshot, defaults: Sequence[str
             yield f"column {column.name} is a {column.type}"
     if others := set(given.key) - {column.name for column in given.columns}:
         yield f"conf/ spells the key column {min(others)} differently from the source"
+
+
+def _default_properties(defaults: Callable[[], Sequence[str]]) -> Iterator[str]:
+    if found := defaults():
+        yield f"the Spark session has default properties for new tables: {', '.join(found)}"
 
 
 def _place_refused(path: str, chunks_url: str) -> str:

@@ -55,7 +55,7 @@ STEPS = st.tuples(
 class NoSpark:
     """Replaces a Spark session. Every call of Spark except for its settings is an error."""
 
-    fence = BY_HAND
+    fence, session = BY_HAND, None
 
     def defaults_of_tables(self) -> tuple[str, ...]:
         return ()
@@ -263,18 +263,18 @@ def test_a_snapshot_that_cannot_be_made_of_files_says_why(
 ) -> None:
     reading.chunk(1, [{"id": 1, "value": "read"}])
     publication = dataclasses.replace(reading.publication(100, SINCE, **options), **changed)
-    assert told in whole_files.why_not(publication, NO_TABLE, ())
+    assert told in whole_files.why_not(publication, NO_TABLE, tuple)
 
 
 def test_a_snapshot_leaves_many_held_changes_to_spark(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     reading.chunk(1, [{"id": 1, "value": "read"}])
     hold(reading, [image(INSERT, 100, 7), image(INSERT, 100, 8)], 1)
     given = reading.publication(100, SINCE)
-    assert not whole_files.why_not(given, NO_TABLE, ())
+    assert not whole_files.why_not(given, NO_TABLE, tuple)
     monkeypatch.setattr(whole_files, "BUFFERED_ROWS_MAX", 1)
-    assert "2 changes of the table were buffered" in whole_files.why_not(given, NO_TABLE, ())
+    assert "2 changes of the table were buffered" in whole_files.why_not(given, NO_TABLE, tuple)
     nullable = dataclasses.replace(given, columns=(LakeColumn(name="id", type="int"), given.columns[1]))
-    assert "may be NULL" in whole_files.why_not(nullable, NO_TABLE, ())
+    assert "may be NULL" in whole_files.why_not(nullable, NO_TABLE, tuple)
 
 
 def test_fault_files_of_a_snapshot_that_are_gone_after_the_commit_are_told(
@@ -420,6 +420,6 @@ def test_a_snapshot_leaves_large_buffered_changes_to_spark(reading: Reading, mon
     reading.chunk(1, [{"id": 1, "value": "read"}])
     hold(reading, [image(INSERT, 100, 7)], 1)
     given = reading.publication(100, SINCE)
-    assert not whole_files.why_not(given, NO_TABLE, ())
+    assert not whole_files.why_not(given, NO_TABLE, tuple)
     monkeypatch.setattr(whole_files, "BUFFERED_BYTES_MAX", 100)
-    assert "1 changes of the table were buffered" in whole_files.why_not(given, NO_TABLE, ())
+    assert "1 changes of the table were buffered" in whole_files.why_not(given, NO_TABLE, tuple)
