@@ -26,9 +26,9 @@ from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks,
 from sluice.cdc_engine.meta.stored_ledger import StoredLedger
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.records.location import record_store
+from sluice.cdc_engine.snapshot.groups import run_all
 from sluice.cdc_engine.snapshot.record import SnapshotRecord
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
-from sluice.cdc_engine.snapshot.work import run_all
 from sluice.cdc_engine.source.settings import SourceConfig
 from sluice.cdc_engine.states import SnapshotState
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import stable_snapshot

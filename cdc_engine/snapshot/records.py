@@ -184,6 +184,8 @@ class SnapshotRecords:
         here = [path for path in home.iterdir() if path.is_dir()] if home.is_dir() else []
         with _translated():
             there = stored.children() if stored else set()
+        if not here and not there:
+            return
         record = self.get(name)
         if record is None:
             return

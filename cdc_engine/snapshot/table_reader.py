@@ -8,11 +8,11 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sluice.cdc_engine.contracts import TableVersion
-from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.errors import SluiceError, SourceConnectionError
 from sluice.cdc_engine.gtid import has_executed
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.chunks import Chunk, chunks
@@ -21,6 +21,7 @@ from sluice.cdc_engine.snapshot.read import ALL_ROWS, ChunkFacts, Marks, ReadRul
 from sluice.cdc_engine.snapshot.reader import RowReader
 from sluice.cdc_engine.snapshot.record import SourceEnd
 from sluice.cdc_engine.snapshot.visible import view_contains, waits_for_replicas, writers_have_committed
+from sluice.cdc_engine.snapshot.work import SizeEstimate
 from sluice.cdc_engine.source import reader as replica
 
 # MySQL without GTIDs does not report what its reads contain. A transaction in its binlog is committed within milliseconds, unless it waits
@@ -28,9 +29,59 @@ from sluice.cdc_engine.source import reader as replica
 UNTOLD_SECONDS = 2.0
 
 
+class KeptReaders:
+    """Keeps the connections to one server that a table no longer needs, for the next table. Any thread may call the methods."""
+
+    def __init__(self, connect: Callable[[], RowReader]) -> None:
+        self._connect = connect
+        self._free: list[RowReader] = []
+        self._lock = threading.Lock()
+
+    def take(self, server: str = "") -> RowReader:
+        """Returns a kept connection that answers, and that leads to `server` if this is not empty. Opens a new one if there is none."""
+        while (reader := self._freed()) is not None:
+            with contextlib.suppress(SluiceError):
+                if reader.server() == server or not server:
+                    return reader
+            reader.close()
+        return self._connect()
+
+    def give_back(self, reader: RowReader) -> None:
+        if not reader.closed:
+            with self._lock:
+                self._free.append(reader)
+
+    def close(self) -> None:
+        """Closes the connections that no table uses."""
+        while (reader := self._freed()) is not None:
+            reader.close()
+
+    def _freed(self) -> RowReader | None:
+        with self._lock:
+            return self._free.pop() if self._free else None
+
+
+def estimates(reader: RowReader, tables: Sequence[TableVersion]) -> dict[str, SizeEstimate]:
+    """Returns the server's estimates of the sizes of tables, by name. The query is one per database."""
+    by_database = dict[str, list[TableVersion]]()
+    for table in tables:
+        by_database.setdefault(table.database, []).append(table)
+    found = dict[str, SizeEstimate]()
+    for database, some in by_database.items():
+        rows = reader.texts(
+            "SELECT TABLE_NAME, TABLE_ROWS, DATA_LENGTH FROM information_schema.TABLES WHERE "
+            f"TABLE_SCHEMA = {_text_literal(database)} AND TABLE_NAME IN ({', '.join(_text_literal(each.table) for each in some)})"
+        )
+        named = {str(name): SizeEstimate(int(count or 0), int(size or 0)) for name, count, size in rows}
+        # Servers with lower_case_table_names return names in another case.
+        lower = {name.lower(): size for name, size in named.items()}
+        found |= {each.name: named.get(each.table) or lower.get(each.table.lower(), SizeEstimate()) for each in some}
+    return found
+
+
 class SourceTable:
     """Reads one table. `source`: the server whose binlog is read, if that is another one. `logged`: reads its binlog, for a table without a
-    key that the account may not lock.
+    key that the account may not lock. `kept`: where connections come from and where they go at the end; None: they are opened and closed.
     """
 
     def __init__(
@@ -42,8 +93,10 @@ class SourceTable:
         rules: ReadRules = ALL_ROWS,
         source: Callable[[], RowReader] | None = None,
         logged: Logged | None = None,
+        kept: KeptReaders | None = None,
     ) -> None:
         self._connect, self._table, self._chunk_rows = connect, table, chunk_rows
+        self._kept, self._keeps = kept or KeptReaders(connect), kept is not None
         self._rules, self._source, self._logged = rules, source, logged
         self._own = threading.local()
         self._opened: list[RowReader] = []
@@ -54,15 +107,6 @@ class SourceTable:
         self._server = ""  # The server whose binlog the stream reads, once it is known.
         # The GTID set that each connection to a replica must show, because one host name may lead to several servers.
         self._needed = ""
-
-    def rows_expected(self) -> int:
-        """Returns the server's estimate of rows; 0 if it has none. See `work.TableReader`."""
-        database, table = (_text_literal(name) for name in (self._table.database, self._table.table))
-        sql = (
-            f"SELECT TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = {database} AND TABLE_NAME = {table}"
-        )
-        rows = self._reader().texts(sql)
-        return int(rows[0][0] or 0) if rows else 0
 
     def shows(self, position: Position) -> bool:
         """Returns whether a read that begins now contains every commit up to a position. A position in the binlog does not prove it: with
@@ -120,23 +164,28 @@ class SourceTable:
             return _end(reader)
 
     def close(self) -> None:
-        """Closes all connections. Call it from the thread that made this object."""
+        """Gives all connections back, or closes them. No thread may read any more."""
         with self._lock:
             opened, self._opened = self._opened, []
         for reader in opened:
-            reader.close()
+            self._kept.give_back(reader)
+        if not self._keeps:
+            self._kept.close()
 
     def _reader(self) -> RowReader:
         """Returns this thread's reader. Opens a new one if an error closed it."""
         reader: RowReader | None = getattr(self._own, "reader", None)
         if reader is None or reader.closed:
-            reader = self._own.reader = self._connected()
+            reader = self._own.reader = self._checked(self._kept.take("" if self._source else self._server))
             with self._lock:
                 self._opened.append(reader)
         return reader
 
     def _connected(self) -> RowReader:
-        reader = self._connect()
+        return self._checked(self._connect())
+
+    def _checked(self, reader: RowReader) -> RowReader:
+        """Returns the reader if its server is the right one. Otherwise closes it, and raises SourceConnectionError."""
         if self._source is None:
             self._require_same(reader)
         elif self._needed:

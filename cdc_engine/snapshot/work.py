@@ -1,30 +1,25 @@
-"""Advances the snapshot of a table: reads its chunks while the stream continues, and has the rows published. Called by a run of the
-snapshot job.
+"""Does the steps of the snapshot of a table: reads its chunks while the stream continues, and has the rows published. Called by `groups`.
 
 Every step can be repeated after a crash at any point: a chunk counts once its record exists, and publishing twice has the same result."""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.errors import (
     AccessDeniedError,
     CascadeUnseenError,
-    ConfigurationError,
     SecretUnavailableError,
     SluiceError,
     SourceConnectionError,
     TableChangedError,
-    TableStoppedError,
 )
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.chunk_files import ChunkFiles, KeptChunk, chunks_in, is_complete
@@ -35,7 +30,8 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, StepDecision, next_step
 from sluice.cdc_engine.states import SnapshotState
 
-logger = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # The most attempts to read a table whose definition changed: one per run, about one per minute. In this time the stream reaches the
 # statement that changed the table.
@@ -61,11 +57,16 @@ class SnapshotRaisedError(SluiceError):
     """The snapshot of a table raised an error that nobody expected. The message names the table."""
 
 
+@dataclasses.dataclass(frozen=True)
+class SizeEstimate:
+    """The server's estimate of the rows of a table and of their bytes; 0 if it has none."""
+
+    rows: int = 0
+    bytes: int = 0
+
+
 class TableReader(Protocol):
     """Reads one table from one server. Several threads may call `read`; one thread calls the other methods."""
-
-    def rows_expected(self) -> int:
-        """Returns the server's estimate of rows."""
 
     def shows(self, position: Position) -> bool:
         """Returns whether a read that begins now sees everything up to a position of the stream."""
@@ -84,24 +85,28 @@ class TableReader(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotDependencies:
-    """The dependencies of `advance` and `run_all`.
+    """The dependencies of `groups.advance` and `groups.run_all`.
 
     `look`: returns the current state of the destination for a "database.table", as `steps` needs it. `table`: its captured columns, None if
-    it is not captured. `spark_columns`: (name, Spark type) of a table's columns. `reader`: makes a reader of one table. `run_lock`: the
-    lock that merging runs hold. `publish`: makes the lake table and returns the label that it got. `say`: reports a line of text.
-    `progress`: called after each chunk. `conf_changed`: returns why work under the configuration from the start must end, or an empty text:
-    rows that were excluded since would be read.
+    it is not captured. `spark_columns`: (name, Spark type) of a table's columns. `sizes`: estimates the sizes of tables, by name.
+    `reader`: makes a reader of one table. `run_lock`: the lock that merging runs hold. `publish`: makes the lake table and returns the
+    label that it got. `say`: reports a line of text. `progress`: called after each chunk. `flush`: called after the work on some tables;
+    what `say` and `progress` got may be reported together until then. `close`: called at the end. `conf_changed`: returns why work under
+    the configuration from the start must end, or an empty text: rows that were excluded since would be read.
     """
 
     records: SnapshotRecords
     look: Callable[[str], SnapshotSituation]
     table: Callable[[str], TableVersion | None]
     spark_columns: Callable[[TableVersion], tuple[tuple[str, str], ...]]
+    sizes: Callable[[Sequence[TableVersion]], Mapping[str, SizeEstimate]]
     reader: Callable[[TableVersion, str], TableReader]
     run_lock: Callable[[], AbstractContextManager[object]]
     publish: Callable[[SnapshotRecord, TableVersion], int]
     say: Callable[[str], None]
     progress: Callable[[SnapshotRecord], None] = lambda _record: None
+    flush: Callable[[], None] = lambda: None
+    close: Callable[[], None] = lambda: None
     readers: int = 2
     pause: Callable[[float], object] = time.sleep
     conf_changed: Callable[[], str] = str  # The default always returns an empty text.
@@ -111,91 +116,80 @@ class SnapshotDependencies:
 PASSING = (AccessDeniedError, SecretUnavailableError)
 
 
-def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
-    """Does what can be done now for one table. Returns the last decision: NOTHING, WAIT, or PUBLISH after the publication."""
+def next_act(name: str, dependencies: SnapshotDependencies) -> tuple[SnapshotRecord | None, StepDecision]:
+    """Returns the record of a table and its next step: NOTHING, WAIT, BEGIN, READ or PUBLISH. First restarts the snapshot or records its
+    failure if necessary.
+    """
     while True:
         record = dependencies.records.get(name)
         if record is None:
-            return StepDecision(SnapshotStep.NOTHING, "the table has no snapshot")
+            return None, StepDecision(SnapshotStep.NOTHING, "the table has no snapshot")
         decision = next_step(record, dependencies.look(name), dependencies.records.all() if record.waits_for else ())
         if record.has_work and (changed := dependencies.conf_changed()):
-            return StepDecision(SnapshotStep.WAIT, f"{changed}; the next run continues")
-        match decision.step:
-            case SnapshotStep.NOTHING | SnapshotStep.WAIT:
-                return decision
-            case SnapshotStep.AGAIN:
-                dependencies.say(f"{name}: {decision.why}; Sluice reads its rows again")
-                dependencies.records.update(name, _restarting(decision.why))
-            case SnapshotStep.FAIL:
-                dependencies.records.update(name, _failing(decision.why))
-            case SnapshotStep.BEGIN:
-                _begin(record, dependencies)
-            case SnapshotStep.READ:
-                if not _read(record, dependencies):
-                    return StepDecision(SnapshotStep.WAIT, "the snapshot was paused, or must read its rows again")
-            case SnapshotStep.PUBLISH:
-                if _publish(record, dependencies):
-                    return decision
+            return record, StepDecision(SnapshotStep.WAIT, f"{changed}; the next run continues")
+        if decision.step == SnapshotStep.AGAIN:
+            dependencies.say(f"{name}: {decision.why}; Sluice reads its rows again")
+            dependencies.records.update(name, _restarting(decision.why))
+        elif decision.step == SnapshotStep.FAIL:
+            dependencies.records.update(name, _failing(decision.why))
+        else:
+            return record, decision
 
 
-def _begin(record: SnapshotRecord, dependencies: SnapshotDependencies) -> None:
-    """Begins the reading under the run lock: everything up to this position is merged, and later changes are buffered."""
-    table = dependencies.table(record.name)
-    if table is None:
+def begin(record: SnapshotRecord, expected: int, dependencies: SnapshotDependencies) -> None:
+    """Begins the reading: everything up to this position is merged, and later changes are buffered. Does nothing if something has changed
+    that prevents it. `expected`: the estimate of rows. The caller holds the run lock.
+    """
+    table, there = dependencies.table(record.name), dependencies.look(record.name)
+    if table is None or there.begin is None or there.version != table.version or dependencies.conf_changed():
         return
-    reader = dependencies.reader(table, record.where)
-    try:
-        expected = reader.rows_expected()
-    finally:
-        reader.close()
-    with dependencies.run_lock():
-        there = dependencies.look(record.name)
-        if there.begin is None or there.version != table.version or dependencies.conf_changed():
-            return
-        begun = dependencies.records.update(
-            record.name,
-            lambda now: now.began(
-                there.begin,  # type: ignore[arg-type]
-                version=table.version,
-                key=table.key,
-                columns=dependencies.spark_columns(table),
-                rows_expected=expected,
-                now=time.time(),
-            ),
-        )
-    dependencies.records.sweep(record.name)
+    begun = dependencies.records.update(
+        record.name,
+        lambda now: now.began(
+            there.begin,  # type: ignore[arg-type]
+            version=table.version,
+            key=table.key,
+            columns=dependencies.spark_columns(table),
+            rows_expected=expected,
+            now=time.time(),
+        ),
+    )
     dependencies.say(
         f"{record.name}: the snapshot reads about {expected} rows; changes are buffered from {begun.began_at} on"
     )
 
 
-def _read(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool:
-    """Reads the chunks that are not complete. Returns whether all of them are complete then."""
-    table = dependencies.table(record.name)
-    if table is None or record.began_at is None:
+def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: TableReader, *, rows_max: int = 0) -> bool:
+    """Reads the chunks that are not complete, and closes the reader. Returns whether all of them are complete then. `rows_max`: leaves the
+    other chunks to the next call if the table has more rows than this; 0 for any number.
+    """
+    if record.began_at is None:
+        reader.close()
         return False
-    files = chunks_in(dependencies.records.chunks(record))
-    if not record.key:
-        files.clear()  # A table without a key is read at one position, which was not stored, so it is read again.
-    whole = files.prepare()
-    reader = dependencies.reader(table, record.where)
     try:
+        files = chunks_in(dependencies.records.chunks(record))
+        if not record.key:
+            files.clear()  # A table without a key is read at one position, which was not stored, so it is read again.
+        whole = list(files.prepare())
         wait_until_shown(reader, record.began_at, dependencies.pause)
         try:
-            if not is_complete(whole):
-                _read_chunks(record, dependencies, files, reader, list(whole))
+            if not is_complete(tuple(whole)):
+                _read_chunks(record, dependencies, files, reader, whole, rows_max)
         except TableChangedError as error:  # The stream will reach this statement too, and restarts the reading.
             dependencies.say(f"{record.name}: {error}")
             dependencies.records.update(record.name, _changed_on_the_server(str(error)))
             return False
-        now = dependencies.records.get(record.name)
-        if now is None or not _goes_on(record, now) or not is_complete(files.prepare()):
+        now, kept = dependencies.records.get(record.name), files.prepare()
+        if now is None or not _goes_on(record, now) or not is_complete(kept):
             return False
         high = reader.end()
     finally:
         reader.close()
+    # A process that was killed may have kept the last chunk without counting it.
+    counts = len(kept), sum(each.facts.rows for each in kept), sum(each.facts.bytes for each in kept)
     done = dependencies.records.update(
-        record.name, lambda now: now.finished(high, time.time()) if _goes_on(record, now) else now
+        record.name,
+        lambda now: now.with_chunks(*counts).finished(high, time.time()) if _goes_on(record, now) else now,
     )
     dependencies.say(
         f"{record.name}: {done.rows} rows were read in {done.chunks} chunks; the snapshot is published once "
@@ -218,25 +212,27 @@ def wait_until_shown(reader: TableReader, position: Position, pause: Callable[[f
         pause(0.2)
 
 
-def _read_chunks(
+def _read_chunks(  # noqa: PLR0917  one caller
     record: SnapshotRecord,
     dependencies: SnapshotDependencies,
     files: ChunkFiles,
     reader: TableReader,
     whole: list[KeptChunk],
+    rows_max: int,
 ) -> None:
-    """Reads as many chunks at a time as there are readers. Ends early if the record requires it. Raises the SluiceError of the first chunk
-    that fails.
+    """Reads as many chunks at a time as there are readers. Ends early if the record requires it, or after `rows_max` rows. Raises the
+    SluiceError of the first chunk that fails.
     """
     reading: dict[Future[ChunkFacts], Chunk] = {}
     marks = _marks(record)
     coming = reader.chunks(whole[-1].chunk if whole else None)
-    with ThreadPoolExecutor(dependencies.readers, thread_name_prefix="chunk") as pool:
+    with _pool(dependencies.readers) as pool:
         try:
             while (
                 _goes_on(record, _counted(record, dependencies, whole))
                 and dependencies.look(record.name).version == record.version
                 and not dependencies.conf_changed()
+                and not 0 < rows_max < sum(each.facts.rows for each in whole)
             ):
                 while len(reading) < dependencies.readers and (chunk := next(coming, None)) is not None:
                     reading[pool.submit(reader.read, chunk, files.rows_path(chunk), marks)] = chunk
@@ -253,6 +249,22 @@ def _read_chunks(
         finally:
             for each in reading:
                 each.cancel()
+
+
+def _pool(readers: int) -> Executor:
+    return ThreadPoolExecutor(readers, thread_name_prefix="chunk") if readers > 1 else _InThisThread()
+
+
+class _InThisThread(Executor):
+    """Executes calls in the calling thread, so that it and its connection read a small table alone."""
+
+    def submit(self, call: Callable[P, T], /, *given: P.args, **named: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(call(*given, **named))
+        except Exception as error:  # The caller gets it from the future, as from a thread.
+            future.set_exception(error)
+        return future
 
 
 def _marks(record: SnapshotRecord) -> Marks | None:
@@ -318,30 +330,26 @@ def _goes_on(begun: SnapshotRecord, now: SnapshotRecord) -> bool:
     return same and not now.paused
 
 
-def _publish(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool:
-    """Publishes under the run lock, so that no change is buffered or merged meanwhile. Returns whether it published."""
-    with dependencies.run_lock():
-        # The record and conf/ may have changed during the wait for the lock.
-        now = dependencies.records.get(record.name)
-        table = dependencies.table(record.name)
-        if now is None or table is None or next_step(now, dependencies.look(record.name)).step != SnapshotStep.PUBLISH:
-            return False
-        if dependencies.conf_changed():
-            return False
-        try:
-            label = dependencies.publish(now, table)
-        except CascadeUnseenError as error:
-            why = str(error)
-            dependencies.records.update(record.name, _if_still(now, lambda each: each.cascades_unseen(why)))
-            return False
-        except TableChangedError as error:
-            dependencies.records.update(record.name, _if_still(now, _restart_or_fail(str(error))))
-            return False
-        published = _if_still(now, lambda each: each.published(label, time.time()))
-        done = dependencies.records.update(record.name, published)
-    dependencies.records.sweep(record.name)
-    dependencies.progress(done)
-    return True
+def publish(name: str, dependencies: SnapshotDependencies) -> SnapshotRecord | None:
+    """Publishes a table, and returns its record. Returns None if something has changed that prevents it. The caller holds the run lock, so
+    that no change is buffered or merged meanwhile.
+    """
+    # The record and conf/ may have changed during the wait for the lock.
+    now, table = dependencies.records.get(name), dependencies.table(name)
+    if now is None or table is None or next_step(now, dependencies.look(name)).step != SnapshotStep.PUBLISH:
+        return None
+    if dependencies.conf_changed():
+        return None
+    try:
+        label = dependencies.publish(now, table)
+    except CascadeUnseenError as error:
+        why = str(error)
+        dependencies.records.update(name, _if_still(now, lambda each: each.cascades_unseen(why)))
+        return None
+    except TableChangedError as error:
+        dependencies.records.update(name, _if_still(now, _restart_or_fail(str(error))))
+        return None
+    return dependencies.records.update(name, _if_still(now, lambda each: each.published(label, time.time())))
 
 
 def _if_still(
@@ -356,54 +364,3 @@ def _if_still(
         return change(now) if same else now
 
     return changed
-
-
-def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, StepDecision]:
-    """Works on all snapshots of the destination, smallest tables first, until none can be advanced or the time is over.
-
-    The reason that keeps a table from continuing is in its record, and the other tables are processed. Raises the first error after that.
-    """
-    deadline = time.monotonic() + seconds
-    stopping = threading.Event()
-    while True:
-        open_now = [each for each in dependencies.records.all() if each.has_work]
-        decisions: dict[str, StepDecision] = {}
-        errors: list[Exception] = []
-        for each in sorted(open_now, key=lambda one: (one.state != SnapshotState.READ, one.rows_expected, one.name)):
-            try:
-                decisions[each.name] = advance(each.name, dependencies)
-            except Exception as error:  # A table that cannot be read or published does not delay the others.
-                errors.append(_named(each, error))
-                _note(each.name, errors[-1], dependencies)
-        if errors:
-            raise errors[0]
-        still = any(each.step == SnapshotStep.WAIT for each in decisions.values())
-        if not still or dependencies.conf_changed() or time.monotonic() >= deadline:
-            return decisions
-        stopping.wait(1.0)
-
-
-def _named(record: SnapshotRecord, error: Exception) -> Exception:
-    """Returns an unexpected error of one table as a sentence with its name, and other errors unchanged."""
-    if not isinstance(error, MISTAKES):
-        return error
-    logger.error("the snapshot of a table raised an unexpected error", extra={"table": record.name}, exc_info=error)
-    return SnapshotRaisedError(
-        f"the rows of {record.name} could not be read or published ({type(error).__name__}: {error}), a defect of Sluice whose trace is in "
-        "the log: report it, and exclude the table or use a version of Sluice that can read it"
-    )
-
-
-def _note(name: str, error: Exception, dependencies: SnapshotDependencies) -> None:
-    """Records an error for `status`. Sluice tries again, or an operator must fix it. An unexpected error makes the snapshot fail after
-    RAISED_TRIES_MAX attempts.
-    """
-    for_good = isinstance(error, TableStoppedError | ConfigurationError) and not isinstance(error, PASSING)
-
-    def noted(now: SnapshotRecord) -> SnapshotRecord:
-        changed = now.noted(str(error))
-        given_up = isinstance(error, SnapshotRaisedError) and changed.tries >= RAISED_TRIES_MAX
-        return changed.failed(str(error)) if for_good or given_up else changed
-
-    dependencies.say(str(error) if name in str(error) else f"{name}: {error}")
-    dependencies.records.update(name, noted)

@@ -105,11 +105,12 @@ class CutAmendments:
     def __init__(self, config: SluiceConfig, destination: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._config, self._destination, self._clock = config, destination, clock
         self._due = -math.inf
+        self._newest: tuple[Callable[[], str], int | None] | None = None
         self.waiting: dict[str, AmendedTable] = {}
 
     def add(self, table: str, label: int, refusal: Callable[[], str]) -> None:
         """Adds a table that has all changes up to the order key `label`, and rewrites the snapshot if a rewrite is due. The caller holds
-        the run lock, whose fence is `refusal`. Raises SparkJobError if Delta refuses the commit.
+        the run lock, whose fence is `refusal`: another function for each hold. Raises SparkJobError if Delta refuses the commit.
 
         A shard is not added. It waits for the next batch, because the Delta version may have rows of other shards that belong to no
         consistent snapshot yet.
@@ -119,9 +120,12 @@ class CutAmendments:
 
         there = self._recorded_tables(LakeTables(self._config.destination_dir(self._destination)), table)
         if there and target(self._config, self._destination, table).shard is None:
-            options = storage_options(self._config.storage_options)
-            newest = newest_order_key(cuts_path(self._config.lake, self._destination), options)
-            self.waiting[table] = AmendedTable(tables=there, label=label, newest=newest)
+            # Only a batch changes the newest order key, so it stays the same within one hold of the run lock.
+            if self._newest is None or self._newest[0] is not refusal:
+                options = storage_options(self._config.storage_options)
+                path = cuts_path(self._config.lake, self._destination)
+                self._newest = refusal, newest_order_key(path, options)
+            self.waiting[table] = AmendedTable(tables=there, label=label, newest=self._newest[1])
         if self._clock() >= self._due:
             self.write(refusal)
 

@@ -8,7 +8,7 @@ It runs in parallel with merges. It holds the run lock only briefly, when a snap
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -18,14 +18,18 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, progress
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.orchestration.base import failpoints
-from sluice.orchestration.base.lake_settings import lake_errors
+from sluice.orchestration.base.lake_settings import lake_errors, spark_settings
+from sluice.orchestration.base.markdown import code
 from sluice.orchestration.base.ports import MergeFailedError, Ports, PublishOutcome
 from sluice.orchestration.base.shown_tables import shown_tables
 from sluice.orchestration.base.table_catalog import delta_key
 from sluice.orchestration.run.catalog.registration import register_after_run
 from sluice.orchestration.run.cuts import CutAmendments
-from sluice.orchestration.run.merge_run import as_failure, only_writer
+from sluice.orchestration.run.merge_run import JoinedSentences, as_failure, only_writer
 from sluice.orchestration.run.table_events import TableEvents
+
+if TYPE_CHECKING:
+    from sluice.spark_jobs.snapshot.spark_on_demand import SparkOnDemand
 
 OBSERVED_SECONDS = 10.0  # The interval between two observations of one table's progress.
 # If a table has at least this many rows, waiting tables are added to the newest consistent snapshot while it is read. Reading this many
@@ -45,7 +49,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
     @dg.op(name=snapshot_name(destination))
     def snapshot(context: dg.OpExecutionContext) -> None:
         from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies  # noqa: PLC0415  imports kernels
-        from sluice.cdc_engine.snapshot.work import run_all  # noqa: PLC0415
+        from sluice.cdc_engine.snapshot.groups import run_all  # noqa: PLC0415
 
         reading = SnapshotRecords(config.destination_dir(destination)).take_reading()
         if reading is None:
@@ -55,8 +59,9 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
         callbacks = SnapshotCallbacks(
             run_lock=listener.run_lock,
             publish=listener.publish,
-            say=context.log.info,
+            say=listener.sentences.say,
             progress=listener.progress,
+            flush=listener.flush,
             conf_changed=lambda: ports.conf_changed(destination) if reading.held else "another run reads them now",
         )
         try:
@@ -65,6 +70,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
                     run_all(snapshot_dependencies(config, destination, callbacks), WAIT_SECONDS)
                 finally:
                     try:
+                        listener.flush()
                         listener.amend_rest()
                     finally:  # Some tables may be published with other columns although the rest failed.
                         register_after_run(config, destination, listener.written)
@@ -116,6 +122,11 @@ class _SnapshotListener:
         self._cuts = CutAmendments(config, destination)
         self._observed: dict[str, float] = {}
         self._outcomes: dict[str, PublishOutcome] = {}
+        self._shared: list[
+            tuple[SnapshotRecord, PublishOutcome]
+        ] = []  # Published tables of shared assets that are not reported yet.
+        self._spark: SparkOnDemand | None = None
+        self.sentences = JoinedSentences(context.log.info)
         self.written: dict[str, tuple[tuple[str, str], ...]] = {}  # Path of a Delta table → its columns (name, type).
         self._fence: Callable[[], str] = lambda: "this run does not hold the run lock"
 
@@ -123,17 +134,39 @@ class _SnapshotListener:
     def run_lock(self) -> Iterator[None]:
         with only_writer(self._ports, self._config, self._destination, self._context.log.info) as fence:
             self._fence = fence
-            yield
+            try:
+                yield
+            finally:
+                if self._spark is not None:
+                    self._spark.release()
 
     def publish(self, record: SnapshotRecord, table: TableVersion) -> int:
         failpoints.reach(failpoints.BEFORE_PUBLISH)
         outcome = self._ports.publish(
-            self._config, self._destination, record, table, self._context.run_id, refusal=self._fence, amend=self._amend
+            self._config,
+            self._destination,
+            record,
+            table,
+            self._context.run_id,
+            refusal=self._fence,
+            amend=self._amend,
+            spark=self._spark_on_demand(),
         )
         failpoints.reach(failpoints.AFTER_PUBLISH)
         self._outcomes[record.name] = outcome
         self.written[self._config.kept_path(self._destination, table.database, table.table)] = outcome.columns
         return outcome.label
+
+    def _spark_on_demand(self) -> "SparkOnDemand":
+        """Returns the Spark of this run, with settings that are read again for each publication, because secrets may change."""
+        from sluice.spark_jobs.snapshot.spark_on_demand import SparkOnDemand as OnDemand  # noqa: PLC0415
+
+        with lake_errors(self._config):
+            settings = spark_settings(self._config, self._destination)
+        if self._spark is None:
+            self._spark = OnDemand(settings)
+        self._spark.settings = settings
+        return self._spark
 
     def _amend(self, table: str, label: int) -> None:
         self._cuts.add(table, label, self._fence)
@@ -159,12 +192,15 @@ class _SnapshotListener:
             )
 
     def progress(self, record: SnapshotRecord) -> None:
-        """Reports a table's progress at most every OBSERVED_SECONDS, because Dagster plots the newest hundred events. The last report is
-        a materialization.
+        """Reports a table's progress at most every OBSERVED_SECONDS, because Dagster plots the newest hundred events. A table that is read
+        sooner has no such report. The last report is a materialization; that of an asset that tables share waits for `flush`.
         """
         failpoints.reach(failpoints.AFTER_CHUNK)
         now = time.time()
         if (outcome := self._outcomes.pop(record.name, None)) is not None:
+            if not self._events.shown.has_asset(record.name):
+                self._shared.append((record, outcome))
+                return
             self._events.written(record.name, outcome, _published(record, outcome))
             details = {
                 "source_rows": dg.MetadataValue.int(record.rows),
@@ -172,13 +208,23 @@ class _SnapshotListener:
             }
             self._events.sides_written(record.name, outcome, details)
             self._events.passed(record.name)
-        elif now - self._observed.get(record.name, 0.0) >= OBSERVED_SECONDS:
+        elif now - self._observed.get(record.name, record.reading_at) >= OBSERVED_SECONDS:
             if record.name in self._observed or record.rows_expected >= LONG_READ_ROWS:
                 self._amend_amid_reading()
             self._observed[record.name] = now
             if self._events.shown.has_asset(record.name):
                 key = delta_key(self._destination, record.name)
                 self._context.log_event(dg.AssetObservation(key, metadata=_progress(record, now)))
+
+    def flush(self) -> None:
+        """Reports what waits: sentences, and one materialization for all published tables that share an asset."""
+        self.sentences.flush()
+        by_key = dict[dg.AssetKey, list[tuple[SnapshotRecord, PublishOutcome]]]()
+        for record, outcome in self._shared:
+            by_key.setdefault(self._events.shown.key(record.name), []).append((record, outcome))
+        self._shared.clear()
+        for key, published in by_key.items():
+            self._context.log_event(dg.AssetMaterialization(key, metadata=_published_together(published)))
 
 
 def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[Any]]:
@@ -197,6 +243,26 @@ def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[
         "snapshot_seconds_left": dg.MetadataValue.float(made.seconds_left or 0.0),
         "snapshot_state": dg.MetadataValue.text(str(record.state)),
         **ends,
+    }
+
+
+def _published_together(published: Sequence[tuple[SnapshotRecord, PublishOutcome]]) -> dict[str, dg.MetadataValue[Any]]:
+    """Returns the metadata of a materialization of an asset that several tables share: sums of their counts, and a line for each of them.
+    The names are the same as for one table.
+    """
+    lines = [
+        f"| {code(record.name)} | {record.rows} | {outcome.delta_version} | {outcome.way} |"
+        for record, outcome in published
+    ]
+    table = "\n".join(["| table | rows | Delta version | published by |", "|---|---|---|---|", *lines])
+    return {
+        "tables_published": dg.MetadataValue.int(len(published)),
+        "snapshot_rows": dg.MetadataValue.int(sum(record.rows for record, _ in published)),
+        "snapshot_chunks": dg.MetadataValue.int(sum(record.chunks for record, _ in published)),
+        "snapshot_restarts": dg.MetadataValue.int(sum(record.restarts for record, _ in published)),
+        "publish_seconds": dg.MetadataValue.float(sum(outcome.seconds for _, outcome in published)),
+        "rows_inserted": dg.MetadataValue.int(sum(outcome.rows for _, outcome in published)),
+        "tables": dg.MetadataValue.md(table),
     }
 
 

@@ -141,15 +141,18 @@ class KillBench:
             "a run is attached", lambda: destination_files.drain_lock_held(self.pipeline.directory), WAIT_SECONDS_MAX
         )
 
-    def wait_until_published(self) -> None:
-        """Waits until the newest snapshot of the table `early` is published. This table existed before the stream."""
+    def wait_until_published(self, *tables: str) -> None:
+        """Waits until the newest snapshots of these tables are published. Without tables, waits for the one that existed before the
+        stream.
+        """
         records = SnapshotRecords(self.pipeline.directory)
 
         def published() -> bool:
-            record = records.get(f"{DATABASE}.early")
-            assert record is not None
-            assert record.state not in {SnapshotState.FAILED, SnapshotState.CANCELED}, record
-            return record.state == SnapshotState.PUBLISHED
+            found = [records.get(f"{DATABASE}.{table}") for table in tables or ("early",)]
+            for record in found:
+                assert record is not None
+                assert record.state not in {SnapshotState.FAILED, SnapshotState.CANCELED}, record
+            return all(record and record.state == SnapshotState.PUBLISHED for record in found)
 
         wait_for("the snapshot is published", published, WAIT_SECONDS_MAX)
 

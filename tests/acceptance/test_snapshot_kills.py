@@ -40,3 +40,19 @@ def test_a_snapshot_goes_on_when_killed(kill_bench: KillBench, deaths: Sequence[
     kill_bench.wait_until_published()
     kill_bench.settle()
     kill_bench.require_equal()
+
+
+@pytest.mark.timeout(600)
+def test_a_group_of_snapshots_goes_on_when_its_run_is_killed(kill_bench: KillBench) -> None:
+    """When the run is killed first, one table of the group has its commit and no table has its record; then some tables are published."""
+    tables = ("counters", "moving", "early")
+
+    def begin() -> None:
+        snapshot.start(kill_bench.pipeline.directory, [f"{DATABASE}.{table}" for table in tables])
+        kill_bench.workload.run(1)
+
+    kill_bench.kill_along([("run", AFTER_PUBLISH), ("run", BEFORE_PUBLISH)], begin)
+    kill_bench.workload.run(1)
+    kill_bench.wait_until_published(*tables)
+    kill_bench.settle()
+    kill_bench.require_equal()

@@ -13,7 +13,7 @@ from sluice.cdc_engine.config import SluiceConfig, TableConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.destination_files import LakeTables
 from sluice.cdc_engine.position import Position
-from sluice.cdc_engine.snapshot import work
+from sluice.cdc_engine.snapshot import groups
 from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.work import SnapshotDependencies
 from sluice.orchestration.base.batch_reference import BatchReference
@@ -142,7 +142,7 @@ def test_a_snapshot_reports_the_log_and_the_history_that_it_wrote(
             snapshots.publish(record, TableVersion(database="shop", table="orders", columns=(), key=("id",)))
         snapshots.progress(record)
 
-    monkeypatch.setattr(work, "run_all", run_all)
+    monkeypatch.setattr(groups, "run_all", run_all)
     ports = dataclasses.replace(make_fake_ports(config).ports(), publish=publish)
     job = build_definitions(config, ports).resolve_job_def("snapshot_shop_job")
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:

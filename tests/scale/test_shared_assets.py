@@ -4,6 +4,7 @@ report.
 
 # There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ import pytest
 
 from sluice.cdc_engine.config import SluiceConfig, TableConfig
 from sluice.cdc_engine.config.shards import ShardsConfig
+from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot import groups
+from sluice.cdc_engine.snapshot.record import wanted
+from sluice.cdc_engine.snapshot.work import SnapshotDependencies
 from sluice.equality.values import Verdict
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.shown_tables import others_key, others_source_key, shown_tables
@@ -24,6 +30,7 @@ from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run.decisions.launchpad import Launchpad
 from sluice.orchestration.run.decisions.waiting import waiting
 from sluice.orchestration.run.table_events import TableEvents
+from sluice.spark_jobs.snapshot.publication import PublishedSnapshot
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 NAMED, FIRST, SECOND, ELSEWHERE = "shop.orders", "shop.items", "shop.returns", "crm.people"
@@ -152,6 +159,37 @@ def test_a_run_that_may_find_more_tables_than_the_definitions_is_requested_witho
         assert delta_key("shop", FIRST) in selected(instance)
         write_tables(directory, TABLES)
         assert selected(instance) is None
+
+
+def test_a_snapshot_run_reports_a_group_with_one_event_per_database(
+    many: Many, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Position(epoch=1, file="b.000001", offset=400)
+    records = [
+        wanted(name, None, 0.0).began(begin, version="1", key=("id",), columns=(), rows_expected=7, now=0.0)
+        for name in TABLES
+    ]
+
+    def publish(*_: object, **__: object) -> PublishedSnapshot:
+        return PublishedSnapshot(rows=7, label=1, delta_version=1, files=1, seconds=1.0, columns=(("id", "bigint"),))
+
+    def run_all(snapshots: SnapshotDependencies, _: float) -> None:
+        for record in (each.with_chunks(1, 7, 4096) for each in records):
+            with snapshots.run_lock():
+                table = TableVersion(database=record.database, table=record.table, columns=(), key=("id",))
+                snapshots.publish(record, table)
+            snapshots.progress(record)
+
+    monkeypatch.setattr(groups, "run_all", run_all)
+    ports = dataclasses.replace(many.fakes.ports(), publish=publish)
+    job = build_definitions(many.config, ports).resolve_job_def("snapshot_shop_job")
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        assert job.execute_in_process(instance=instance).success
+        (shop,), (crm,) = told_of(instance, SHOP), told_of(instance, CRM)
+        (own,) = told_of(instance, delta_key("shop", NAMED))
+    assert (shop["tables_published"], shop["snapshot_rows"], shop["rows_inserted"]) == (2, 14, 14)
+    assert f"| `{SECOND}` | 7 | 1 |" in shop["tables"]
+    assert (crm["tables_published"], own["snapshot_rows"]) == (1, 7)
 
 
 def test_materialize_on_an_asset_of_its_own_requests_its_snapshot(many: Many, tmp_path: Path) -> None:

@@ -18,16 +18,16 @@ from sluice.cdc_engine.errors import ActRefusedError, SourceConnectionError, Tab
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot import work
 from sluice.cdc_engine.snapshot.chunks import Chunk
+from sluice.cdc_engine.snapshot.groups import advance, run_all
 from sluice.cdc_engine.snapshot.read import ChunkFacts, Marks
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, progress, wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords, Transition
 from sluice.cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, next_step
 from sluice.cdc_engine.snapshot.work import (
     RAISED_TRIES_MAX,
+    SizeEstimate,
     SnapshotDependencies,
     SnapshotRaisedError,
-    advance,
-    run_all,
 )
 from sluice.cdc_engine.states import SnapshotState, TableState
 from tests.fix_ledgers import home_of
@@ -115,6 +115,7 @@ class World:
             look=self._look,
             table=lambda _: dataclasses.replace(TABLE, version=self.version),
             spark_columns=lambda _: (("id", "int"),),
+            sizes=lambda tables: {each.name: SizeEstimate(rows=len(self.rows)) for each in tables},
             reader=lambda *_: _Reader(self),
             run_lock=self._run_lock,
             publish=self._publish,
@@ -173,9 +174,6 @@ class _Reader:
 
     def __init__(self, world: World) -> None:
         self._world = world
-
-    def rows_expected(self) -> int:
-        return len(self._world.rows)
 
     def shows(self, _position: Position) -> bool:
         return True
@@ -387,7 +385,7 @@ def test_one_table_that_cannot_be_read_now_waits_and_does_not_hold_up_others(wor
     ("stage", "wrong"),
     [
         *(("look", KeyError("_sluice_operation")), ("table", ValueError("odd")), ("spark_columns", AssertionError())),
-        *(("rows_expected", TypeError("none")), ("chunks", IndexError()), ("read", RecursionError("deep"))),
+        *(("sizes", TypeError("none")), ("chunks", IndexError()), ("read", RecursionError("deep"))),
         ("publish", KeyError("_sluice_operation")),
     ],
 )
@@ -400,7 +398,8 @@ def test_a_table_whose_snapshot_raises_fails_by_name_and_the_others_are_publishe
 
     def maybe(act: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any) -> Any:
-            if any(str(getattr(each, "table", each)).endswith("broken") for each in given):
+            named = (each for one in given for each in (one if isinstance(one, list) else [one]))
+            if any(str(getattr(each, "table", each)).endswith("broken") for each in named):
                 raise wrong
             return act(*given)
 
@@ -415,7 +414,7 @@ def test_a_table_whose_snapshot_raises_fails_by_name_and_the_others_are_publishe
     dependencies = dataclasses.replace(
         real, reader=reader, table=lambda name: dataclasses.replace(TABLE, table=name.partition(".")[2], version="v1")
     )
-    if stage in {"look", "table", "spark_columns", "publish"}:
+    if stage in {"look", "table", "spark_columns", "sizes", "publish"}:
         changed: Any = {stage: maybe(getattr(dependencies, stage))}
         dependencies = dataclasses.replace(dependencies, **changed)
     for _ in range(RAISED_TRIES_MAX):

@@ -19,8 +19,8 @@ from sluice.cdc_engine.acts import snapshot
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
+from sluice.cdc_engine.snapshot.groups import run_all
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
-from sluice.cdc_engine.snapshot.work import run_all
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.ports import free_port
 from sluice.console.toolchain.spark.server import SparkConnectServer

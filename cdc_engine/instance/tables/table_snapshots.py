@@ -11,7 +11,8 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
@@ -31,13 +32,14 @@ from sluice.cdc_engine.parser.positions.logged import logged_after
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.snapshot.pace import PaceLimits, ReadPace
 from sluice.cdc_engine.snapshot.read import ReadRules
-from sluice.cdc_engine.snapshot.reader import RowReader, open_reader
+from sluice.cdc_engine.snapshot.reader import open_reader
 from sluice.cdc_engine.snapshot.record import SnapshotRecord
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, StepDecision, next_step
-from sluice.cdc_engine.snapshot.table_reader import SourceTable
-from sluice.cdc_engine.snapshot.work import SnapshotDependencies
+from sluice.cdc_engine.snapshot.table_reader import KeptReaders, SourceTable, estimates
+from sluice.cdc_engine.snapshot.work import SizeEstimate, SnapshotDependencies
 from sluice.cdc_engine.source.in_use import SOURCE_FILE
+from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.staging.staged_columns import refuse_reserved
 from sluice.cdc_engine.table_meta.table_list.reading import read_list
 
@@ -56,25 +58,28 @@ class SnapshotCallbacks:
     publish: Callable[[SnapshotRecord, TableVersion], int]
     say: Callable[[str], None]
     progress: Callable[[SnapshotRecord], None]
+    flush: Callable[[], None] = lambda: None
     conf_changed: Callable[[], str] = str
 
 
 def snapshot_dependencies(config: SluiceConfig, destination: str, callbacks: SnapshotCallbacks) -> SnapshotDependencies:
     """Returns the dependencies of `work.run_all`. Opens no connection yet."""
     tables = SourceTables(config, destination)
-    given = config.destinations[destination].snapshots
     return SnapshotDependencies(
         records=SnapshotRecords(config.destination_dir(destination)),
         look=tables.look,
         table=tables.table,
         spark_columns=tables.spark_columns,
+        sizes=tables.sizes,
         reader=tables.reader,
         run_lock=callbacks.run_lock,
         publish=callbacks.publish,
         say=callbacks.say,
         progress=callbacks.progress,
+        flush=callbacks.flush,
+        close=tables.close,
         conf_changed=callbacks.conf_changed,
-        readers=given.readers,
+        readers=config.destinations[destination].snapshots.readers,
     )
 
 
@@ -128,6 +133,11 @@ class SourceTables:
         self._columns = ColumnFilter(self._config.column_include, self._config.column_exclude)
         self._ledger = _Cached(lambda: ledger_text(self._directory), lambda: read_ledger(self._directory))
         self._with_settings: dict[str, tuple[TableVersion, TableVersion]] = {}
+        given = self._config.snapshots
+        limits = PaceLimits(rows_per_second=given.rows_per_second_max, threads_running_max=given.threads_running_max)
+        self._pace = ReadPace(limits, threads_running=self._threads_running)
+        self._kept: dict[tuple[str, str], KeptReaders] = {}
+        self._lock = threading.Lock()
 
     def _versions(self) -> Mapping[str, TableVersion]:
         return read_list(self._directory).versions
@@ -192,37 +202,56 @@ class SourceTables:
             each.name for each in table.columns if rules.transform and rules.transform.writes_to(each.name)
         )
 
+    def sizes(self, tables: Sequence[TableVersion]) -> dict[str, SizeEstimate]:
+        """Returns the server's estimates of the sizes of tables, by name."""
+        now = self._reading_now()
+        kept = self._kept_to(reader_of(now) or source_of(now))
+        reader = kept.take()
+        try:
+            return estimates(reader, tables)
+        finally:
+            kept.give_back(reader)
+
     def reader(self, table: TableVersion, where: str) -> SourceTable:
         policy = self._policy(table)
         refuse_other_functions({table.name: policy}, self._directory)
-        given = self._config.snapshots
-        # The source may have changed since the run started.
-        now = self._config.reading_now(for_runs.local_copy(self._directory, SOURCE_FILE).parent)
-        # A replica's binlog positions cannot be compared with the stream's. So only tables with a key are read from a replica.
+        now = self._reading_now()
+        # Positions in a replica's own binlog cannot be compared with the stream's, so only tables with a key are read there.
         replica = reader_of(now) if table.key else None
-        limits = PaceLimits(rows_per_second=given.rows_per_second_max, threads_running_max=given.threads_running_max)
-        connect = functools.partial(open_reader, replica or source_of(now))
+        server = replica or source_of(now)
         return SourceTable(
-            connect,
+            functools.partial(open_reader, server),
             table,
-            chunk_rows=given.chunk_rows,
-            rules=ReadRules(
-                where=where,
-                pace=ReadPace(limits, threads_running=functools.partial(_threads_running, connect)),
-                kept=self._columns.kept(table),
-                policy=policy,
-            ),
+            chunk_rows=self._config.snapshots.chunk_rows,
+            rules=ReadRules(where=where, pace=self._pace, kept=self._columns.kept(table), policy=policy),
             source=functools.partial(open_reader, source_of(now)) if replica else None,
             logged=functools.partial(logged_after, source_of(now)),
+            kept=self._kept_to(server),
         )
+
+    def close(self) -> None:
+        """Closes the connections that are kept for further tables."""
+        for kept in self._kept.values():
+            kept.close()
+
+    def _reading_now(self) -> DestinationConfig:
+        """Returns the configuration with the source in use, which may have changed since the run started."""
+        return self._config.reading_now(for_runs.local_copy(self._directory, SOURCE_FILE).parent)
+
+    def _kept_to(self, server: Source) -> KeptReaders:
+        with self._lock:
+            key = server.address, server.user
+            if key not in self._kept:
+                self._kept[key] = KeptReaders(functools.partial(open_reader, server))
+            return self._kept[key]
+
+    def _threads_running(self) -> int:
+        now = self._reading_now()
+        with contextlib.closing(open_reader(reader_of(now) or source_of(now))) as reader:
+            return reader.threads_running()
 
     def _policy(self, table: TableVersion) -> ValuePolicy:
         return policy_of(self._config, table.database, table.table)
-
-
-def _threads_running(connect: Callable[[], RowReader]) -> int:
-    with contextlib.closing(connect()) as reader:
-        return reader.threads_running()
 
 
 class _Cached(Generic[T]):

@@ -26,9 +26,9 @@ from sluice.cdc_engine.instance.tables.resnapshot import (
 )
 from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
 from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.groups import run_all
 from sluice.cdc_engine.snapshot.record import SnapshotRecord
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
-from sluice.cdc_engine.snapshot.work import run_all
 from sluice.cdc_engine.states import SnapshotState, TableState
 from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema
 from sluice.console.toolchain.spark.server import SparkConnectServer

@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 
 from sluice.cdc_engine.position import Position
-from sluice.cdc_engine.snapshot import work
+from sluice.cdc_engine.snapshot import groups
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, wanted
 from sluice.cdc_engine.snapshot.work import SnapshotDependencies
 from sluice.orchestration.base.table_catalog import delta_key
@@ -52,7 +52,7 @@ def told_amid(
                 events = [each.asset_observation for each in records]
                 found[name] = [{key: each.value for key, each in event.metadata.items()} for event in events if event]
 
-        monkeypatch.setattr(work, "run_all", run_all)
+        monkeypatch.setattr(groups, "run_all", run_all)
         assert job.execute_in_process(instance=instance).success
     return found
 

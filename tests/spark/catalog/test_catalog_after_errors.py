@@ -23,7 +23,7 @@ from sluice.cdc_engine.destination_files.catalog_record import (
     write_registered,
 )
 from sluice.cdc_engine.errors import SluiceError
-from sluice.cdc_engine.snapshot import work
+from sluice.cdc_engine.snapshot import groups
 from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.work import SnapshotDependencies
 from sluice.cdc_engine.table_meta.table_list.reading import read_tables
@@ -103,7 +103,7 @@ def test_a_change_of_columns_is_not_forgotten_if_another_table_fails(
     def refuse(*_: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(work, "run_all", run_all)
+    monkeypatch.setattr(groups, "run_all", run_all)
     ports = dataclasses.replace(make_fake_ports(config).ports(), publish=publish)
     job = build_definitions(config, ports).resolve_job_def("snapshot_shop_job")
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:

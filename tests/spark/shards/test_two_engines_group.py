@@ -21,8 +21,8 @@ from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
+from sluice.cdc_engine.snapshot.groups import run_all
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
-from sluice.cdc_engine.snapshot.work import run_all
 from sluice.console.lake.accept import Acceptance, accept
 from sluice.console.shards_check import shards_sentence
 from sluice.console.source.query import known_path_clashes

@@ -15,8 +15,8 @@ from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
+from sluice.cdc_engine.snapshot.groups import run_all
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
-from sluice.cdc_engine.snapshot.work import run_all
 from sluice.console.lake.accept import Acceptance, accept
 from sluice.console.lake.history import captured_table, history_of
 from sluice.console.lake.life import known_life

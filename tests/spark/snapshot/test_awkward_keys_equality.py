@@ -13,8 +13,8 @@ import pytest
 from sluice.cdc_engine.acts import snapshot
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
+from sluice.cdc_engine.snapshot.groups import run_all
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
-from sluice.cdc_engine.snapshot.work import run_all
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.equality.destination import ComparedDestination, compare_destination

@@ -15,8 +15,8 @@ from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
 from sluice.cdc_engine.meta.resume_requests import request
+from sluice.cdc_engine.snapshot.groups import run_all
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
-from sluice.cdc_engine.snapshot.work import run_all
 from sluice.console.status.report import StatusReport, read_status, render
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer

@@ -18,9 +18,9 @@ from sluice.cdc_engine.acts import snapshot
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
+from sluice.cdc_engine.snapshot.groups import run_all
 from sluice.cdc_engine.snapshot.record import RESTARTS_MAX, SnapshotRecord
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
-from sluice.cdc_engine.snapshot.work import run_all
 from sluice.cdc_engine.states import SnapshotState
 from sluice.console.acts.snapshot import snapshots
 from sluice.console.toolchain.database.server import DatabaseServer

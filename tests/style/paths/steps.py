@@ -192,6 +192,7 @@ ACKED = (
 
 SNAPSHOT_RUN = "orchestration/run/snapshot_run.py"
 SPARK_PUBLISH = "orchestration/run/spark_publish.py"
+GROUPS = "cdc_engine/snapshot/groups.py"
 WORK = "cdc_engine/snapshot/work.py"
 TABLE_READER = "cdc_engine/snapshot/table_reader.py"
 CHUNKS = "cdc_engine/snapshot/chunks.py"
@@ -209,7 +210,12 @@ PUBLISH_SQL = "spark_jobs/snapshot/publish_sql.py"
 
 CHUNK = (
     Step(SNAPSHOT_RUN, "snapshot_job", "works on the open snapshots in a run", starts="the snapshot sensor"),
-    Step(WORK, "run_all > advance > _read > _read_chunks", "reads the chunks that are missing"),
+    Step(
+        GROUPS,
+        "run_all > _repeat > _advance_all > _Group.advance > _Group._read",
+        "reads small tables side by side, and the others one after the other",
+    ),
+    Step(WORK, "read > _read_chunks", "reads the chunks that are missing"),
     Step(TABLE_READER, "SourceTable.chunks", "asks for the next key range"),
     Step(CHUNKS, "chunks", "finds the next key range"),
     Step(
@@ -229,7 +235,8 @@ CHUNK = (
     ),
     Step(RESULT_DECODER, "ResultDecoder.batch", "decodes rows to a record batch", "ResultReader.batches"),
     Step(CHUNK_FILES, "ChunksInFolder.keep", "records that the file is complete", "_read_chunks"),
-    Step(WORK, "_publish", "publishes when the stream has passed the read rows", "advance"),
+    Step(GROUPS, "_Group._publish", "publishes the tables of a group under the run lock", "_Group.advance"),
+    Step(WORK, "publish", "publishes when the stream has passed the read rows"),
     Step(SNAPSHOT_RUN, "_SnapshotListener.publish", "publishes in the run, under the run lock"),
     Step(
         SPARK_PUBLISH,

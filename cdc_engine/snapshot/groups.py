@@ -1,0 +1,333 @@
+"""Advances the snapshots of a destination: small tables in groups, the other tables one after the other. Called by a run of the snapshot
+job.
+
+The tables of a group begin under one hold of the run lock, are read side by side, and are published under another hold. Each table still
+has its own record, its own files and its own commit. So a crash at any point leaves each table as if it were alone, and the next run
+continues with all of them. An error of one table ends the work on this table only."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.errors import ConfigurationError, TableStoppedError
+from sluice.cdc_engine.snapshot.record import SnapshotRecord
+from sluice.cdc_engine.snapshot.steps import SnapshotStep, StepDecision
+from sluice.cdc_engine.snapshot.work import (
+    MISTAKES,
+    PASSING,
+    RAISED_TRIES_MAX,
+    SizeEstimate,
+    SnapshotDependencies,
+    SnapshotRaisedError,
+    TableReader,
+    begin,
+    next_act,
+    publish,
+    read,
+)
+from sluice.cdc_engine.states import SnapshotState
+
+logger = logging.getLogger(__name__)
+
+TABLES_MAX = 50  # The most tables of a group.
+# A table is small up to these estimates. Larger tables are read alone: many chunks of them at the same time.
+ROWS_MAX, BYTES_MAX = 10_000, 64 << 20
+# After this time a group releases the run lock, and publishes its other tables under the next hold: merges wait for the lock.
+PUBLISH_SECONDS_MAX = 2.0
+CALLS_SECONDS = 0.1  # How long sentences and progress of tables that are read wait at most until they are reported.
+
+
+@dataclasses.dataclass
+class Advanced:
+    """What was done for some tables. `decisions`: name → the last decision: NOTHING, WAIT, or PUBLISH after the publication. `errors`: name
+    → what ended the work on the table. `large`: name → rows of tables that are too large for a group.
+    """
+
+    decisions: dict[str, StepDecision] = dataclasses.field(default_factory=dict)
+    errors: dict[str, Exception] = dataclasses.field(default_factory=dict)
+    large: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, StepDecision]:
+    """Works on all snapshots of the destination, smallest tables first, until none can be advanced or the time is over.
+
+    The reason that keeps a table from continuing is in its record, and the other tables are processed. Raises the first error after that.
+    """
+    try:
+        return _repeat(dependencies, time.monotonic() + seconds)
+    finally:
+        dependencies.close()
+
+
+def _repeat(dependencies: SnapshotDependencies, deadline: float) -> dict[str, StepDecision]:
+    """Implements `run_all` until a time of the monotonic clock."""
+    stopping = threading.Event()
+    while True:
+        decisions: dict[str, StepDecision] = {}
+        errors: list[Exception] = []
+        for advanced in _advance_all(dependencies):
+            decisions |= advanced.decisions
+            for name, error in advanced.errors.items():
+                errors.append(_named(name, error))
+                _note(name, errors[-1], dependencies)
+            dependencies.flush()
+        if errors:
+            raise errors[0]
+        steps = {each.step for each in decisions.values()}
+        if SnapshotStep.WAIT not in steps or dependencies.conf_changed() or time.monotonic() >= deadline:
+            return decisions
+        if SnapshotStep.PUBLISH not in steps:  # Otherwise a table may continue that waited for the published one.
+            stopping.wait(1.0)
+
+
+def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
+    """Does what can be done now for one table. Returns the last decision: NOTHING, WAIT, or PUBLISH after the publication."""
+    advanced = _Group([name], dependencies, alone=True).advance()
+    for error in advanced.errors.values():
+        raise error
+    return advanced.decisions[name]
+
+
+def _advance_all(dependencies: SnapshotDependencies) -> Iterator[Advanced]:
+    """Advances each open snapshot once, and yields what was done. Tables whose rows are read come first, then small tables."""
+    open_now = [each for each in dependencies.records.all() if each.has_work]
+    ordered = sorted(open_now, key=lambda each: (each.state != SnapshotState.READ, each.rows_expected, each.name))
+    large = {each.name: max(each.rows, each.rows_expected) for each in ordered if _is_large(each)}
+    complete = [each.name for each in ordered if each.name in large and each.state == SnapshotState.READ]
+    for name in complete:
+        yield _Group([name], dependencies, alone=True).advance()
+        del large[name]
+    small = [each.name for each in ordered if not _is_large(each)]
+    for start in range(0, len(small), TABLES_MAX):
+        advanced = _Group(small[start : start + TABLES_MAX], dependencies).advance()
+        large |= advanced.large
+        yield advanced
+    for name in sorted(large, key=lambda name: (large[name], name)):
+        yield _Group([name], dependencies, alone=True).advance()
+
+
+def _is_large(record: SnapshotRecord) -> bool:
+    """Returns whether a table is not read in a group. Before its reading begins, the size is unknown, and `_Group` estimates it.
+
+    A table without a key is one chunk, so its reading could not end early if the estimate is wrong.
+    """
+    if record.state == SnapshotState.WANTED:
+        return False
+    rows = max(record.rows, record.rows_expected)
+    return not record.key or rows > ROWS_MAX or record.size_bytes > BYTES_MAX
+
+
+class _Group:
+    """Some tables that advance together. `alone`: the group is one table of any size."""
+
+    def __init__(self, names: Sequence[str], dependencies: SnapshotDependencies, *, alone: bool = False) -> None:
+        self._dependencies, self._alone = dependencies, alone
+        self._going = dict.fromkeys(names)
+        self._advanced = Advanced()
+
+    def advance(self) -> Advanced:
+        """Does what can be done now for the tables: what begins them, then what reads them, then what publishes them."""
+        acts: dict[SnapshotStep, Callable[[list[SnapshotRecord]], None]] = {
+            SnapshotStep.BEGIN: self._begin,
+            SnapshotStep.READ: self._read,
+            SnapshotStep.PUBLISH: self._publish,
+        }
+        while self._going:
+            waiting = dict[str, StepDecision]()
+            records: dict[SnapshotStep, list[SnapshotRecord]] = {step: [] for step in acts}
+            for name in list(self._going):
+                with self._alone_in(name):
+                    record, decision = next_act(name, self._dependencies)
+                    if record is not None and decision.step in acts:
+                        records[decision.step].append(record)
+                    else:
+                        waiting[name] = decision
+            step = next((step for step in acts if records[step]), None)
+            if step is None:
+                self._advanced.decisions |= waiting
+                break
+            acts[step](records[step])
+        return self._advanced
+
+    def _begin(self, records: list[SnapshotRecord]) -> None:
+        sizes = self._sizes(records)
+        if not self._alone:
+            for record in records:
+                size = sizes.get(record.name, SizeEstimate())
+                if size.rows > ROWS_MAX or size.bytes > BYTES_MAX:
+                    self._leave(record.name, size.rows)
+        begun = [each for each in records if each.name in self._going]
+        if not begun:
+            return
+        with self._together(begun), self._dependencies.run_lock():
+            for record in begun:
+                with self._alone_in(record.name):
+                    begin(record, sizes.get(record.name, SizeEstimate()).rows, self._dependencies)
+        for record in begun:
+            with self._alone_in(record.name):
+                self._dependencies.records.sweep(record.name)
+
+    def _sizes(self, records: list[SnapshotRecord]) -> dict[str, SizeEstimate]:
+        """Returns the estimates of these tables' sizes. Leaves tables without a key, and tables that are not captured any more."""
+        tables = list[TableVersion]()
+        for record in records:
+            with self._alone_in(record.name):
+                table = self._dependencies.table(record.name)
+                if table is None:
+                    self._settle(record.name, StepDecision(SnapshotStep.WAIT, "the engine does not know the table yet"))
+                elif table.key or self._alone:
+                    tables.append(table)
+                else:
+                    self._leave(record.name, 0)
+        named = [each for each in records if each.name in {table.name for table in tables}]
+        try:
+            return dict(self._dependencies.sizes(tables)) if tables else {}
+        except MISTAKES:  # Caused by one of the tables, whose error concerns only that table.
+            found = dict[str, SizeEstimate]()
+            for table in tables:
+                with self._alone_in(table.name):
+                    found |= self._dependencies.sizes([table])
+            return found
+        except Exception as error:
+            self._fail(named, error)
+            return {}
+
+    def _read(self, records: list[SnapshotRecord]) -> None:
+        readers = dict[str, TableReader]()
+        for record in records:  # All are made first: a reader may count the time that it waits from when it was made.
+            with self._alone_in(record.name):
+                table = self._dependencies.table(record.name)
+                if table is not None:
+                    readers[record.name] = self._dependencies.reader(table, record.where)
+        read_now = [each for each in records if each.name in readers]
+        with self._together(read_now):
+            if len(read_now) > 1:
+                self._read_side_by_side(read_now, readers)
+            else:
+                for record in read_now:
+                    rows_max = 0 if self._alone else ROWS_MAX
+                    self._is_read(record, read(record, self._dependencies, readers[record.name], rows_max=rows_max))
+        for record in records:
+            if record.name in self._going and record.name not in readers:
+                self._is_read(record, complete=False)
+
+    def _read_side_by_side(self, records: list[SnapshotRecord], readers: dict[str, TableReader]) -> None:
+        """Reads as many tables at a time as there are readers. This thread reports their sentences and their progress, because Dagster's
+        context belongs to it.
+        """
+        given, calls = self._dependencies, queue.SimpleQueue[Callable[[], None]]()
+        apart = dataclasses.replace(
+            given,
+            readers=1,
+            say=lambda text: calls.put(functools.partial(given.say, text)),
+            progress=lambda record: calls.put(functools.partial(given.progress, record)),
+        )
+        with ThreadPoolExecutor(given.readers, thread_name_prefix="table") as pool:
+            reading = {pool.submit(read, each, apart, readers[each.name], rows_max=ROWS_MAX): each for each in records}
+            left = set(reading)
+            try:
+                while left:
+                    done, left = wait(left, timeout=CALLS_SECONDS, return_when=FIRST_COMPLETED)
+                    while not calls.empty():
+                        calls.get()()
+                    for each in done:
+                        with self._alone_in(reading[each].name):
+                            self._is_read(reading[each], each.result())
+            finally:
+                for each in left:
+                    each.cancel()
+
+    def _is_read(self, record: SnapshotRecord, complete: bool) -> None:
+        """Leaves a table that turned out to be large, and settles a table that cannot be read on now."""
+        if complete:
+            return
+        now = self._dependencies.records.get(record.name)
+        if not self._alone and now is not None and now.has_work and now.rows > ROWS_MAX:
+            self._leave(record.name, now.rows)
+        else:
+            why = "the snapshot was paused, or must read its rows again"
+            self._settle(record.name, StepDecision(SnapshotStep.WAIT, why))
+
+    def _publish(self, records: list[SnapshotRecord]) -> None:
+        published = list[SnapshotRecord]()
+        with self._together(records), self._dependencies.run_lock():
+            begun = time.monotonic()
+            for number, record in enumerate(records):
+                if number and time.monotonic() - begun >= PUBLISH_SECONDS_MAX:
+                    break
+                with self._alone_in(record.name):
+                    done = publish(record.name, self._dependencies)
+                    if done is not None:
+                        published.append(done)
+                        self._settle(record.name, StepDecision(SnapshotStep.PUBLISH))
+        for record in published:
+            with self._alone_in(record.name):
+                self._dependencies.records.sweep(record.name)
+                self._dependencies.progress(record)
+
+    def _settle(self, name: str, decision: StepDecision) -> None:
+        self._advanced.decisions[name] = decision
+        self._going.pop(name, None)
+
+    def _leave(self, name: str, rows: int) -> None:
+        """Leaves a table to be advanced alone."""
+        self._advanced.large[name] = rows
+        self._going.pop(name, None)
+
+    def _fail(self, records: Sequence[SnapshotRecord], error: Exception) -> None:
+        """Ends the work on all of these tables with an error, or on the first one if none of them has work left."""
+        for record in [each for each in records if each.name in self._going] or records[:1]:
+            self._advanced.errors[record.name] = error
+            self._going.pop(record.name, None)
+
+    @contextlib.contextmanager
+    def _together(self, records: Sequence[SnapshotRecord]) -> Iterator[None]:
+        """Ends the work on all of these tables if the block raises an error, such as that of a lock."""
+        try:
+            yield
+        except Exception as error:
+            self._fail(records, error)
+
+    @contextlib.contextmanager
+    def _alone_in(self, name: str) -> Iterator[None]:
+        """Ends the work on one table if the block raises an error. The other tables of the group continue."""
+        try:
+            yield
+        except Exception as error:
+            self._advanced.errors[name] = error
+            self._going.pop(name, None)
+
+
+def _named(name: str, error: Exception) -> Exception:
+    """Returns an unexpected error of one table as a sentence with its name, and other errors unchanged."""
+    if not isinstance(error, MISTAKES):
+        return error
+    logger.error("the snapshot of a table raised an unexpected error", extra={"table": name}, exc_info=error)
+    return SnapshotRaisedError(
+        f"the rows of {name} could not be read or published ({type(error).__name__}: {error}), a defect of Sluice whose trace is in "
+        "the log: report it, and exclude the table or use a version of Sluice that can read it"
+    )
+
+
+def _note(name: str, error: Exception, dependencies: SnapshotDependencies) -> None:
+    """Records an error for `status`. Sluice tries again, or an operator must fix it. An unexpected error makes the snapshot fail after
+    RAISED_TRIES_MAX attempts.
+    """
+    for_good = isinstance(error, TableStoppedError | ConfigurationError) and not isinstance(error, PASSING)
+
+    def noted(now: SnapshotRecord) -> SnapshotRecord:
+        changed = now.noted(str(error))
+        given_up = isinstance(error, SnapshotRaisedError) and changed.tries >= RAISED_TRIES_MAX
+        return changed.failed(str(error)) if for_good or given_up else changed
+
+    dependencies.say(str(error) if name in str(error) else f"{name}: {error}")
+    dependencies.records.update(name, noted)
