@@ -83,7 +83,7 @@ def test_a_mask_for_consumers_in_short(words: Any, kind: str, chars: int) -> Non
     ("table", "why"),
     [
         ({"masks": {"a": "md5"}}, "'md5' is not a mask: use hash, null or truncate:4"),
-        ({"masks": {"a": "truncate"}}, "set `chars` to at least 1"),
+        ({"masks": {"a": "truncate"}}, "needs `chars` of at least 1"),
         ({"masks": {"a": "hash", "A": "null"}}, "masks has a column twice"),
         ({"masks": {"a": "hash"}, "undecodable": "quarantine"}, "quarantine would store the values"),
     ],
