@@ -75,7 +75,10 @@ def test_words_for_other_columns_become_stops_in_a_group() -> None:
     ("words", "sentence"),
     [
         ({"tables": "shop_("}, "is not a regular expression"),
-        ({"into": "shop/{3}"}, r"may have \{destination\}, \{database\}, \{table\} and \{1\} to \{2\}"),
+        (
+            {"into": "shop/{3}"},
+            r"may have only these placeholders: \{destination\}, \{database\}, \{table\}, and \{1\} to \{2\}",
+        ),
         ({"into": "../elsewhere"}, "must be a path below the lake"),
         ({"into": "shop/"}, "must be a path below the lake"),
         ({"into": "shop//orders"}, "must be a path below the lake"),
