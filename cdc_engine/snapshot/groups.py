@@ -168,13 +168,31 @@ class _Group:
         begun = [each for each in records if each.name in self._going]
         if not begun:
             return
-        with self._together(begun), self._dependencies.run_lock():
+        with self._together(begun), self._begun_again_unless_held(begun), self._dependencies.run_lock():
             for record in begun:
                 with self._alone_in(record.name):
                     begin(record, sizes.get(record.name, SizeEstimate()).rows, self._dependencies)
         for record in begun:
             with self._alone_in(record.name):
                 self._dependencies.records.sweep(record.name)
+
+    @contextlib.contextmanager
+    def _begun_again_unless_held(self, records: Sequence[SnapshotRecord]) -> Iterator[None]:
+        """Begins these tables again later if the lock was lost. Another run may have merged meanwhile, and it buffered changes in the files
+        that these tables had before.
+        """
+        try:
+            yield
+        except Exception as error:
+            why = str(error)
+            for seen in records:
+
+                def undone(now: SnapshotRecord, seen: SnapshotRecord = seen) -> SnapshotRecord:
+                    same = (now.snapshot_id, now.generation) == (seen.snapshot_id, seen.generation)
+                    return now.again(why) if same and now.state == SnapshotState.READING else now
+
+                self._dependencies.records.update(seen.name, undone)
+            raise
 
     def _sizes(self, records: list[SnapshotRecord]) -> dict[str, SizeEstimate]:
         """Returns the estimates of these tables' sizes. Leaves tables without a key, and tables that are not captured any more."""
@@ -224,12 +242,12 @@ class _Group:
         """Reads as many tables at a time as there are readers. This thread reports their sentences and their progress, because Dagster's
         context belongs to it.
         """
-        given, calls = self._dependencies, queue.SimpleQueue[Callable[[], None]]()
+        given, calls = self._dependencies, queue.SimpleQueue[tuple[str, Callable[[], None]]]()
         apart = dataclasses.replace(
             given,
             readers=1,
-            say=lambda text: calls.put(functools.partial(given.say, text)),
-            progress=lambda record: calls.put(functools.partial(given.progress, record)),
+            say=lambda text: calls.put(("", functools.partial(given.say, text))),
+            progress=lambda record: calls.put((record.name, functools.partial(given.progress, record))),
         )
         with ThreadPoolExecutor(given.readers, thread_name_prefix="table") as pool:
             reading = {pool.submit(read, each, apart, readers[each.name], rows_max=ROWS_MAX): each for each in records}
@@ -238,7 +256,9 @@ class _Group:
                 while left:
                     done, left = wait(left, timeout=CALLS_SECONDS, return_when=FIRST_COMPLETED)
                     while not calls.empty():
-                        calls.get()()
+                        name, call = calls.get()
+                        with self._alone_in(name) if name else contextlib.nullcontext():
+                            call()
                     for each in done:
                         with self._alone_in(reading[each].name):
                             self._is_read(reading[each], each.result())
@@ -325,6 +345,8 @@ def _note(name: str, error: Exception, dependencies: SnapshotDependencies) -> No
     for_good = isinstance(error, TableStoppedError | ConfigurationError) and not isinstance(error, PASSING)
 
     def noted(now: SnapshotRecord) -> SnapshotRecord:
+        if not now.is_open:  # It was canceled meanwhile.
+            return now
         changed = now.noted(str(error))
         given_up = isinstance(error, SnapshotRaisedError) and changed.tries >= RAISED_TRIES_MAX
         return changed.failed(str(error)) if for_good or given_up else changed

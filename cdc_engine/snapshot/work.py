@@ -140,8 +140,18 @@ def begin(record: SnapshotRecord, expected: int, dependencies: SnapshotDependenc
     """Begins the reading: everything up to this position is merged, and later changes are buffered. Does nothing if something has changed
     that prevents it. `expected`: the estimate of rows. The caller holds the run lock.
     """
-    table, there = dependencies.table(record.name), dependencies.look(record.name)
-    if table is None or there.begin is None or there.version != table.version or dependencies.conf_changed():
+    # The record and conf/ may have changed during the wait for the lock.
+    now, table, there = (
+        dependencies.records.get(record.name),
+        dependencies.table(record.name),
+        dependencies.look(record.name),
+    )
+    if now is None or table is None:
+        return
+    others = dependencies.records.all() if now.waits_for else ()
+    if next_step(now, there, others).step != SnapshotStep.BEGIN:
+        return
+    if there.begin is None or there.version != table.version or dependencies.conf_changed():
         return
     begun = dependencies.records.update(
         record.name,

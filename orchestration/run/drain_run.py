@@ -28,7 +28,7 @@ from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.batch_reference import DRAIN, RUNS_TAG, BatchReference
 from sluice.orchestration.base.ports import NO_ENGINE, MergeFailedError, Ports, RunEngine
 from sluice.orchestration.run import drain_rules
-from sluice.orchestration.run.merge_run import MergedTable, merge_one, only_writer, take
+from sluice.orchestration.run.merge_run import MergedTable, give_way, merge_one, only_writer, take
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
@@ -38,7 +38,6 @@ _log = logging.getLogger(__name__)
 # A request for the next batch waits this long. Between two requests the run checks whether it must end.
 HAND_OUT_SECONDS = 2.0
 ANSWER_SECONDS_MAX = 3.0  # If the engine does not answer within this time, the run ends, and ticks settle its batch.
-GIVE_WAY_SECONDS_MAX = 5.0  # The run waits at most this long for another process that takes the run lock.
 POLL_SECONDS = 0.05
 NEWS_SECONDS = 60.0  # A long merge is logged at most this often.
 
@@ -163,7 +162,7 @@ def _merge(
     work: DrainRun, directory: Path, reference: BatchReference, tables: list[MergedTable], *, is_first: bool
 ) -> None:
     """Merges one batch under the run lock, adds the merged tables to `tables`, and logs one line about the batch."""
-    _give_way(work, directory)
+    give_way(work.ports, directory)
     begun = time.monotonic()
     with only_writer(work.ports, work.config, reference.destination, work.say):
         if is_first:
@@ -188,13 +187,6 @@ def _news(say: Callable[[str], None]) -> Callable[[str], None]:
         say(sentence)
 
     return news
-
-
-def _give_way(work: DrainRun, directory: Path) -> None:
-    """Waits while another process waits for the run lock, so that it gets the lock before this run's next batch."""
-    deadline = time.monotonic() + GIVE_WAY_SECONDS_MAX
-    while work.ports.files().run_lock_wanted(directory) and time.monotonic() < deadline:
-        threading.Event().wait(POLL_SECONDS)
 
 
 def _settled(work: DrainRun, engine: Callable[[], RunEngine], reference: BatchReference) -> bool:

@@ -45,6 +45,8 @@ FAILED_TABLES = "failed_tables"  # The metadata of a failure with the reason for
 # A run waits this long for the run lock. The holder may publish the rows of a large table, or may be a process that continues after
 # Dagster has ended its run.
 RUN_LOCK_SECONDS_MAX = 600.0
+GIVE_WAY_SECONDS_MAX = 5.0  # A run waits at most this long for another process that takes the run lock.
+GIVE_WAY_LOOK_SECONDS = 0.05
 TAKE_SECONDS_MAX = 30.0  # A run repeats its request for this long. An engine process restarts within this time.
 TAKE_PAUSE_SECONDS = 0.2
 SENTENCES_SECONDS = 0.5  # The log of a run gets sentences about merged tables at most this often.
@@ -151,6 +153,15 @@ def only_writer(
         except SluiceError as error:
             raise MergeFailedError(f"{error}; nothing was written") from error
         yield fence
+
+
+def give_way(ports: Ports, directory: Path) -> None:
+    """Waits while another process waits for the run lock of a destination's directory, so that it gets the lock before this run, which has
+    just released it.
+    """
+    deadline = time.monotonic() + GIVE_WAY_SECONDS_MAX
+    while ports.files().run_lock_wanted(directory) and time.monotonic() < deadline:
+        threading.Event().wait(GIVE_WAY_LOOK_SECONDS)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from sluice.orchestration.base.shown_tables import shown_tables
 from sluice.orchestration.base.table_catalog import delta_key
 from sluice.orchestration.run.catalog.registration import register_after_run
 from sluice.orchestration.run.cuts import CutAmendments
-from sluice.orchestration.run.merge_run import JoinedSentences, as_failure, only_writer
+from sluice.orchestration.run.merge_run import JoinedSentences, as_failure, give_way, only_writer
 from sluice.orchestration.run.table_events import TableEvents
 
 if TYPE_CHECKING:
@@ -132,6 +132,8 @@ class _SnapshotListener:
 
     @contextlib.contextmanager
     def run_lock(self) -> Iterator[None]:
+        # A group takes the lock again right after it has released it.
+        give_way(self._ports, self._config.destination_dir(self._destination))
         with only_writer(self._ports, self._config, self._destination, self._context.log.info) as fence:
             self._fence = fence
             try:

@@ -60,15 +60,17 @@ class SourceRows:
         spelled = {column.lower(): column for column, _, _ in columns}
         files: list[Path] = []
         rows, began_us, high = 0, time.time_ns() // 1000, None
-        for number, condition in enumerate(conditions, start=1):
-            files.append(folder / f"{number:06d}.parquet")
-            with contextlib.closing(self._tables.reader(table, condition)) as reader:
-                if number == 1:
-                    wait_until_shown(reader, low, self._pause)
-                else:
-                    reader.shows(low)  # Raises an error if the source was switched since the first condition was read.
-                rows += _read(reader, name, number, files[-1])
-                high = reader.end()
+        with contextlib.closing(self._tables):
+            for number, condition in enumerate(conditions, start=1):
+                files.append(folder / f"{number:06d}.parquet")
+                with contextlib.closing(self._tables.reader(table, condition)) as reader:
+                    if number == 1:
+                        wait_until_shown(reader, low, self._pause)
+                    else:
+                        # Raises an error if the source was switched since the first condition was read.
+                        reader.shows(low)
+                    rows += _read(reader, name, number, files[-1])
+                    high = reader.end()
         if high is None:
             raise ActRefusedError(f"{name}: the repair contains no key of this table")
         return RowsRead(

@@ -25,6 +25,7 @@ from sluice.cdc_engine.instance.stored import only_copy
 from sluice.cdc_engine.instance.tables import filter_change, new_start, resnapshot, resume, snapshot_requests
 from sluice.cdc_engine.meta.resume_requests import ResumeKind, ResumeRequest, requests
 from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import EngineState
 from sluice.cdc_engine.store.files.forget import forget_events
@@ -156,6 +157,7 @@ class EngineActs:
             forget_dropped=forget_dropped,
             is_no_table=lambda stop: is_no_table_now(parts.source, stop.database, stop.table),
             run_lock=lambda: open_lock(self._directory, RUN_LOCK),
+            is_captured=TableFilter(self._config.include, self._config.exclude).keeps,
         )
         try:
             snapshot_requests.fulfil(wanted, dependencies)

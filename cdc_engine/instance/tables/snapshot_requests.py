@@ -28,14 +28,22 @@ UNKNOWN = (
     "snapshot start`"
 )
 
+NOT_CAPTURED = (
+    "conf/ does not capture the table any more, so its rows are not read: include the table in conf/, or end the snapshot with `sluice "
+    "snapshot cancel`"
+)
+
 log = structlog.get_logger()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestDependencies(resnapshot.ResnapshotDependencies):
-    """What the requests need of the engine. `run_lock` returns the lock that merge runs hold."""
+    """What the requests need of the engine. `run_lock` returns the lock that merge runs hold. `is_captured` returns whether conf/ captures
+    a table.
+    """
 
     run_lock: Callable[[], Lock]
+    is_captured: Callable[[str, str], bool] = lambda _database, _table: True
 
 
 def fulfil(wanted: Sequence[ResumeRequest], dependencies: RequestDependencies) -> None:
@@ -60,7 +68,9 @@ def _resnapshot(wanted: ResumeRequest, dependencies: RequestDependencies) -> Non
     schema = dependencies.schema(stop, cursor)
     if schema is None and resnapshot.end_dropped(stop, cursor, dependencies):
         return
-    if schema is None:
+    if schema is not None and not dependencies.is_captured(wanted.database, wanted.table):
+        dependencies.records.update(wanted.name, lambda record: record.failed(NOT_CAPTURED))
+    elif schema is None:
         dependencies.records.update(wanted.name, lambda record: record.failed(UNKNOWN))
     else:
         resnapshot.resnapshot(stop, schema, cursor, dependencies)

@@ -73,7 +73,9 @@ class ReviewFiles:
             (name, text) for name, text in self._records.all(FOLDER).items() if name.endswith(f".{HELD}.json")
         )
         found = (self._pending(name, text) for name, text in records)
-        return next((each for each in found if each.name == table and each.order_key > order_key), None)
+        after = [each for each in found if each.name == table and each.order_key > order_key]
+        waiting = (each for each in after if not self.approved(each.database, each.table, each.order_key))
+        return next(waiting, after[0] if after else None)
 
     def approve(self, pending: PendingRecord, plan: str, *, replaces: bool = True) -> str:
         """Stores an operator's approval of `plan`. Returns the plan that was approved before, or "". Without `replaces`, an earlier

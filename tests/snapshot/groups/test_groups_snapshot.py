@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sluice.cdc_engine.contracts import Column, TableVersion
-from sluice.cdc_engine.errors import SluiceError, SourceConnectionError
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError, SourceConnectionError
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot import groups
 from sluice.cdc_engine.snapshot.chunks import Chunk
@@ -315,3 +315,74 @@ def test_fault_a_group_whose_process_ends_at_any_durable_change_goes_on(tmp_path
     assert set(tables.states()) == {"PUBLISHED"}
     assert sorted(tables.lake) == list(NAMES)
     assert sum(len(made) - 1 for made in tables.lake.values()) <= 1
+
+
+def test_an_error_of_one_table_s_progress_ends_the_work_on_this_table_only(tables: Tables) -> None:
+    def progress(record: SnapshotRecord) -> None:
+        if record.name == NAMES[1] and record.state == SnapshotState.READING:
+            raise SluiceError(f"the report of {record.name} failed")
+
+    with pytest.raises(SluiceError, match="report of"):
+        run_all(tables.dependencies(progress=progress), 0.0)
+    assert tables.states().count("PUBLISHED") == len(NAMES) - 1
+
+
+def test_a_table_that_is_canceled_during_the_wait_for_the_lock_does_not_begin(tables: Tables) -> None:
+    canceled, held = list[str](), tables.dependencies().run_lock
+
+    @contextlib.contextmanager
+    def lock() -> Iterator[None]:
+        if not canceled:
+            canceled.append(NAMES[2])
+            tables.records.update(NAMES[2], lambda now: now.canceled())
+        with held():
+            yield
+
+    run_all(tables.dependencies(run_lock=lock), 0.0)
+    assert tables.states() == ["PUBLISHED", "PUBLISHED", "CANCELED", "PUBLISHED", "PUBLISHED"]
+
+
+def test_a_table_does_not_begin_at_a_cursor_that_moved_back_during_the_wait_for_the_lock(tables: Tables) -> None:
+    """Its changes are buffered from a later position on, so changes before that would be lost."""
+    cursor = [PLACE]
+    tables.records.update(NAMES[0], lambda now: now.again("truncated", buffered_after=PLACE.order_key))
+
+    @contextlib.contextmanager
+    def lock() -> Iterator[None]:
+        cursor[0] = dataclasses.replace(PLACE, offset=PLACE.offset - 100)
+        yield
+
+    def look(_name: str) -> SnapshotSituation:
+        return SnapshotSituation(begin=cursor[0], cursor=cursor[0], version="v1")
+
+    run_all(tables.dependencies(run_lock=lock, look=look), 0.0)
+    assert tables.state(NAMES[0]).state == SnapshotState.WANTED
+
+
+def test_tables_begin_again_after_the_lock_was_lost_in_the_middle_of_their_beginning(tables: Tables) -> None:
+    locks: list[int] = []
+
+    @contextlib.contextmanager
+    def lock() -> Iterator[None]:
+        locks.append(1)
+        yield
+        if len(locks) == 1:
+            raise SluiceError("the lock was lost")
+
+    with pytest.raises(SluiceError, match="was lost"):
+        run_all(tables.dependencies(run_lock=lock), 0.0)
+    assert set(tables.states()) == {"WANTED"}
+
+
+def test_a_table_that_is_canceled_and_then_fails_does_not_end_the_work_on_later_groups(tmp_path: Path) -> None:
+    many = Tables(tmp_path, tuple(f"shop.t{number:02}" for number in range(TABLES_MAX + 10)))
+
+    def read(name: str) -> None:
+        if name == "shop.t01":
+            many.records.update(name, lambda now: now.canceled())
+            raise ConfigurationError("grant SELECT")
+
+    many.on_read = read
+    with pytest.raises(ConfigurationError):
+        run_all(many.dependencies(), 0.0)
+    assert many.states().count("PUBLISHED") == TABLES_MAX + 9

@@ -42,6 +42,17 @@ ORDERS = TableSchema(database="shop", table="orders", charset="utf8mb4", columns
 UNREADABLE = "ALTER TABLE orders ADD wave SPINOR(3)"
 ANSWER = "CREATE TABLE `orders` (`id` int NOT NULL, `wave` varbinary(12) DEFAULT NULL, PRIMARY KEY (`id`)) DEFAULT CHARSET=utf8mb4"
 
+RENAMED = PendingChange(
+    destination="shop",
+    database="shop",
+    table="orders",
+    order_key=0,
+    position="mysql-bin.000007:1@1",
+    statement="ALTER TABLE orders RENAME COLUMN a TO b",
+    items=(Item(kind="rename", what="rename a to b"),),
+    choices=("apply", "new_column"),
+)
+
 
 def at(offset: int) -> Position:
     return Position(epoch=1, file="mysql-bin.000007", offset=offset * 16)
@@ -196,18 +207,7 @@ def test_ddl_a_change_is_approved_before_the_stream_reaches_its_statement_again(
     meta, files = FileLedger(directory), ReviewFiles(directory)
     passed, ahead, later = at(90).order_key, at(150).order_key, at(180).order_key
     for order_key in (later, passed, ahead):
-        files.note(
-            PendingChange(
-                destination="shop",
-                database="shop",
-                table="orders",
-                order_key=order_key,
-                position="mysql-bin.000007:1@1",
-                statement="ALTER TABLE orders RENAME COLUMN a TO b",
-                items=(Item(kind="rename", what="rename a to b"),),
-                choices=("apply", "new_column"),
-            )
-        )
+        files.note(dataclasses.replace(RENAMED, order_key=order_key))
     meta.update(lambda ledger: ledger.set_cursor(at(100)))
     assert approve(directory, "shop.orders", "apply").order_key == ahead
     assert [files.approved("shop", "orders", each) for each in (passed, ahead, later)] == ["", "apply", ""]
@@ -216,6 +216,18 @@ def test_ddl_a_change_is_approved_before_the_stream_reaches_its_statement_again(
     meta.update(lambda ledger: ledger.set_cursor(at(200)))
     with pytest.raises(ActRefusedError, match="has not stopped"):
         approve(directory, "shop.orders", "apply")
+
+
+def test_ddl_an_approval_ahead_is_for_the_first_statement_that_is_not_approved(tmp_path: Path) -> None:
+    directory = shop_directory(tmp_path)
+    meta, files = FileLedger(directory), ReviewFiles(directory)
+    first, second = at(150).order_key, at(180).order_key
+    for order_key in (first, second):
+        files.note(dataclasses.replace(RENAMED, order_key=order_key))
+    meta.update(lambda ledger: ledger.set_cursor(at(100)))
+    assert approve(directory, "shop.orders", "apply").order_key == first
+    assert approve(directory, "shop.orders", "new_column").order_key == second
+    assert files.approved("shop", "orders", first) == "apply"
 
 
 @pytest.mark.found
