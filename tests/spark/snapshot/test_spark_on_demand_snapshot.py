@@ -29,7 +29,7 @@ class Session:
     def defaults_of_tables(self) -> tuple[str, ...]:
         return ()
 
-    def expect(self, _: int) -> None:
+    def commit_without_version(self, _: str) -> None:
         raise ValueError("refused")
 
 
