@@ -180,7 +180,7 @@ class Ticker:
         while True:
             answer = self._tick(runs, cursor, now + self._line.tick_seconds)
             now, cursor = time.monotonic(), answer.cursor
-            last = now + self._line.tick_seconds > until
+            last = now + self._line.tick_seconds >= until
             if last or not _is_idle(answer) or self._another_came.is_set() or not stay():
                 return answer
             hear(self._line.destination)

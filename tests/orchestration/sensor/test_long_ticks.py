@@ -17,13 +17,15 @@ from sluice.orchestration.sensor.tick import SENSOR_WORKERS, DestinationSensor, 
 class Looks:
     """A ticker whose looks are given. Each takes as long as a tick, by a clock that the test sets."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: list[dg.SensorResult]) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, answers: list[dg.SensorResult], tick_seconds: float = TICK_SECONDS_MAX
+    ) -> None:
         line = DestinationSensor(
             destination="shop",
             op_name="merge_shop",
             tables=(),
             run_lock_held=lambda _: False,
-            tick_seconds=TICK_SECONDS_MAX,
+            tick_seconds=tick_seconds,
         )
         self.ticker, self.cursors, self.stays, self._now = Ticker(line, lambda: NO_HOST), list[str | None](), True, 0.0
         self._answers = answers
@@ -31,8 +33,8 @@ class Looks:
         monkeypatch.setattr("sluice.orchestration.sensor.tick.time.monotonic", lambda: self._now)
         monkeypatch.setattr("sluice.orchestration.sensor.tick.definitions_stay", lambda: lambda: self.stays)
 
-    def tick(self) -> dg.SensorResult:
-        return self.ticker.tick(cast("RunStore", None), "before", IDLE_TICK_SECONDS_MAX)
+    def tick(self, idle_seconds: float = IDLE_TICK_SECONDS_MAX) -> dg.SensorResult:
+        return self.ticker.tick(cast("RunStore", None), "before", idle_seconds)
 
     def _look(self, _: RunStore, cursor: str | None, deadline: float) -> dg.SensorResult:
         self.cursors.append(cursor)
@@ -51,6 +53,14 @@ def test_a_tick_that_finds_nothing_looks_again_and_ends_before_the_daemon_begins
     assert looks.tick() is IDLE
     assert looks.cursors == ["before", *["after"] * 4]
     assert pytest.approx(TICK_SECONDS_MAX) == IDLE_TICK_SECONDS_MAX % 5.0, "Dagster begins a tick every 5 s"
+
+
+def test_a_tick_without_time_to_look_again_ends_although_the_clock_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = Looks(monkeypatch, [IDLE], tick_seconds=0.0)
+    assert looks.tick(0.0) is IDLE
+    assert looks.cursors == ["before"]
 
 
 @pytest.mark.parametrize(
