@@ -38,6 +38,7 @@ pytestmark = pytest.mark.spark
 ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))
 # `name` left, a column came whose name Spark could change.
 WIDER = Schema({"id": "bigint", "added ${no}": "int"}, key=("id",))
+FILLED = Schema({**ORDERS.columns, "note": "string"}, key=("id",))
 LOG = Schema(ORDERS.columns)
 NULLABLE = Schema({"code": "string", "n": "decimal(20,0)"}, key=("code",))
 VARIABLES = Schema({"code": "string", "n": "int"}, key=("code",))  # Spark could replace its keys in a statement.
@@ -62,6 +63,7 @@ FIRST: dict[str, Sequence[Segment]] = {
     "shop.truncated": [ABC],
     "shop.without_rows": [SchemaChange(1, ORDERS)],
     "shop.soft_without_rows": [SchemaChange(1, ORDERS)],
+    "shop.filled_without_rows": [SchemaChange(1, ORDERS)],
     "shop.missing_row": [SchemaChange(1, ORDERS)],
     "shop.soft_missing_row": [SchemaChange(1, ORDERS)],
     "shop.wider": [ABC],
@@ -118,6 +120,10 @@ SECOND: dict[str, Sequence[Segment]] = {
     "shop.truncated": [Changes(ORDERS, [image(DELETE, 10, 3, "c")]), Truncate(11), inserted((7, "new"), start=12)],
     "shop.without_rows": [Truncate(10), Truncate(11), inserted((7, "new"), start=12)],
     "shop.soft_without_rows": [Truncate(10), Truncate(11), inserted((7, "new"), start=12)],
+    "shop.filled_without_rows": [
+        SchemaChange(10, FILLED, fills=(("note", "'x'"),)),
+        Changes(FILLED, [Image(INSERT, 11, {"id": 7, "name": "new", "note": "own"})]),
+    ],
     "shop.missing_row": [Changes(ORDERS, [image(DELETE, 10, 3, "c")]), inserted((7, "new"), start=12)],
     "shop.soft_missing_row": [Changes(ORDERS, [image(DELETE, 10, 3, "c")]), inserted((7, "new"), start=12)],
     "shop.wider": [SchemaChange(10, WIDER), Changes(WIDER, [Image(UPDATE_AFTER, 11, {"id": 1, "added ${no}": 5})])],
@@ -168,7 +174,14 @@ def story(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFac
 
 
 def test_each_table_is_merged_the_way_it_was_asked_for(story: Story) -> None:
-    altered = {"shop.soft_truncated", "shop.truncated", "shop.without_rows", "shop.soft_without_rows", "shop.wider"}
+    altered = {
+        "shop.soft_truncated",
+        "shop.truncated",
+        "shop.without_rows",
+        "shop.soft_without_rows",
+        "shop.filled_without_rows",
+        "shop.wider",
+    }
     made, small = (
         {name for name, each in reports.items() if each.way == "small"} for reports in (story.first, story.second)
     )
@@ -207,6 +220,10 @@ def test_a_truncate_ends_the_rows_before_it_and_not_those_after(story: Story) ->
 def test_a_truncate_of_an_empty_table_changes_nothing(story: Story, name: str) -> None:
     """Defect 36: Spark commits nothing for it, and the run reported a lost commit at each attempt, so the destination stood still."""
     assert story.rows(name, "id", "name") == [(7, "new")]
+
+
+def test_a_column_with_a_value_is_added_to_an_empty_table(story: Story) -> None:
+    assert story.rows("shop.filled_without_rows", "id", "name", "note") == [(7, "new", "own")]
 
 
 def test_the_delete_of_a_missing_row_changes_nothing(story: Story) -> None:
