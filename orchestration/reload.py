@@ -2,8 +2,8 @@
 tables, and after "Reload" in Dagster's UI.
 
 A code server of `dagster api grpc` cannot reload. This module does what Dagster does when it reloads with state: it rebuilds the
-repositories, replaces the old ones in one assignment, and gives the server another id. Webserver and daemon read that id every second. If
-it differs, they read the definitions again.
+repositories, replaces the old ones in one assignment, and gives the server another id. Webserver and daemon read that id every few
+seconds (`server_ids`). If it differs, they read the definitions again.
 
 Runs are forks of a process that imported the definitions when the server started. If conf/ has changed since then, the forked run drops
 those definitions and loads the current ones. Therefore that process imports this module too.

@@ -122,9 +122,8 @@ class _SnapshotListener:
         self._cuts = CutAmendments(config, destination)
         self._observed: dict[str, float] = {}
         self._outcomes: dict[str, PublishOutcome] = {}
-        self._shared: list[
-            tuple[SnapshotRecord, PublishOutcome]
-        ] = []  # Published tables of shared assets that are not reported yet.
+        # Published tables of shared assets that are not reported yet.
+        self._shared: list[tuple[SnapshotRecord, PublishOutcome]] = []
         self._spark: SparkOnDemand | None = None
         self.sentences = JoinedSentences(context.log.info)
         self.written: dict[str, tuple[tuple[str, str], ...]] = {}  # Path of a Delta table → its columns (name, type).

@@ -204,9 +204,10 @@ def _made(
     if not why and not (free and whole_files.make_of_files(given, label, properties, spark.fence, storage_options)):
         why = "the path of the table is not empty"
     if why:
-        # The columns of a shard may need a commit before `_make_by_spark` sets the transaction.
-        spark.session.commit_without_version(given.record(label))
-        there = before if given.target.shard is None else publish_shard.give_columns(spark.session, given, table)
+        if given.target.shard is not None:
+            # Without this, the commit of its columns would have the metadata of the publication before in this session.
+            spark.session.commit_without_version(given.record(label))
+            there = publish_shard.give_columns(spark.session, given, table)
         _make_by_spark(spark.session, given, there, label)
     table.refresh()
     table.own_commit(there.version, given.record(label), _txn_id(given, there, label), label)

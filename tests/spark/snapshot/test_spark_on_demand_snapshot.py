@@ -29,7 +29,7 @@ class Session:
     def defaults_of_tables(self) -> tuple[str, ...]:
         return ()
 
-    def commit_without_version(self, _: str) -> None:
+    def expect(self, _: int) -> None:
         raise ValueError("refused")
 
 
