@@ -101,6 +101,7 @@ def differing(request: ComparedDestination, tables: Sequence[str], extent: Exten
                     f"{request.name} captures no table {name!r}; captured tables: {', '.join(sorted(found)) or 'none'}"
                 )
         comparable = [name for name in found if request.settings.table(*name.split(".", 1)).tells_rows]
+        KeptSums(request.directory).keep_only(found.keys())
         wanted = sorted(tables or comparable)
         for number, name in enumerate(wanted, 1):
             if request.say is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,15 @@ class KeptSums:
             "chunks": chunks.record(),
             "sums": [[number, each.rows, str(each.hashes)] for number, each in sorted(sums.items())],
         }
-        tables = {**self._read(), plan.name: record}
+        self._write({**self._read(), plan.name: record})
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Removes the sums of tables other than these."""
+        tables = self._read()
+        if tables.keys() - names:
+            self._write({name: tables[name] for name in tables if name in names})
+
+    def _write(self, tables: Mapping[str, Any]) -> None:
         keep_file(self._path, json.dumps({"format": FORMAT, "tables": tables}) + "\n")
 
     def _read(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from sluice.cdc_engine.store.prepared import PreparedFiles
 from sluice.cdc_engine.store.window.positions import WindowPosition
 from sluice.cdc_engine.store.window.window import Window
 from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
+from sluice.cdc_engine.table_meta.history.resolutions import Resolutions
 from sluice.cdc_engine.table_meta.history.review_files import ReviewFiles
 
 
@@ -99,4 +101,10 @@ def review_of(config: DestinationConfig, directory: Path) -> SchemaDecisions:
         approved=files.approved,
         note=files.note,
         resolved=SchemaAnswers(lambda: source_of(config), directory).resolved,
+        forget=functools.partial(_forget_answers, files, Resolutions(directory)),
     )
+
+
+def _forget_answers(files: ReviewFiles, resolutions: Resolutions, order_key: int) -> None:
+    files.forget_before(order_key)
+    resolutions.forget_oldest()

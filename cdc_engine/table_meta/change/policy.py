@@ -222,13 +222,18 @@ def _unnoted(_pending: PendingChange) -> None:
     """Ignores a pending schema change. For a schema history that no operator reviews."""
 
 
+def _nothing_forgotten(_order_key: int) -> None:
+    """Removes nothing. For a schema history that no operator reviews."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaDecisions:
     """The callbacks through which the schema history gets policies and approvals, and reports statements that wait for approval. With the
     defaults, the lake follows ADD and TRUNCATE, any other change stops the table, and nothing is reported.
 
     `resolved(database, table, reason, position)` returns the schema that an operator gave for a table that stopped with this reason.
-    `position` is the position of the statement, or empty.
+    `position` is the position of the statement, or empty. `forget(order_key)` removes answers that are no longer needed, if statements
+    before `order_key` never pass again.
     """
 
     destination: str = ""
@@ -236,3 +241,4 @@ class SchemaDecisions:
     approved: Callable[[str, str, int], str] = _no_approval
     note: Callable[[PendingChange], None] = _unnoted
     resolved: Callable[[str, str, str, str], TableSchema | None] = _unresolved
+    forget: Callable[[int], None] = _nothing_forgotten

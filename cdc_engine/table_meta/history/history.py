@@ -262,11 +262,13 @@ class TableHistory:
         self._store([dropped_record(position, name, DroppedTable(schema=None))])
 
     def compact(self, positions: Collection[Position], records_min: int = 1) -> int:
-        """Removes the records that are not needed to continue from any of `positions`. Returns how many were removed.
+        """Removes the records that are not needed to continue from any of `positions`, and old answers of operators. Returns how many
+        records were removed.
 
-        Does nothing if that would be fewer than `records_min`, or if an executed set cannot be parsed. Meanwhile, other threads may call
-        `state` and `versions` for these and later positions.
+        Removes no record if that would be fewer than `records_min`, or if an executed set cannot be parsed. Meanwhile, other threads may
+        call `state` and `versions` for these and later positions.
         """
+        self._review.forget(min((each.order_key for each in positions), default=0))
         records = self._repository.load()
         self._count, self._added = len(records), 0
         try:

@@ -1,13 +1,14 @@
 """Stores the schemas that operators gave for tables with unknown schemas, as records in the folder `schema-resolutions`.
 
 `sluice schema resolve` stores a schema for the stop of a table. The schema history finds it when the table stops for the same reason
-again. The reason contains the position.
+again. The reason contains the position. The newest RECORDS_KEPT schemas stay. A table that stops again without its schema needs a new one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from pathlib import Path
 
 from sluice.cdc_engine.errors import MetaError
@@ -15,6 +16,7 @@ from sluice.cdc_engine.records.location import record_store
 from sluice.cdc_engine.table_meta.schema import TableSchema
 
 FOLDER = "schema-resolutions"
+RECORDS_KEPT = 10_000
 
 
 class Resolutions:
@@ -27,7 +29,14 @@ class Resolutions:
         """Stores the schema that an operator gave for the table's stop with this reason."""
         name = _name(schema.database, schema.table, reason)
         record = {"database": schema.database, "table": schema.table, "reason": reason, "schema": schema.to_json()}
-        self._records.put(name, json.dumps(record, indent=1))
+        self._records.put(name, json.dumps({**record, "given_at_us": time.time_ns() // 1000}, indent=1))
+
+    def forget_oldest(self, kept: int = RECORDS_KEPT) -> None:
+        """Removes the oldest schemas until `kept` are left. Raises MetaError if the store does not answer."""
+        records = self._records.all(FOLDER)
+        if len(records) > kept:
+            for name in sorted(records, key=lambda each: _given_at(records[each]))[:-kept]:
+                self._records.remove(name)
 
     def schema(self, database: str, table: str, reason: str) -> TableSchema | None:
         """Returns the schema that an operator gave for the table's stop with this reason, or None."""
@@ -42,6 +51,14 @@ class Resolutions:
             raise MetaError(
                 f"{where} cannot be read: {error}; remove this record and resolve the schema again"
             ) from error
+
+
+def _given_at(text: str) -> int:
+    """Returns when a schema was given, or 0 for a record of an earlier version or one that cannot be read."""
+    try:
+        return int(json.loads(text)["given_at_us"])
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
 def _name(database: str, table: str, reason: str) -> str:

@@ -1,8 +1,8 @@
 """Stores the schema changes of a destination that wait for approval, and the approvals, as records in the folder `schema-changes`.
 
 The engine stores what waits (`note`). The console reads it and approves (`approve`). The engine reads the approval when the statement
-passes in the stream again (`approved`). A record is replaced as a whole, so readers never see a part of it. Approvals stay as long as the
-destination exists, because the stream may pass the statement again.
+passes in the stream again (`approved`). A record is replaced as a whole, so readers never see a part of it. An approval stays while the
+stream may pass the statement again. Of older ones, which only a backfill may need, the newest RECORDS_KEPT records stay.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sluice.cdc_engine.table_meta.change.policy import PendingChange, described
 FOLDER = "schema-changes"
 HELD, APPROVED = "held", "approved"
 POSITION_BEFORE = "place"  # The key of the position in records of earlier versions.
+RECORDS_KEPT = 10_000
 NAME_CHARS_MAX = 72  # The most characters that a table's name has in the name of a record.
 
 
@@ -103,6 +104,16 @@ class ReviewFiles:
         name = _name(database, table, order_key, APPROVED)
         text = self._records.get(name)
         return "" if text is None else str(self._record(name, text)["plan"])
+
+    def forget_before(self, order_key: int, kept: int = RECORDS_KEPT) -> None:
+        """Removes the oldest records of statements before `order_key`, which the stream never passes again, until `kept` records are left.
+        Raises MetaError if the store does not answer.
+        """
+        names = sorted(self._records.all(FOLDER))  # A name begins with the order key of the statement.
+        first_needed = f"{FOLDER}/{order_key:020d}"
+        for name in names[: max(0, len(names) - kept)]:
+            if name < first_needed:
+                self._records.remove(name)
 
     def _pending(self, name: str, text: str) -> PendingRecord:
         record = self._record(name, text)
