@@ -1,1 +1,3 @@
-"""Merges staged batches into Delta tables with Spark. Called by Dagster runs and from the command line, without depending on either."""
+"""Merges staged batches into Delta tables with Spark. Dagster runs and the command line call this package. It depends on neither of
+them.
+"""

@@ -36,7 +36,7 @@ MARK = "sluice.of"  # The property of Sluice's views. Its value identifies the D
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CatalogTable:
-    """A name to register, for a Delta table or for a view of one.
+    """A name to register in the catalog, for a Delta table or for a view of a Delta table.
 
     - `of` is the "database.table" in the source.
     - `before` is the path that Sluice last registered under this name. It is empty if Sluice registered none.
@@ -45,7 +45,7 @@ class CatalogTable:
 
     - `over` is the name of the table that the view reads.
     - `comments` has a comment per column. The empty name has the comment of the table.
-    - `shaped_by` is the path of a Delta table. If its columns change, the view is created again.
+    - `shaped_by` is the path of a Delta table. If the columns of this table change, the view is created again.
     - `current` restricts the view to the current rows of a history.
     """
 
@@ -60,7 +60,7 @@ class CatalogTable:
 
     @property
     def comments_digest(self) -> str:
-        """A digest of the comments. It is empty if there are no comments."""
+        """A digest of the comments of the view and its columns. It is empty if there are no comments."""
         return _digest(sorted(self.comments.items())) if self.comments else ""
 
     @property
@@ -100,8 +100,8 @@ def register(
 
 
 def unregister(session: LakeSession, tables: Sequence[CatalogTable]) -> Mapping[Identifier, str]:
-    """Removes the registrations and views of these tables. Leaves an entry that refers to another path. Returns the reason for each name
-    that could not be removed. Raises SparkUnavailableError if Spark is not available.
+    """Removes the registrations and views of these tables. Leaves an entry whose path is not the path of the table. Returns the reason for
+    each name that could not be removed. Raises SparkUnavailableError if Spark is not available.
     """
 
     def act(table: CatalogTable) -> None:
@@ -130,7 +130,7 @@ def quoted(name: Identifier) -> str:
 
 
 def same_location(one: str, other: str) -> bool:
-    """Returns whether two URLs are the same location. Spark, Hadoop and deltalake may write the URL of one location differently."""
+    """Returns whether two URLs have the same location, although Spark, Hadoop and deltalake may write the URL of a location differently."""
     return _plain(one) == _plain(other)
 
 
@@ -182,14 +182,14 @@ def _register(session: LakeSession, table: CatalogTable, storage_options: Mappin
         raise ValueError(f"no Delta table exists at {table.path}")  # Spark would create an empty table there.
     if there is not None:
         _drop(session, table, there)
-    # `commit` is not needed, because the statement commits nothing to the Delta table.
+    # `session.commit` is not needed for this statement, because registering a table commits nothing to it.
     session.spark.sql(f"CREATE TABLE {table.quoted} USING DELTA LOCATION {text(spark_path(table.path))}")
 
 
 def _create_view(session: LakeSession, view: CatalogTable, over: Identifier, storage_options: Mapping[str, str]) -> str:
     """Creates a view, or replaces it if Sluice created it. Returns the digest of the columns for which it was created."""
     table = _entry(session, over)
-    # If the name belongs to another table, the view would show rows of that table.
+    # A table of another path may have the name that the view reads. The view would then show the rows of that table.
     if table is None or not same_location(table.location, view.path):
         raise ValueError(
             f"the view cannot be created, because its table {'.'.join(over)} is not registered in the catalog for "
@@ -267,6 +267,6 @@ def _entry(session: LakeSession, of: Identifier) -> _Entry | None:
 
 
 def _plain(location: str) -> str:
-    """Returns a location in one spelling, because Spark, Hadoop and deltalake spell it differently."""
+    """Converts a location to one spelling, so that spellings of Spark, Hadoop and deltalake can be compared."""
     local = re.sub(r"^file:/+", "/", location)
     return re.sub(r"^s3[an]://", "s3://", local).rstrip("/")

@@ -1,10 +1,11 @@
 """Publishes a consistent snapshot of the tables: when all tables have a batch, appends one row with the version of every table of the
 destination.
 
-This row is the last commit of a run. The run holds the run lock, so no other run of the destination can change table versions meanwhile;
-only maintenance by other programs can. If the run crashes before this commit, the previous snapshot stays the newest one. The repeated
-batch then finds its tables merged, and publishes the snapshot. If the run crashes after this commit, the repeated batch finds the commit's
-transaction in the log, and writes nothing.
+This row is the last commit of a run. The run holds the run lock, so no other run of the destination changes table versions meanwhile; only
+other programs can.
+
+If the run crashes before this commit, the previous snapshot stays the newest one. The repeated batch finds its tables merged, and publishes
+the snapshot. If the run crashes after this commit, the repeated batch finds the commit's transaction in the log, and writes nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class AmendedTable:
 
     - `tables` has the path and the record (id and version) of the table, of its change log and of its history, by name.
     - `label` is the order key up to which the table has its changes.
-    - `newest` is the result of `newest_order_key` when the table was corrected.
+    - `newest` is the order key that the newest consistent snapshot had when the table was corrected.
     """
 
     tables: Mapping[str, tuple[str, TableRecord]]
@@ -64,7 +65,9 @@ class AmendedTable:
 
 
 def app_id(batch: StagedBatch) -> str:
-    """Returns the app id of the Delta transaction in which the table of snapshots stores the last position that this ledger published."""
+    """Returns the app id of a Delta transaction in the table of snapshots. The transaction stores the last position that this ledger
+    published.
+    """
     return f"sluice/{batch.destination}/{batch.ledger_id}/{NAME}"
 
 
@@ -114,12 +117,14 @@ def newest_order_key(path: str, storage_options: Mapping[str, str] | None = None
 def amend_newest(
     path: str, amended: Iterable[AmendedTable], fence: Fence, storage_options: Mapping[str, str] | None = None
 ) -> bool:
-    """Publishes the newest consistent snapshot again, with later versions of the corrected tables. Returns whether it wrote.
+    """Publishes the newest consistent snapshot again, with later versions of the corrected tables. Returns whether it wrote. Raises
+    TableError if Delta refuses the write.
 
-    A corrected table is left out in two cases. First, its `label` is above the snapshot's order key. The table then has changes of a batch
-    that not all tables have yet, and the next batch's snapshot includes it. Second, a batch has published a snapshot since the correction.
-    That snapshot already has this version of the table or a later one, and says whether the table is stopped. Raises TableError if Delta
-    refuses the write.
+    A corrected table is left out in two cases:
+
+    - Its `label` is above the snapshot's order key. The table then has changes of a batch that other tables lack. The next batch's snapshot
+      includes the table.
+    - A batch has published a snapshot since the correction. That snapshot already has the corrected version or a later one.
     """
     options = dict(storage_options or {}) or None
     try:
@@ -151,11 +156,11 @@ def amend_newest(
 
 
 def _is_later(record: TableRecord, there: Mapping[str, Any] | None) -> bool:
-    """Returns whether a table's record is newer than the table's entry in a snapshot. It is newer if the entry is missing, names another
-    table, or has an earlier version.
+    """Returns whether a table's record is newer than the table's entry in a snapshot. It is newer if the entry is missing, has the id of
+    another table, or has an earlier version.
 
-    For the same version, the record is newer if the entry says that the table is stopped: a run that was killed after a publication
-    publishes the table again. If the entry has a later version, which a repair made, the entry is kept.
+    If both have one version, the record is newer if the entry marks the table as stopped: a killed run had published the table, and the
+    next run publishes it again. An entry with a later version, which a repair made, is kept.
     """
     if there is None or there["table_id"] != record.table_id:
         return True
@@ -192,7 +197,7 @@ def _row(batch: StagedBatch, published: PublishedTables) -> pa.Table:
 
 
 def _sync(path: str, log: Any) -> None:
-    """Syncs the newest commit to disk, because an earlier attempt may have made it and ended before the sync."""
+    """Syncs the newest commit to disk. An earlier attempt may have made this commit and ended before it synced the commit."""
     sync_commits(path, log.version() - 1, log.version())
 
 
@@ -236,7 +241,7 @@ def _with_newest(fence: Fence, log: Any, row: pa.Table) -> pa.RecordBatchReader:
     """Streams the newest rows of the table, then `row`. With thousands of tables one row has hundreds of kilobytes, so all rows together
     would not fit into a run's memory.
 
-    Checks the fence again at the end of the stream, because reading thousands of files takes minutes, and the commit follows.
+    Checks the fence again at the end of the stream, immediately before the commit, because reading the rows may take minutes.
     """
     keys: Any = pa.table(log.scan(columns=["order_key"]))["order_key"].to_pylist()
     oldest = sorted(keys)[-CUTS_KEPT:][0]

@@ -1,5 +1,5 @@
-"""Syncs the files of a Delta table's new commits to disk, so that a local lake is durable before its batch is acked. A merge calls this
-last.
+"""Syncs the files of a Delta table's new commits to disk, so that a local lake is durable before its batch is acked. Syncing is the last
+step of a merge.
 
 Spark and deltalake do not sync files: the operating system writes them up to half a minute later. If the batch were acked before that, a
 power failure could lose rows that the cursor has already passed. Nothing is synced for an object store, which is durable as soon as it has
@@ -74,7 +74,7 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
     present = [each for file in [*files, *log] for each in (file, _checksum(file)) if each.is_file()]
     folders = dict.fromkeys(folder for file in present for folder in _folders(file, table))
     if commits[0] == _commit(table, 0):
-        # The table is new, so its first commit may have created these folders.
+        # The table is new, so the folders above it may be new too.
         folders |= dict.fromkeys([*table.parents][:NEW_FOLDERS_MAX])
     for each in (*present, *folders):
         _sync(each)
@@ -95,8 +95,8 @@ def _commit(table: Path, version: int) -> Path:
 
 
 def _since(table: Path, newest: int, seconds: float) -> list[Path]:
-    """Returns the commits up to version `newest` that were made since the time `seconds`. Returns none if `seconds` is 0. Goes back
-    version by version, because listing a long log is slow.
+    """Returns the commits up to version `newest` that were made since the time `seconds`. Returns none if `seconds` is 0. Checks the time
+    version by version, from the newest back, because listing a long log is slow.
     """
     found: list[Path] = []
     for version in range(newest, -1, -1):
@@ -107,7 +107,9 @@ def _since(table: Path, newest: int, seconds: float) -> list[Path]:
 
 
 def _checkpoint(table: Path, first: Path) -> list[Path]:
-    """Returns the files of the last checkpoint. Returns none if the checkpoint is older than the commit `first`."""
+    """Returns the files of the last checkpoint. Returns none if the checkpoint is older than the commit `first`, the oldest commit to
+    sync.
+    """
     pointer = table / LOG / LAST_CHECKPOINT
     if _changed(pointer) < _changed(first):
         return []
@@ -148,8 +150,8 @@ def _actions(commit: Path) -> list[dict[str, Any]]:
 
 
 def _in_use(table: Path, first: Path) -> set[Path]:
-    """Returns the files that the commit `first` and later commits added, and that are still part of the table. Slow, so it is called only
-    if a file is missing.
+    """Returns the files that the commit `first` and later commits added, and that are still part of the table. It is slow, so it is called
+    only if a file is missing.
     """
     there: dict[str, list[Path]] = {}
     commits = (_commit(table, version) for version in itertools.count(int(first.stem)))
@@ -187,8 +189,8 @@ def _folders(file: Path, table: Path) -> Iterator[Path]:
 
 
 def link(file: Path, target: Path) -> None:
-    """Creates a hard link to a file, so that its content stays when the file is deleted. The file must never change. Copies the file if a
-    hard link is not possible. Does not sync. Raises OSError.
+    """Creates a hard link `target` to a file, so that its content stays when the file is deleted. The file must never change. Copies
+    the file if a hard link is not possible. Does not sync. Raises OSError.
     """
     try:
         os.link(file, target)
@@ -207,6 +209,6 @@ def sync(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    # The file may be gone: VACUUM or the clean-up of the log may have deleted it.
+    # VACUUM or the clean-up of the log may have deleted the file meanwhile.
     with contextlib.suppress(FileNotFoundError):
         sync(path)

@@ -1,12 +1,12 @@
 """Checks, immediately before each commit to a Delta table, that the run may still write. All code that commits to the lake uses this
 module.
 
-A host may pause at any line until its lease and its locks expire, while another host takes over and merges later batches. If the first
-host then committed, rows that were deleted meanwhile would return. The fence queries the stores of the locks and the ledger. A Spark
-session that was opened without a fence refuses to commit.
+A host may pause at any line until its lease and its locks expire, while another host takes over and merges later batches. If the first host
+then committed, rows that were deleted meanwhile would return. The fence queries the stores of the locks and the ledger. A Spark session
+that was opened without a fence refuses to commit.
 
-Tasks on executors cannot query these stores. The run checks the fence immediately before it sends the tasks. The commit of a task succeeds
-only if the table is still at the version that the task read.
+Tasks on executors cannot query these stores. The run checks the fence immediately before it sends the tasks. A task's commit succeeds only
+if the table is still at the version that the task read.
 """
 
 from __future__ import annotations
@@ -45,5 +45,6 @@ class Fence:
             del self._at[name]
 
 
-BY_HAND = Fence(lambda: "")  # For merges without an engine, which have neither a lease nor a ledger.
+# For merges from the command line, without an engine. They have neither a lease nor a ledger.
+BY_HAND = Fence(lambda: "")
 READ_ONLY = Fence(lambda: "the Spark session was opened only to read: a commit needs a fence")

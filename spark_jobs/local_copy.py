@@ -1,8 +1,7 @@
-"""Downloads a staged batch from its object store to a local folder, for the parts of a run that read without Spark: Parquet footers,
-change logs, cascades and quarantined values.
+"""Downloads a staged batch from its object store to a local folder. `run_batch` calls this module under the run lock.
 
-Spark and its tasks read the object store themselves. `run_batch` calls this module under the run lock. Nothing is downloaded on the host
-that staged the batch, because it still has the files.
+Parts of a run read the batch without Spark and need local files: Parquet footers, change logs, cascades and quarantined values. Spark and
+its tasks read the object store themselves. The host that staged the batch still has the files, and downloads nothing.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ def local_copy(batch_dir: Path, stored: str, storage_options: Mapping[str, str])
 
 
 def _bring(folder: StoreFolder, sizes: Mapping[str, int], here: Path) -> None:
-    """Downloads the files that are missing in the local folder. Subfolders have files that runs derived from the batch. They are deleted
-    and downloaded again, because the last run may have been on another host.
+    """Downloads the files that the local folder lacks. Subfolders have files that runs derived from the batch. These files are deleted and
+    downloaded again, because the last run may have been on another host.
     """
     for path in here.iterdir() if here.is_dir() else ():
         if path.is_dir():
@@ -66,14 +65,14 @@ def _bring(folder: StoreFolder, sizes: Mapping[str, int], here: Path) -> None:
 
 
 def _forget_others(batch_dir: Path) -> None:
-    """Deletes the local copies of runs that were killed on this host."""
+    """Deletes local copies of the batch that killed runs left on this host."""
     for left in batch_dir.parent.glob(f"*{FETCHED}"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def _keep_time(path: Path, manifest: bytes) -> None:
-    """Sets the manifest's modification time to the time at which the batch was staged. A merge syncs all commits that were made after this
-    time, because an earlier attempt may not have synced them.
+    """Sets the manifest's modification time to the time at which the batch was staged. The merge reads this time, and syncs all commits
+    since then, because an earlier attempt may not have synced them.
     """
     with contextlib.suppress(ValueError, KeyError, TypeError):
         staged_at = int(json.loads(manifest)["staged_at_us"]) / 1e6

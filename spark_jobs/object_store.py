@@ -1,8 +1,8 @@
 """Converts deltalake's storage options to Spark's paths and settings, for the object stores of the lake and of staged files. Pure
 functions.
 
-`sql_text` uses the paths. The code that starts Spark uses the settings. Credentials are passed in environment variables, which the store's
-client reads. They are not passed as settings, because a process's settings are visible in its command line, its log and its UI.
+`sql_text` uses the paths. The code that starts Spark uses the settings. The store's client reads credentials from environment variables.
+Settings would show credentials in the process's command line, its log and its UI.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sluice.object_stores.options import CREDENTIALS, YES, known
 
 S3 = re.compile(r"^s3://")
 GOOGLE, GOOGLE_AUTH = "spark.hadoop.fs.gs.", "spark.hadoop.fs.gs.auth."
-# Google's client reads keys only from files. So Spark loads this class of Sluice, which reads the key from an environment variable.
+# Google's client reads a key only from a file. Spark loads this class of Sluice instead, which reads the key from an environment variable.
 GOOGLE_TOKENS = "dev.sluice.storage.EnvironmentTokens"
 GOOGLE_CREDENTIALS = {
     "service_account_key": "SLUICE_GOOGLE_SERVICE_ACCOUNT_KEY",
@@ -31,8 +31,8 @@ def spark_path(path: str) -> str:
 
 
 def spark_settings(store: str, storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the Spark settings for a store, "s3" or "google". They have the store's addresses and, for Google, the kind of credentials,
-    but no credentials.
+    """Returns the Spark settings for a store, "s3" or "google": the store's addresses and, for Google, the kind of credentials. The
+    credentials themselves are not in them.
     """
     return _s3_settings(storage_options) if store == "s3" else _google_settings(google_options(storage_options))
 

@@ -1,7 +1,7 @@
 """Opens Spark sessions, on a Spark Connect server or in this process. No other module opens sessions.
 
 Tables that are merged at the same time need separate sessions, because `txnAppId` and `txnVersion` are settings of a session. A small file
-stores the ids of the open sessions. If a run is killed, a later run reads them there and ends the statements that the killed run left on
+stores the ids of the open sessions. If a run is killed, a later run reads these ids, and ends the statements that the killed run left on
 the server.
 """
 
@@ -40,14 +40,14 @@ RETRY_MILLISECONDS_MAX = 2000
 GRPC_ERROR = "of RPC that terminated with:"  # The text of every gRPC error contains this.
 GRPC_DETAILS = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
 TOKEN = re.compile(r";token=([^;]*)")
-# The owner of all Spark sessions of Sluice, whatever account the run has. So a run under another account finds the sessions of a killed
-# run.
+# All Spark sessions of Sluice have this owner, whatever account the run has. So a run under another account can find and end the sessions
+# of a killed run.
 USER_ID = "sluice"
 TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 TABLE_DEFAULTS = "spark.databricks.delta.properties.defaults."
-# Sluice sets these properties on each table, so Spark's defaults for them have no effect.
+# Sluice sets these properties on each table itself, so a default of Spark for them has no effect.
 KNOWN_DEFAULTS = frozenset({f"{TABLE_DEFAULTS}enableDeletionVectors"})
 COMMITS = re.compile(
     r"\s*(MERGE|INSERT|UPDATE|DELETE|TRUNCATE|ALTER|OPTIMIZE|VACUUM|RESTORE|CREATE\s+(OR\s+REPLACE\s+)?TABLE)\b",
@@ -59,15 +59,16 @@ AWAY = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "S
 
 SESSION_SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
-    # Without this, the transaction would stay in the session's settings, and the next write would use it again.
+    # Without this setting, the next write of the session would use the same transaction again.
     "spark.databricks.delta.write.txnVersion.autoReset.enabled": "true",
-    # A MERGE reads its source twice. Delta would copy the source before, in case it changes in between, but staged files never change.
+    # A MERGE reads its source twice. By default Delta copies the source first, because the source could change between the two reads.
+    # Staged files never change.
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
-# By default Spark replaces `${name}` in statements. Values of keys and comments of columns come from the source and may contain such a
-# text. `${env:NAME}` in a comment would publish an environment variable of Spark's process.
+# By default Spark replaces `${name}` in statements. A statement may have such a text in a key's value or a column's comment, which come
+# from the source. `${env:NAME}` in a comment would publish an environment variable of Spark's process.
 UNCHANGED_STATEMENTS: Mapping[str, str] = {"spark.sql.variable.substitute": "false"}
 # Limits for the number of sessions of a batch. The maximum protects Spark's driver, which plans and commits every MERGE.
 SESSIONS_MIN, SESSIONS_MAX = 2, 16
@@ -76,8 +77,8 @@ SESSIONS_MIN, SESSIONS_MAX = 2, 16
 SLOTS_A_SESSION = 2
 SPLITS = re.compile(r"\bsplits=(?:Some\()?(\d+)")  # Finds the number of parts in Spark's plan of a range.
 NO_OPTIONS: Mapping[str, str] = {}
-# With isolation, each session gets its own Python workers, whose daemon outlives the session. Sluice's sessions add no files, so they can
-# share workers.
+# With isolation, each session starts its own Python workers, whose daemon process stays after the session. Sluice's sessions add no files,
+# so they can share workers.
 SHARED_WORKERS: Mapping[str, str] = {"spark.sql.artifact.isolation.enabled": "false"}
 # For few rows, compiling generated code takes longer than processing the rows, and every new session compiles it again. On a warm server
 # without code generation, 50 changes per table take half the time, 75 k changes into 75 k rows take half the CPU time, and 300 k changes
@@ -90,7 +91,8 @@ SMALL_SETTINGS: Mapping[str, str] = {
     # Rewriting a few small files is faster than deletion vectors: these need another Spark job, and the old files stay.
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
-# SMALL_SETTINGS are used up to this number of changes and rows of files that they may match. Above it, compiled code is faster.
+# SMALL_SETTINGS are used if the changes, and the rows of files that they may match, are at most this many. Above this number, compiled code
+# is faster.
 SMALL_ROWS_MAX = 200_000
 
 
@@ -136,8 +138,8 @@ class LakeSession:
             self.spark.conf.set(name, value)
 
     def sql(self, statement: str) -> None:
-        """Executes a statement without fetching its result. Raises ValueError if it is a statement that commits to a table: use `commit`
-        for those.
+        """Executes a statement that does not commit to a table, without fetching its result. Raises ValueError for a statement that
+        commits: `commit` executes those.
         """
         if COMMITS.match(statement):
             raise ValueError(
@@ -169,14 +171,15 @@ class LakeSession:
         self.configure({USER_METADATA: user_metadata})
 
     def expect(self, rows: int) -> None:
-        """Selects the session's settings for few rows or for many, by the number of rows that its next statements will read."""
+        """Selects the session's settings for few rows or for many rows. `rows` is the number of rows that its next statements will read."""
         small = rows <= SMALL_ROWS_MAX
         if small and not self._small:
             there = self.spark.conf.getAll
             self._before_small = {name: there[name] for name in SMALL_SETTINGS if name in there}
             self.configure(SMALL_SETTINGS)
         elif self._small and not small:
-            # `unset` restores Spark's own default. So a setting from spark-defaults.conf or conf/ is set to its old value instead.
+            # `unset` would restore Spark's own default. So a setting that had a value from spark-defaults.conf or conf/ is set to this
+            # value instead.
             for name in SMALL_SETTINGS.keys() - self._before_small.keys():
                 self.spark.conf.unset(name)
             self.configure(self._before_small)
@@ -266,8 +269,8 @@ def _delta_settings() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _remote_sessions(settings: SparkSettings, count: int) -> Iterator[list[LakeSession]]:
-    """Yields sessions that are copies of one model session. Whether a session shares Python workers is decided by its first request. So
-    the model gets this setting, and is then copied.
+    """Yields sessions that are copies of one model session. The first request of a session decides whether it shares Python workers. So the
+    model first gets that setting, and is then copied.
     """
     _require_listening(settings.remote)
     end_left_over_sessions(settings)
@@ -344,7 +347,7 @@ def _attach(remote: str, session_id: str) -> Any:
     base = remote if "/;" in remote else remote.rstrip("/") + "/"
     user = "" if "user_id=" in remote else f";user_id={USER_ID}"
     session = SparkSession.builder.remote(f"{base}{user};session_id={session_id}").create()
-    # pyspark warns about an error that Sluice raises itself, with its own message.
+    # pyspark warns when its retries end. Sluice raises its own error for this, so the warning is not needed.
     warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]", category=UserWarning)
     session.client.set_retry_policies([_retry_policy()])
     fill_old_field(session.client)
@@ -381,8 +384,8 @@ def _release(session: Any) -> None:
     session.client.close()  # An open client would call the server again when the process ends.
     if at_exit := getattr(session.client, "_cleanup_ml_cache", None):
         atexit.unregister(at_exit)  # The handler would keep each closed client in memory until a draining run ends.
-    # pyspark closes the client again when the session is garbage-collected. Closing takes a lock that the collecting thread may already
-    # hold. A run was seen to hang there.
+    # pyspark closes the client again when the session is garbage-collected. Closing takes a lock. If the thread that collects already holds
+    # this lock, the run hangs.
     vars(session).pop("_client", None)
 
 
@@ -429,16 +432,16 @@ def _forget(settings: SparkSettings) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's text, with advice if there is any. The other lines are the stack trace of Spark's server. For
-    an error of gRPC, returns the details that the server sent.
+    """Returns the first line of an error's text, with advice if there is any. The other lines are the stack trace of Spark's server. For an
+    error of gRPC, returns the details that Spark's server sent.
     """
     found = GRPC_DETAILS.search(str(error)) if GRPC_ERROR in str(error) else None
     return explained(found[1] if found else str(error).strip().partition("\n")[0]) or type(error).__name__
 
 
 def table_error(table: str, error: Exception, what: str = "Spark could not merge the table") -> TableError:
-    """Converts an error to a TableError. Returns a TableError unchanged. `what` says in the message what could not be done. An error of a
-    disk or an object store gets `own=False`, so it does not stop the table.
+    """Converts an error to a TableError, unless it is one. `what` says in the message what could not be done. An error of a disk or an
+    object store gets `own=False`, so it does not stop the table.
     """
     if isinstance(error, TableError):
         return error

@@ -58,7 +58,7 @@ def typed_literal(value: Any, type_name: str) -> str | None:
     The literal must have the column's exact type, because Delta does not skip files by a cast expression.
     """
     if type_name in INTEGER_SUFFIX and isinstance(value, int) and not isinstance(value, bool):
-        # The sign is part of the literal: without it, the lowest value of the type would be out of range.
+        # The minus sign must be part of the literal. The lowest value of a type would be out of range without its sign.
         return f"{value}{INTEGER_SUFFIX[type_name]}"
     if type_name == "string" and isinstance(value, str):
         return text(value)

@@ -26,7 +26,7 @@ DELETED = "_sluice_deleted"
 STAGED_TYPES = {OPERATION: "tinyint", ORDER_KEY: "bigint", COMMIT_TIME: "timestamp", ROW: "bigint"}
 PRESENT, MOVED, BIRTH, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_birth", "_sluice_origin_"
 BACKFILL_KIND, REPAIR_KIND = "backfill", "repair"
-EPOCH_BITS = 14  # The epoch is in the highest bits of an order key. This is their number.
+EPOCH_BITS = 14  # The number of the highest bits of an order key that have the epoch.
 AGAIN = "; roll the batch back to have it staged again"
 GROUP_COLUMNS = 63  # One int64 has the presence bits of this many columns.
 
@@ -59,8 +59,8 @@ class StagedBatch(Manifest):
     stored: str = ""
 
     def app_id(self, table: StagedTable) -> str:
-        """Returns the app id of the Delta transaction that stores the last merged order key of this table. The app id is the same in all
-        epochs, because the order key contains the epoch.
+        """Returns the app id of the Delta transaction that stores the last merged order key of this table. The app id stays the same
+        when the epoch changes, because the order key contains the epoch.
         """
         if self.backfill is not None:
             aside = f"{self.backfill.kind}/{self.backfill.backfill_id}"
@@ -152,8 +152,8 @@ def _check(manifest: Manifest) -> None:
 
 
 def _refuse_rows_with_renames(tables: tuple[StagedTable, ...]) -> None:
-    """Raises ManifestError if a batch has both a renamed table and row changes. Tables are merged in any order, but a rename must find
-    exactly the rows in the lake that were merged before it.
+    """Raises ManifestError if a batch has both a renamed table and row changes. The tables of a batch are merged in any order, but a
+    renamed table must find the rows exactly as they were before the rename.
     """
     renamed = [table.name for table in tables for each in table.segments if getattr(each, "renamed_from", "")]
     if renamed and any(table.changes for table in tables):

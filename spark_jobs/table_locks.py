@@ -2,11 +2,11 @@
 takes its lock here.
 
 On a disk and in S3, Spark first checks whether a commit exists and then writes it. These two steps are not atomic. So a statement that a
-killed run left in Spark could overwrite a commit of another destination's run. The statement must end before that run commits. A later run
-of the same destination is not affected, because its commit has the same effect as the overwritten one.
+killed run left in Spark could overwrite a commit that another destination's run makes later. The statement must end before the other run
+commits. A later run of the same destination is not affected, because its commit has the same effect as the overwritten one.
 
-So a run that takes a lock stores the ids of its Spark sessions with the lock, and removes them at the end. A run that finds the sessions
-of another run there ends them first. Writes by `deltalake` need not be ended, because they never replace an existing commit.
+So a run that takes a lock stores the ids of its Spark sessions with the lock, and removes the ids at the end. If a run finds ids of another
+run with the lock, it ends those sessions first. Writes by `deltalake` need not be ended, because they never replace an existing commit.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.session import LakeSession, SparkSettings, end_sessions, first_line, is_away
 
 POLL_SECONDS = 0.1
-# If another run has waited longer, this run waits this long before it tries again, so that the other run can take the lock.
+# If another run has waited longer for the lock, this run waits this long before its next attempt, so that the other run gets the lock.
 GIVE_WAY_SECONDS = 0.3
-# A run waits this long for a table lock, and as long for the run lock, because another run may be publishing a large snapshot.
+# A run waits at most this long for a table lock, and for the run lock, because another run may be publishing a large snapshot.
 WAIT_SECONDS_MAX = 600.0
 ENDED_SECONDS = 2.0  # A statement that was committing when it was interrupted may need this long to end.
 # Twice the time after which Spark ends a statement whose client no longer exists (spark.connect.execute.manager.detachedTimeout).
@@ -90,8 +90,8 @@ def _no_lock(_: str) -> TableLock | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableLocks:
-    """Takes table locks for a run. `lock` returns the lock for the path of a table. `who` names the run in the messages of other runs that
-    wait. The run waits for one lock at most `wait_seconds`.
+    """Takes table locks for a run. `lock` returns the lock for the path of a table. Other runs that wait for a lock name its holder
+    with `who` in their messages. The run waits for one lock at most `wait_seconds`.
     """
 
     lock: Callable[[str], TableLock | None] = _no_lock
@@ -102,11 +102,12 @@ class TableLocks:
     def at(
         self, name: str, path: str, writing: Writing, fence: Fence, *, shared: bool, wait_seconds: float | None = None
     ) -> Iterator[bool]:
-        """If the table is `shared`, holds the lock of the Delta table at `path` while the context is open. The fence then checks the lock
+        """Holds the lock of the Delta table at `path` while the context is open, if the table is `shared`. The fence then checks the lock
         before each commit.
 
-        If another run holds the lock for all of `wait_seconds`, yields False. If `wait_seconds` is None, waits `self.wait_seconds`
-        instead, and then raises TableError. Also raises TableError if the lock was lost while the context was open.
+        Yields False if another run holds the lock for all of `wait_seconds`. If `wait_seconds` is None, waits `self.wait_seconds` instead,
+        and raises TableError if another run holds the lock for all of this time. Also raises TableError if the lock was lost while the
+        context was open.
         """
         lock = self._opened(name, path) if shared else None
         if lock is None:
@@ -124,7 +125,8 @@ class TableLocks:
             with held_lock.written_down(writing), fence.at(name, held_lock.why_lost):
                 yield True
         finally:
-            with contextlib.suppress(Exception):  # If the release fails, the lock expires with its session.
+            # A lock that cannot be released expires with the run's session in the store.
+            with contextlib.suppress(Exception):
                 lock.release()
 
     def _opened(self, name: str, path: str) -> TableLock | None:
@@ -183,8 +185,8 @@ class _HeldLock:
 
     @contextlib.contextmanager
     def written_down(self, writing: Writing) -> Iterator[None]:
-        """Stores the ids of the sessions with the lock before anything is written. Removes them only if all statements of the sessions
-        have ended for certain.
+        """Stores the ids of the sessions with the lock before the run writes the table. Removes the ids afterwards, unless a statement
+        of the sessions may still be running.
         """
         with self._translated():
             self._end_left_over(writing)
@@ -200,7 +202,9 @@ class _HeldLock:
         self._take_back()
 
     def _take_back(self) -> None:
-        """Removes the stored text. If this fails, the next run ends sessions that have already ended, which does no harm."""
+        """Removes the session ids that are stored with the lock. If this fails, the next run ends sessions that have already ended,
+        which does no harm.
+        """
         with contextlib.suppress(Exception):
             if self.lock.held:
                 self.lock.write("")
@@ -234,8 +238,8 @@ class _HeldLock:
 
 
 def _is_reached(left: Writing, ours: Writing) -> bool:
-    """Returns whether another run's sessions are in the Spark that this run uses. An equal loopback address on another host names another
-    Spark.
+    """Returns whether this run can reach another run's sessions, because both use the same Spark. A loopback address names another Spark on
+    each host.
     """
     host = urllib.parse.urlsplit(left.remote).hostname or ""
     return left.remote == ours.remote and (left.host == ours.host or host not in LOOPBACK)

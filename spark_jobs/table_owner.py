@@ -144,7 +144,9 @@ def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: Fo
 
 
 def refuse_others(owner: Owner, found: FoundTable) -> None:
-    """Raises TableError if the table has another owner, or is a copy of a table that Sluice wrote: its rows must not be replaced."""
+    """Raises TableError if the table has another owner, or is a copy of a table that Sluice wrote. The rows of such a table must not be
+    replaced.
+    """
     writer = LakeWriter(owner=owner, epoch=0, delivery=0)
     for state, why in (*_owned(writer, found), *_unowned(None, found)):
         raise TableError(owner.table, f"{why}, or {_accept(owner)}", state=state, for_good=True)
@@ -158,7 +160,7 @@ def behind_our_back(owner: Owner, record: TableRecord, found: FoundTable) -> str
 
 
 def _accept(owner: Owner) -> str:
-    """Returns the advice that all refusals share, as the end of a sentence."""
+    """Returns the advice with which all refusals end."""
     return f"take the table over and re-snapshot it with `sluice lake accept {owner.destination} {shlex.quote(owner.table)}`"
 
 
@@ -241,20 +243,20 @@ def _changed(owner: Owner, record: TableRecord | None, found: FoundTable) -> Ite
 
 
 def was_replaced(owner: Owner, record: TableRecord, found: FoundTable) -> bool:
-    """Returns whether another table is now at the path. A new id alone does not prove this: a commit of this owner that renames the table
-    or converts columns also changes the id, and its run may have ended before it stored the record.
+    """Returns whether another table is now at the path. A new id alone does not prove this. A commit of this owner that renames the
+    table or converts columns also changes the id, and its run may have ended before it stored the new record.
     """
     later = (commit for commit in found.commits if _version(commit) > record.version and not of_a_shard(commit))
     return found.table_id != record.table_id and not any(rewrites(each) and is_by(owner, each) for each in later)
 
 
 def _rewritten_by(owner: Owner, record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Returns the commit after the record in which the table lost merged rows. Returns None if the table has all merged rows, also if it
-    lost them and has them again.
+    """Returns the commit after the record in which the table lost merged rows. Returns None if the table has all merged rows, or lost them
+    and got them back.
 
     A RESTORE loses no rows if the restored version had all rows and is not older than the last merge.
     """
-    # version → the commit in which it lost rows, or None
+    # By version: the commit by which this version lacks merged rows, or None if it has all of them.
     why: dict[int, Mapping[str, Any] | None] = {record.version: None}
     merged, last = record.version, record.version
     for commit in sorted(commits, key=_version):
@@ -289,15 +291,15 @@ def rewrites(commit: Mapping[str, Any]) -> bool:
 
 
 def of_a_shard(commit: Mapping[str, Any]) -> bool:
-    """Returns whether Sluice replaced only the rows of one shard in this commit. The commit's predicate does not prove this alone, because
-    a MERGE by deltalake has one too.
+    """Returns whether Sluice replaced only the rows of one shard in this commit. That the commit has a predicate does not prove this,
+    because a MERGE by deltalake has one too.
     """
     return bool(rewrites(commit) and our_record(commit) and (commit.get("operationParameters") or {}).get("predicate"))
 
 
 def is_by(owner: Owner, commit: Mapping[str, Any]) -> bool:
-    """Returns whether this owner made the commit. Such a commit may be newer than the record: a run may take over rows after a RENAME and
-    fail before it stores the record.
+    """Returns whether this owner made the commit. A commit of the owner may be newer than the record: a run may take over rows after a
+    RENAME and fail before it stores the record.
     """
     theirs = our_record(commit)
     return theirs.get("ledger") == owner.ledger_id and theirs.get("table") == owner.table
@@ -317,7 +319,7 @@ def _ahead(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
     for commit in found.commits:
         theirs = our_record(commit)
         ours = theirs.get("ledger") == writer.owner.ledger_id
-        # Each shard has its own position, so a commit of another shard says nothing here.
+        # Each shard has its own position, so the position of another shard's commit is irrelevant.
         if found.confined and theirs.get("table") != writer.owner.table:
             continue
         if ours and _is_ahead(theirs, writer):

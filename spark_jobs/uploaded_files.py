@@ -23,10 +23,10 @@ from sluice.spark_jobs.errors import SparkJobError
 
 logger = logging.getLogger(__name__)
 
-# The name of an empty file that stands for an empty folder, because an object store has no folders. Spark ignores file names that begin
-# with "_".
+# An object store has no folders, so an empty file with this name stands for an empty folder. Spark ignores file names that begin with "_".
 EMPTY = "_uploaded"
-LEFT_SECONDS = 24 * 3600.0  # Uploads that are older than this belong to runs that have certainly ended.
+# Uploads that are older than this belong to runs that have certainly ended, and are removed.
+LEFT_SECONDS = 24 * 3600.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -184,8 +184,8 @@ def _record(owner: Owner, rebuilt: PastTable, run: str) -> str:
         "run": run,
         "backfill": rebuilt.path,
         "epoch": int(rebuilt.up_to["epoch"]),
-        # The name `end` is avoided on purpose. The changes up to a commit's `end` are taken as merged, but a swap merges nothing: those
-        # changes must still be merged.
+        # The key must not be named `end`. Later merges take the changes up to a commit's `end` as merged, but a swap merges no changes:
+        # later runs must still merge them.
         "up_to": dict(rebuilt.up_to),
     }
     return json.dumps(record, sort_keys=True)

@@ -75,10 +75,9 @@ def merge_batch(
 ) -> list[TableReport]:
     """Merges the tables of the batch that `tables` names. Returns their reports in the manifest's order.
 
-    - `tables` has the target of each "database.table". If a table of the batch is missing here, it is stopped, and its changes are
-      skipped.
-    - `context` is None for a merge from the command line. `context.target_of` also finds the targets of tables that are not in the batch:
-      a table of the batch that was renamed takes over the rows of such a table.
+    - `tables` has the target of each "database.table". A table of the batch that is missing here is stopped, and its changes are skipped.
+    - `context` is None for a merge from the command line. `context.target_of` also finds targets of tables that are not in the batch. A
+      table of the batch that was renamed takes over the rows of the table with its old name, and needs that table's target.
     - `stored` is the URL of the batch in an object store. The files that the run itself reads are copied to `batch_dir`, or next to it.
     - `on_table_done` is called in this thread after each table.
     - `on_merged` is called when all tables have been merged.
@@ -196,10 +195,10 @@ class _BatchWork:
         self._alone: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def run_small(self) -> None:
-        """Merges the small tables. One job merges all tables that no other run has locked. Then the locked tables follow, one after the
-        other.
+        """Merges the small tables of the batch. The first job merges all tables whose table lock no other run holds. Then further jobs
+        merge the other tables, one Delta table after the other.
 
-        While the run waits for a table lock, it holds no other table lock, so two runs cannot block each other. Raises
+        The run waits for a table lock only while it holds no other table lock, so two runs cannot block each other. Raises
         SparkUnavailableError.
         """
         small = [
@@ -228,7 +227,8 @@ class _BatchWork:
                 mine = [table for table in tables if ours[self._targets[table.name].path]]
                 jobs = self._small_jobs(mine)
                 results = merge_small_tables(session, jobs) if jobs else {}
-        # A table lock raised the error. Spark then merges these tables. It first reads which of them already have the batch.
+        # A table lock could not be acquired. `run` merges these tables with Spark instead, and skips segments that a Delta table already
+        # has.
         except TableError as error:
             logger.warning("the small tables of the batch are merged by Spark instead: %s", error)
             return []
@@ -393,8 +393,8 @@ def _write_side_tables_of_buffered(
     context: BatchContext,
     results: BatchResults,
 ) -> None:
-    """Writes the batch into the change logs and histories of tables with a running snapshot. These do not wait for the snapshot; only the
-    current-state tables do. `session` may be None if all of these tables are small.
+    """Writes the batch into the change logs and histories of tables with a running snapshot. Change logs and histories do not wait for the
+    snapshot; only current-state tables do. `session` may be None if all of these tables are small.
     """
     for table in batch.tables:
         if table.name in results.reports and targets[table.name].has_side_tables:

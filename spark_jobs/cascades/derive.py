@@ -83,8 +83,8 @@ def carried_out(  # noqa: PLR0917  two callers
         if found is None:
             found = _Derivation(session, batch, targets, storage_options, buffered).kept(buffer)
         else:
-            # A snapshot may have begun after the changes were derived. The buffer of its table then does not know yet which changes could
-            # not be derived.
+            # An earlier attempt at the batch derived the changes. A snapshot of a table may have begun since. Then the buffer of this table
+            # lacks the reason why its changes could not be derived.
             lost = {
                 name: UnderivableChanges(without_advice(reason))
                 for name, reason in found[1].items()
@@ -124,7 +124,7 @@ def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str])
 
 @contextlib.contextmanager
 def _about(*tables: str) -> Iterator[None]:
-    """Converts an error of the block to a _RaisedError for these tables. Does not convert an error that concerns the
+    """Converts an error inside the `with` block to a _RaisedError that names `tables`. Does not convert an error that concerns the
     whole batch or Spark.
     """
     try:
@@ -257,8 +257,8 @@ class _Derivation:
             return images
 
     def _load_begun(self, name: str, key: tuple[str, ...], images: list[Image]) -> bool:
-        """Loads the rows in the lake whose images lack columns. The image of such a row may lack the columns that refer to the parent.
-        Returns whether it loaded any. Rows that were loaded before are left out.
+        """Loads the lake's rows whose staged images lack columns, because the lacking columns may refer to the parent. Leaves out rows that
+        were loaded before. Returns whether it loaded any.
         """
         keys = {tuple(image.values[each] for each in key) for image in images if image.partial}
         values = {coarse_values(each) for each in keys - self._rows[name].keys()} - self._queried[name]

@@ -112,7 +112,9 @@ def _pieces(table: StagedTable, derived: Sequence[Derived]) -> list[_Piece]:
 
 
 def _end(piece: _Piece) -> int:
-    """Returns the order key of the last image in the piece, or of the change of the whole table."""
+    """Returns the order key of the piece's last image. If its segment is a TRUNCATE or a schema change, that segment's order key counts
+    too.
+    """
     segment = piece.segment
     own = -1
     if isinstance(segment, ChangesSegment):

@@ -58,8 +58,8 @@ class CascadeRow:
 class Image:
     """A staged image, or a change of the whole table: `operation` 0 removes all rows, and -1 alters columns.
 
-    If `partial`, the image lacks columns. Their values are those of the existing row with the same key. If also the key changed (`moved`),
-    they are those of the row that the preceding before image names.
+    If `partial`, the image lacks columns. Their values come from the existing row with the same key. If the image also changed the key
+    (`moved`), they come from the row that the preceding before image names.
     """
 
     at: ChangeOrder
@@ -108,8 +108,8 @@ class Passed:
 
 @dataclasses.dataclass(frozen=True)
 class UnderivableChanges:
-    """Says why changes of a table with a running snapshot cannot be derived. `through` has the parent tables that caused this because they
-    have a running snapshot themselves.
+    """Says why changes of a table with a running snapshot cannot be derived. `through` names the parent tables that are the cause, because
+    snapshots of these parents are running too.
     """
 
     why: str
@@ -173,7 +173,7 @@ class Play:
     - `applied` has, by table, the order key up to which the lake has its changes.
     - `wanted` has the values for which rows were loaded.
     - `unreadable` are the tables whose rows cannot be read from the lake.
-    - `again_up_to` is the field of the manifest with this name.
+    - `again_up_to` is the order key up to which the batch's changes were staged once before. Their derived images no longer exist.
     - `buffered` has the tables with a running snapshot, whose current rows are unknown, and the order key up to which they are buffered.
 
     `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes
@@ -299,16 +299,16 @@ class Play:
             return []
 
     def _pass_on(self, event: Event, change: Passed) -> None:
-        """Adds the change to `passed`, so that the publication of the child's snapshot applies it. Until then, the changes of the tables
-        below the child cannot be derived. The same applies if an earlier attempt at the batch has already buffered the change.
+        """Adds the change to `passed`, unless an earlier attempt at the batch has buffered it. The publication of the child's snapshot
+        applies the change. Until the publication, the changes of the tables below the child cannot be derived.
         """
         cascade, child = change.cascade, change.cascade.child_name
         for below in event.cascades:
             if below.parent_name != child or below.child_name not in event.live or not goes_on(change, below):
                 continue
             if below.child_name not in self._buffered:
-                # The table below gets an error when this batch is merged. If the child's snapshot is published before that, a repeated run
-                # would derive nothing for the table below, and its changes would be lost.
+                # The table below is not buffered, so it gets an error when this batch is merged. If the child's snapshot were published
+                # before the batch is repeated, the repeated run would derive nothing for the table below, and its changes would be lost.
                 self._lose(
                     event,
                     child,
@@ -325,8 +325,8 @@ class Play:
             self.passed[child].append(change)
 
     def _lose(self, event: Event, table: str, why: str, through: str = "") -> None:
-        """Records that the rows of a buffered table, and of the tables below it, must be read from the source again, because of the
-        buffered parent `through` (if given)."""
+        """Records that the rows of a buffered table, and of the tables below it, must be read from the source again.
+        `through` names a buffered parent that is the cause, if any."""
         if event.at.order_key > self._buffered[table]:
             known = self.lost.get(table)
             way = (known.through if known else frozenset()) | ({through} - {"", table})
@@ -334,8 +334,8 @@ class Play:
         self._hide_below(event, table)
 
     def _refuse_below(self, event: Event, cascade: Cascade) -> None:
-        """Refuses the tables below the child that do not have the event's changes yet. An earlier merge has merged the child in a later
-        state, and its derived files no longer exist. So the event's changes in the child, and their effects, can no longer be derived.
+        """Refuses the tables below the child that lack the event's changes. An earlier attempt merged the child at a later state, and the
+        files of its derived changes no longer exist. So the event's effects on the child and on the tables below it cannot be derived.
         """
         for below in event.cascades:
             if (
@@ -348,7 +348,7 @@ class Play:
                 self._refuse(event, below.child_name, _error(below, why))
 
     def _is_behind(self, event: Event, table: str) -> bool:
-        """Returns whether the event's changes are still missing in the lake. For a buffered table: in its buffer."""
+        """Returns whether the lake lacks the event's changes of the table. For a buffered table, looks at its buffer instead."""
         has = self._buffered if table in self._buffered else self._applied
         return has.get(table, event.at.order_key) < event.at.order_key
 
@@ -414,8 +414,8 @@ class Play:
         return keys
 
     def _refuse_order(self, cascade: Cascade, coarse: Values) -> None:
-        """Raises TableError if two foreign keys with a common column both apply to one change. The result then depends on the order in
-        which the server applies them, which is unknown.
+        """Raises TableError if two foreign keys with a common column both apply to one change. The result depends on which of them the
+        server applies first, and this order is unknown.
         """
         for (name, _), row in self._touched.items():
             shared = name == cascade.child_name and row.by != cascade.name and row.written & set(cascade.columns)
@@ -496,5 +496,5 @@ def _error(cascade: Cascade, why: str) -> TableError:
 
 
 def without_advice(reason: str) -> str:
-    """Returns the reason without ADVICE, for a table with a running snapshot: its rows are read again in any case."""
+    """Returns the reason without ADVICE. A table with a running snapshot needs no advice, because its rows are read again anyway."""
     return reason.removesuffix(ADVICE)

@@ -61,8 +61,8 @@ class StagedImages:
     key: tuple[str, ...]
 
     def relevant(self, wanted: Mapping[tuple[str, ...], set[Values]], keys: set[Values]) -> Iterator[Image]:
-        """Yields the images of rows that have one of the keys, or that reference a wanted value at any time in the batch. Also yields all
-        changes of the whole table.
+        """Yields the images of rows that have one of the `keys`, or that reference a `wanted` value at any time in the batch. Also yields
+        each TRUNCATE and schema change of the table.
 
         For a table without a key, yields the images that reference a wanted value. An image that lacks columns is yielded if it may
         reference a wanted value. If a row's key changes, its images under all of its keys are yielded.
@@ -81,8 +81,8 @@ class StagedImages:
             begin += segment.rows
 
     def _pointing(self, wanted: Mapping[tuple[str, ...], set[Values]]) -> set[Values]:
-        """Returns the keys of all rows with an image that references a wanted value. If the key of such a row changes in the batch,
-        returns all of its keys.
+        """Returns the keys of all rows with an image that references a `wanted` value. If the batch changes the key of such a row,
+        returns all of the row's keys.
         """
         found: set[Values] = set()
         moves: list[set[Values]] = []
@@ -161,8 +161,8 @@ def _has(segment: ChangesSegment, row: dict[str, Any], index: int) -> bool:
 def _points(
     row: Mapping[str, Any], names: Sequence[tuple[str, ...]], wanted: Mapping[tuple[str, ...], set[Values]]
 ) -> bool:
-    """Returns whether a row references a wanted value. If some of the columns are missing in the row, returns whether it may reference
-    one.
+    """Returns whether a row references a `wanted` value. If the row lacks some of the foreign key's columns, returns whether it may
+    reference one.
     """
     for columns in names:
         known = {index: coarse(row[name]) for index, name in enumerate(columns) if name in row}
@@ -251,7 +251,9 @@ def _coarse_sql(column: str, type_name: str) -> str:
 
 
 def _left(rows: list[tuple[dict[str, Any], CascadeRow]]) -> list[CascadeRow]:
-    """Returns the rows that exist after all changes of a change log were applied, for a table without a key."""
+    """Applies the records of a change log and returns the rows that remain. For a table without a key, whose lake table has a record per
+    change.
+    """
     counts: dict[Any, int] = defaultdict(int)
     kept: dict[Any, CascadeRow] = {}
     gone = {LOG_NAMES[UPDATE_BEFORE], LOG_NAMES[DELETE]}

@@ -21,16 +21,16 @@ MIB = 1 << 20
 # Files smaller than SMALL_BYTES are joined into files of up to FILE_BYTES.
 SMALL_BYTES, FILE_BYTES = 32 * MIB, 128 * MIB
 SMALL_FILES_MAX = 20
-DELETED_SHARE_MAX = 0.05  # Delta's OPTIMIZE rewrites a file if it has a larger share of deleted rows.
+DELETED_SHARE_MAX = 0.05  # Delta's OPTIMIZE rewrites a file whose share of deleted rows is larger than this.
 DEPTH_MAX, DEPTH_FILES_MIN = 4.0, 8
-# CLUSTER needs at least this share of large files that are new since the last CLUSTER. It limits how often a row is rewritten.
+# CLUSTER is due only if at least this share of the large files is new since the last CLUSTER. So no row is rewritten too often.
 FRESH_SHARE_MIN = 0.25
 # The largest table that is rewritten without an operator's request. Rewriting it takes minutes, and merges wait meanwhile.
 COMPACT_BYTES_MAX = CLUSTER_BYTES_MAX = 16 << 30
 RETENTION_HOURS = 168.0  # Delta's default retention
 _INTERVAL = re.compile(r"interval (?P<count>\d+) (?P<unit>hour|day|week)s?", re.IGNORECASE)
 _HOURS = {"hour": 1, "day": 24, "week": 168}
-# Files are kept this much longer than the newest consistent snapshot needs them, for readers that have it open.
+# VACUUM keeps files this much longer than the newest consistent snapshot needs them, because a reader may still be reading that snapshot.
 MARGIN_HOURS = 1.0
 
 
@@ -72,7 +72,8 @@ class FileFacts:
 
 def due(facts: FileFacts, *, wanted: bool = False) -> tuple[MaintenanceAct, str]:
     """Returns what to do now, and why. If an operator requested maintenance (`wanted`), everything is done that has an effect."""
-    if facts.rounded_files:  # The size of the table does not matter, because readers miss rows if bounds are wrong.
+    # Done for a table of any size, because readers miss rows if the minimum or maximum is wrong.
+    if facts.rounded_files:
         return (
             MaintenanceAct.CLUSTER,
             f"the minimum and maximum of {facts.rounded_files} files are rounded, so readers can miss rows",
@@ -97,8 +98,8 @@ def _compacted(facts: FileFacts, why: str, *, wanted: bool) -> tuple[Maintenance
 
 
 def _helps(facts: FileFacts, *, wanted: bool) -> bool:
-    """Returns whether CLUSTER is worthwhile: enough files are new since the last CLUSTER, and the table is small enough for merges to
-    wait.
+    """Returns whether CLUSTER is worthwhile: enough files are new since the last CLUSTER, and the table is small enough that merges can
+    wait for the rewrite.
     """
     if wanted:
         return facts.fresh_files > 0
@@ -118,8 +119,8 @@ def depth_of(lows: Sequence[Any], highs: Sequence[Any]) -> float:
 
 
 def hours_kept(retention_hours: float, newest_cut_age_hours: float | None) -> float:
-    """Returns for how many hours to keep files that are no longer part of a table. With this retention the newest consistent snapshot
-    stays readable, however old it is.
+    """Returns for how many hours to keep files that are no longer part of a table. The result is long enough that the newest consistent
+    snapshot stays readable, however old it is.
 
     Returns whole hours, as Delta's properties require. A snapshot can be old: if a destination stops while a batch is merged in part, some
     of its tables are at later versions than the newest snapshot. MARGIN_HOURS applies even if there is no snapshot, because a VACUUM of
@@ -144,7 +145,7 @@ def hours_of(interval: str) -> float:
 
 
 def cut_hours(hours: float, logged_hours: float, newest_cut_age_hours: float | None) -> float:
-    """Returns for how many hours back every consistent snapshot can be read after a VACUUM that keeps removed files for `hours`.
+    """Returns the number of past hours whose consistent snapshots can all be read after a VACUUM that keeps removed files for `hours`.
 
     A table's log names removed files for `logged_hours`. VACUUM also deletes files that the log no longer names. The newest snapshot can
     always be read.

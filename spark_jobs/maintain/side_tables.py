@@ -1,9 +1,8 @@
-"""Maintains a table's change log or history: joins small files, and deletes files that are no longer part of the table. The caller is a
-run that holds the run lock.
+"""Maintains a table's change log or history: joins small files, and deletes files that are no longer part of the table. The caller is a run
+that holds the run lock.
 
-deltalake does both. Files are not ordered by a key, because this would not help: rows are only appended to a change log, and a merge into
-a history reads mainly its open rows. Consistent snapshots include these tables, so the next snapshot has their versions after the
-maintenance.
+deltalake does both. It does not order rows by a key, because rows are only appended to a change log, and a merge into a history reads
+mainly its open rows. Consistent snapshots include these tables, so the next snapshot names their versions after the maintenance.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from sluice.spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, side_a
 from sluice.spark_jobs.tables.commit_record import maintenance_record
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
-# A killed run may have ended before it synced its last commits. Operating systems write files within a minute, so older commits than this
-# are on disk.
+# A killed run may not have synced its last commits. Operating systems write files within a minute, so commits older than this are on disk.
 UNSYNCED_SECONDS_MAX = 3600.0
 
 
@@ -58,8 +56,8 @@ class MaintainedSideTable:
 
 
 def planned(given: MaintainedSideTable, *, wanted: bool = False) -> Maintained | None:
-    """Returns what `compact` would do, or None if the table does not exist. Raises TableError if the table has another owner or cannot be
-    read.
+    """Returns what `compact` would do, without doing it. Returns None if the table does not exist. Raises TableError if the table has
+    another owner or cannot be read.
     """
     return looked_at(given.table, wanted=wanted) if given.open().log is not None else None
 
@@ -95,7 +93,8 @@ def vacuum(given: MaintainedSideTable, hours: float) -> Maintained | None:
     reason = f"files that left the table more than {hours:g} hours ago"
     plan = Maintained(name=given.name, act=VACUUM, reason=reason, before=before, after=before)
     try:
-        # If a power failure lost the commits that removed files from the table, the table would still need these files.
+        # A power failure may lose unsynced commits that removed files from the table. The table would then need the files that are deleted
+        # below.
         sync_commits(given.path, version, version, since_seconds=time.time() - UNSYNCED_SECONDS_MAX)
         side.fence.check(given.name)
         removed = side.log.vacuum(

@@ -53,7 +53,7 @@ from sluice.spark_jobs.tables.exact_bounds import (
     rounded_files,
 )
 
-# A table property: the modification time of the newest file after the last CLUSTER, in ms since 1970.
+# This table property has the modification time of the newest file after the last CLUSTER, in ms since 1970.
 CLUSTERED_PROPERTY = "sluice.clusteredUpTo"
 RETENTION_PROPERTY, LOG_PROPERTY = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"
 OPTIMIZE_SETTINGS = {
@@ -62,11 +62,11 @@ OPTIMIZE_SETTINGS = {
 }
 VACUUM = "vacuum"
 VACUUM_SETTINGS = {
-    # Sluice checks the limit itself (`rule.hours_kept`).
+    # Delta would refuse a short retention. `rule.hours_kept` has Sluice's own limit.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    # By default Delta writes no commits of VACUUM in S3. `_removed` reads the number of deleted files from these commits.
+    # By default Delta writes no commits for a VACUUM in S3. `_removed` needs these commits, because they have the number of deleted files.
     "spark.databricks.delta.vacuum.logging.enabled": "true",
-    # A table's files are listed by this many tasks. Delta's default of 10 000 would take a minute of CPU time.
+    # VACUUM lists a table's files with this many tasks. Delta's default of 10 000 tasks would take a minute of CPU time.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
 }
 
@@ -172,7 +172,7 @@ def _compact_bytes(files: Any, is_large: Any, marked: Mapping[str, int]) -> int:
 
 
 def _joinable(small: Any, parts: list[str]) -> int:
-    """Returns how many small files can be joined with another one. Files of different partitions cannot be joined."""
+    """Returns how many small files can be joined with another small file. Files of different partitions cannot be joined."""
     if not parts:
         return int(small.num_rows)
     counts = pc.cast(small.group_by(parts).aggregate([([], "count_all")])["count_all"], pa.int64())
@@ -202,16 +202,16 @@ def looked_at(table: MaintainedTable, *, wanted: bool = False) -> Maintained | N
 
 
 def lags(table: MaintainedTable, facts: FileFacts) -> bool:
-    """Returns whether the table is at a later version than its record says. The cause is a person's maintenance, or a run that was killed
-    between its commit and the record.
+    """Returns whether the table is at a later version than its record. The cause is a person's maintenance, or a run that was killed
+    after its commit and before it stored the record.
     """
     record = table.records.get(table.name)
     return record is not None and record.version < facts.version
 
 
 def catch_up(table: MaintainedTable) -> None:
-    """Stores the table's current version in its record. Otherwise each consistent snapshot would name an older version, whose files VACUUM
-    deletes. The caller holds the run lock. Raises TableError if another program removed rows.
+    """Stores the table's current version in its record. Without this, each consistent snapshot would name the record's older version, whose
+    files VACUUM deletes. The caller holds the run lock. Raises TableError if another program removed rows.
     """
     delta = _ours(table)
     record, now = table.records.get(table.name), delta.snapshot
@@ -231,14 +231,15 @@ def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = Fal
     whole = plan.before.rounded_files or (
         plan.act == MaintenanceAct.CLUSTER and CLUSTERING not in delta.snapshot.features
     )
-    # In a clustered table, this statement also orders the rows as Delta's clustering does.
+    # In a table with Delta's clustering, this statement also orders the rows.
     plain = f"OPTIMIZE {sql_text.delta_path(table.path)}"
     with open_sessions(spark, 1, table.fence) as (session,), table.locked(spark, session):
         session.configure({**OPTIMIZE_SETTINGS, **REWRITE_SETTINGS})
         session.expect(plan.before.rows)
         session.commit_without_version(record)
         _run(session, table, rewrite_statement(delta, table.key) if whole else plain)
-        # If the run crashes before this line, the next maintenance rewrites the files again.
+        # A run that crashes here has not stored when CLUSTER was done. The next maintenance then rewrites the files again, which is
+        # harmless.
         if plan.act == MaintenanceAct.CLUSTER:
             checked = {EXACT_PROPERTY: "true"} if may_be_rounded(delta) else {}
             _run(session, table, set_properties(table.path, {CLUSTERED_PROPERTY: _newest_ms(table), **checked}))
@@ -273,8 +274,8 @@ def vacuum(
     """Deletes files that left the table more than `hours` ago, and sets for how many days Delta keeps the table's log (`log_days`). Raises
     the same errors as `optimize`.
 
-    The log must name removed files for at least `logged` hours. VACUUM also deletes every file that the log does not name, so this time
-    must not shrink when a user requests fewer `hours` for one VACUUM.
+    The log keeps the names of removed files for at least `logged` hours, even if a user requests fewer `hours` for one VACUUM. VACUUM also
+    deletes every file that the log does not name, so this time must not shrink.
     """
     began, before = time.monotonic(), facts_of(table)
     if before is None:
@@ -310,7 +311,7 @@ def _ours(table: MaintainedTable) -> DeltaTable:
 def _run(session: LakeSession, table: MaintainedTable, statement: str) -> None:
     try:
         session.commit(table.name, statement)
-    except TableError:  # The fence raised this error, not Spark.
+    except TableError:  # The fence raised this error, so Spark is not the cause.
         raise
     except Exception as error:
         if is_away(error):
@@ -366,12 +367,12 @@ def _record(table: MaintainedTable) -> str:
 def newest_cut_age_hours(
     path: str, storage_options: Mapping[str, str] | None = None, names: Collection[str] | None = None
 ) -> float | None:
-    """Returns the age in hours of the oldest table version that the newest consistent snapshot needs. Returns None if there is no
-    snapshot. Raises TableError if the table of snapshots cannot be read.
+    """Returns the age in hours of the oldest table version that the newest consistent snapshot needs. Returns None if there is no snapshot.
+    Raises TableError if the table of snapshots cannot be read.
 
-    If the snapshot was published again with later versions of corrected tables, the time of its oldest row is used, because most of its
-    tables are still at the versions of that row. A table may also have left its version earlier, by a commit that is not in the record of
-    the last run. If `names` is given, only these tables are considered.
+    The age is counted from the snapshot's oldest row. Later rows publish the snapshot again with new versions of corrected tables, but most
+    tables are still at the versions of the oldest row. If a table left its version before that, the age is counted from the commit by which
+    it left. If `names` is given, only these tables are considered.
     """
     options = dict(storage_options or {}) or None
     try:

@@ -1,8 +1,8 @@
 """Generates SQL that folds the row images of a segment by key. `merge` executes the SQL.
 
-The last image of a key in stream order decides. After `insert` and `update_postimage` the row exists. After `delete` and `update_preimage`
-it does not; an `update_preimage` is staged only if a key column changed. So a changed key becomes a delete of the old key and an upsert of
-the new one. Keys that are swapped within a transaction need no special case.
+The last image of a key in stream order decides. After `insert` and `update_postimage` the row exists; after `delete` and `update_preimage`
+it does not. An `update_preimage` is staged only if a key column changed. So the fold turns a changed key into a delete of the old key and
+an upsert of the new key. Keys that are swapped within a transaction need no special case.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ RANK = "_sluice_rank"
 
 
 def staged_view(view: str, segment: ChangesSegment, uploaded: UploadedFiles) -> str:
-    """Returns the statement that creates a view of a segment's staged file. The view reads it from the object store, or at the location
-    where Spark can read local files.
+    """Returns the statement that creates a view of a segment's staged file. The view reads the file from the object store, or from the
+    folder where Spark can read local files.
     """
     return parquet_view(view, segment.stored or uploaded.location(segment.file), staged_types(segment))
 
@@ -40,9 +40,7 @@ def parquet_view(view: str, location: str, types: Mapping[str, str]) -> str:
 
 
 def images(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """Returns the SELECT of the images above the order key of the table's last commit. These are the images that the table does not have
-    yet.
-    """
+    """Returns the SELECT of the images that the table lacks: those above the order key of the table's last commit."""
     where = f" WHERE {ORDER_KEY} > {applied_order_key}L" if applied_order_key >= segment.first_order_key else ""
     return f"SELECT * FROM {sql_text.identifier(view)}{where}"
 

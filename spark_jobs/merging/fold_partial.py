@@ -1,10 +1,10 @@
 """Generates SQL that folds a segment whose images lack columns (binlog_row_image MINIMAL or NOBLOB). `merge_sql` calls this module.
 
-The last image of a key decides whether its row exists. Each column gets its last value among the images of the same *row* up to then. If
-no image has a value for the column, the value is taken from the lake. There the row has the same key, unless its key changed: then it has
-the key from the time when the lake was last written.
+The last image of a key decides whether its row exists. Each column gets its last value among the images of the same *row* up to that image.
+If no image has a value for the column, the lake's row has the value. The lake has this row under the same key. If the row's key changed,
+the lake has it under the key that the row had when the lake was last written.
 
-For an image whose row did not have the image's key before the segment, staging adds two facts: the key with which the row began
+If a row did not have its image's key before the segment, staging adds two facts to the image: the key with which the row began
 (`_sluice_origin_*`), and the number of the row's first image, or 0 if the lake has the row (`_sluice_birth`). So chains of key changes,
 swapped keys and reused keys need no special case.
 """
@@ -35,8 +35,8 @@ LAST, ROW_OF, SINCE, BORN, STORED, THERE = (
 def source(view: str, segment: ChangesSegment, applied_order_key: int, target: str, reach: str) -> str:
     """Returns the SELECT of one row per key, with presence bits for its known columns.
 
-    `target` is a relation of the table's rows that are not marked as deleted. The condition `reach` is true for all rows `t` of the table
-    whose key is in the segment.
+    `target` is a relation of the table's rows that are not marked as deleted. `reach` is a condition that is true for each row `t` of the
+    table whose key is in the segment.
     """
     if not fold.needs_fold(segment):
         return fold.images(view, segment, applied_order_key)
@@ -47,7 +47,7 @@ def source(view: str, segment: ChangesSegment, applied_order_key: int, target: s
 
 
 def present(segment: ChangesSegment, name: str, prefix: str) -> str:
-    """Returns an expression that is true if a row has a value for this column."""
+    """Returns an expression over an image's presence bits. It is true if the image has a value for this column."""
     index = [column.name for column in segment.columns].index(name)
     return f"getbit({prefix}{PRESENT}{index // GROUP_COLUMNS}, {index % GROUP_COLUMNS}) = 1"
 
@@ -58,7 +58,9 @@ def whole(segment: ChangesSegment, prefix: str) -> str:
 
 
 def _groups(segment: ChangesSegment) -> dict[str, int]:
-    """Returns, for each column of presence bits, the number in which the bits of all its columns are set."""
+    """Returns, for each column of presence bits, the number in which all bits are set: a row with this number has a value in every
+    column that the bits stand for.
+    """
     count = len(segment.columns)
     return {
         f"{PRESENT}{group}": (1 << min(GROUP_COLUMNS, count - GROUP_COLUMNS * group)) - 1
@@ -69,8 +71,8 @@ def _groups(segment: ChangesSegment) -> dict[str, int]:
 def _last_states(rows: str, segment: ChangesSegment, life: str, fresh: str, more: dict[str, str]) -> str:
     """Returns the SELECT of the last image of each key, completed with columns from earlier images of the same row.
 
-    The columns `life` identify the row of an image. The expression `fresh` is true if the lake does not have the image yet. `more` has
-    further columns, which may use the window `of_row`.
+    The columns `life` identify the row of an image. The expression `fresh` is true if the lake lacks the image. `more` has further columns
+    to select, whose expressions may use the window `of_row`.
     """
     values = {name: name for name in (OPERATION, ORDER_KEY, COMMIT_TIME)}
     values |= {name: f"bit_or(CASE WHEN {fresh} THEN {name} ELSE 0L END) OVER of_row" for name in _groups(segment)}
@@ -87,11 +89,11 @@ def _last_states(rows: str, segment: ChangesSegment, life: str, fresh: str, more
 
 
 def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """Returns the SELECT of `_last_states`, with two more facts: the key under which the lake now has the row, and whether that key
-    differs from the image's key.
+    """Returns the SELECT of `_last_states`, with two more facts: the key under which the lake has the row, and whether that key differs
+    from the image's key.
 
-    If an earlier delivery of the batch ended elsewhere and was merged, the segment begins with images that the lake already has. They are
-    used only to find that key.
+    The segment may begin with images that the lake already has, if an earlier delivery of the batch had another end and was merged. These
+    images are used only to find the key under which the lake has the row.
     """
     indices = range(len(segment.key))
     names = [sql_text.identifier(name) for name in segment.key]

@@ -63,10 +63,10 @@ def merge_table(
     *,
     reason: str = "",
 ) -> TableReport:
-    """Applies the segments that the table does not have yet. `reason` says in the report why Spark merges the table.
+    """Applies the segments of a staged table that the Delta table lacks. `reason` says in the report why Spark merges the table.
 
-    Raises TableError before anything is written if the table has another owner, or was replaced since the record in `context.records`.
-    Also raises any exception of Spark.
+    Raises TableError before anything is written if the table has another owner, or was replaced since the record in `context.records`. Also
+    raises any exception of Spark.
     """
     started, storage_options, records = time.monotonic(), context.storage_options, context.records
     app_id = batch.app_id(staged)
@@ -101,8 +101,8 @@ def apply_lacking(
     staged_at_seconds: float,
     started: float,
 ) -> TableReport:
-    """Applies each segment that the table does not have yet, and syncs the commits to disk. Spark merges and small merges call this, after
-    they have refreshed the table and checked its owner.
+    """Applies each segment that the table lacks, and syncs the commits to disk. Spark merges and small merges call this, after they have
+    refreshed the table and checked its owner.
 
     `apply` gets a segment and the order key of the table's last commit, and returns the counts of its commits. `known` is the table's
     record, if it has one. `staged_at_seconds` is the time at which the batch was staged (`staged_at`). `started` is a value of
@@ -113,7 +113,8 @@ def apply_lacking(
     for segment in staged.segments:
         if last_order_key(segment) > before.applied_order_key:
             counts, committed = counts + apply(segment, before.applied_order_key), True
-    # The record is stored after the sync. If there is no record, an earlier attempt may have committed and ended before its sync.
+    # A table's record is stored after the sync of its commits. If the record is missing, an earlier attempt may have committed without a
+    # sync.
     since = staged_at_seconds if known is None else 0.0
     on_disk = before.version if known is None else min(known.version, before.version)
     try:
@@ -132,8 +133,8 @@ def _first_key(staged: StagedTable) -> str:
 
 
 def writer_of(batch: StagedBatch, staged: StagedTable) -> LakeWriter:
-    """Returns who writes the table, for the rules of `table_owner`. A backfill or a repair gets the highest delivery number, so that the
-    table never appears to be ahead of it.
+    """Returns who writes the table, for the rules of `table_owner`. A backfill or a repair gets the highest delivery number, so a table
+    never appears to be ahead of it.
     """
     delivery = sys.maxsize if batch.backfill is not None else batch.delivery
     return LakeWriter(owner=batch.owner(staged), epoch=batch.epoch, delivery=delivery, start=batch.start, end=batch.end)
@@ -205,7 +206,8 @@ class _TableMerge:
         before = self._execute(merge_sql.truncate(segment, self.target, marks=marks), segment.order_key)
         if self.table.refresh().version > before:
             return self.table.own_commit(before, self.user_metadata, self.app_id, segment.order_key)
-        # A DELETE that finds no rows makes no commit, so another statement stores the transaction.
+        # A DELETE that finds no rows makes no commit, so its transaction is not stored. Another statement makes a commit that stores the
+        # transaction.
         return self._commit(merge_sql.nothing(self.target), segment.order_key)
 
     def _evolve(self, segment: SchemaSegment) -> CommitCounts:
@@ -232,8 +234,8 @@ class _TableMerge:
         counts = CommitCounts()
         if plan is not None and plan.leftovers:
             if values:
-                # The last commit has the transaction of the schema change, which marks all of its steps as done. So this commit gets
-                # another app id.
+                # Setting these values must not use the transaction of the schema change, because that transaction marks all steps of the
+                # change as done. So this commit has another app id.
                 values_id = f"{self.app_id}#values"
                 counts = self._commit(
                     merge_sql.assign(values, segment.order_key, self.target), segment.order_key, values_id
@@ -244,7 +246,7 @@ class _TableMerge:
         return counts + self._commit(last, segment.order_key)
 
     def _retype(self, segment: SchemaSegment, plan: AlterationPlan) -> CommitCounts:
-        """Converts columns, and adds the new columns of the same DDL statement, in one commit that rewrites all rows."""
+        """Converts columns, and adds the new columns of the same DDL statement. Both are one commit, which rewrites all rows."""
         fills = merge_sql.fill_values(segment)
         counts = self._commit(
             retype(self.table, segment, self.target, plan, {**fills, **dict(plan.retyped)}), segment.order_key
@@ -252,7 +254,9 @@ class _TableMerge:
         return dataclasses.replace(counts, rows_inserted=0, rows_copied=counts.rows_inserted)
 
     def _evolve_shard(self, segment: SchemaSegment, shard: Shard) -> CommitCounts:
-        """Applies a schema change to one shard. Values are set only in the shard's rows, and the table has the columns of all shards."""
+        """Applies a schema change of one shard. New columns are added for all shards, because the table has the columns of all shards.
+        Values are set only in the rows of this shard.
+        """
         existed = self.table.snapshot.exists
         values = alteration_steps.alter_shard(self.session, self.table, shard, segment) if existed else {}
         self._give_columns(segment.columns, segment.key)
@@ -267,7 +271,7 @@ class _TableMerge:
         """Replaces the table's columns and rows, in one commit, by those of the table that was renamed to this name."""
         origin = self.origins.find(self.table.name, segment)
         self.session.expect(max(origin.rows, self.table.row_count))
-        # If two tables swap names, the other table may already have this table's rows. `find` then returns the version of the other table
+        # If two tables swap names, the table with the old name may already have this table's rows. `find` then returns that table's version
         # before the swap.
         statement = take_over(self.table, segment, self.target, origin, self.writer.owner)
         return self._commit(statement, segment.order_key)
@@ -303,7 +307,8 @@ class _TableMerge:
                 break
             except TableError:  # The fence raised this error before the commit was attempted.
                 raise
-            # If a row of the MERGE is unknown, UNKNOWN_ROW is in the text of Spark's error. Its first line says only that a task failed.
+            # UNKNOWN_ROW reports a row that the MERGE does not know. It is in a later line of Spark's error; the first line says only that
+            # a task failed.
             except Exception as error:
                 if reason := merge_sql.unknown_row(str(error)):
                     raise TableError(self.table.name, reason) from error
@@ -313,8 +318,8 @@ class _TableMerge:
         return before
 
     def _after_conflict(self, error: Exception, *, last: bool) -> int:
-        """Returns the table's version, for the next attempt. Raises TableError if this was the last attempt, or if the other commit was
-        not just maintenance.
+        """Returns the table's version, for the next attempt. Raises TableError if this was the last attempt, or if the conflicting
+        commit did more than maintenance.
         """
         self.conflicts.add(self.table.name)
         seen = self.table.snapshot

@@ -14,7 +14,7 @@ from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, MOVED, OPERATIO
 from sluice.spark_jobs.targets import shards
 from sluice.spark_jobs.targets.report import TableTarget
 
-# Every clause has this condition. An image must not change a row of the table that is newer, whichever commit wrote the row.
+# Every clause of a MERGE has this condition, so that an image never replaces a newer row, whichever commit wrote the row.
 NEWER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} > t.{ORDER_KEY})"
 NOT_OLDER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} >= t.{ORDER_KEY})"
 REMOVES = f"s.{OPERATION} IN ({fold.UPDATE_BEFORE}, {fold.DELETE})"
@@ -30,8 +30,8 @@ UNKNOWN_ROW = (
 def apply_changes(
     view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int, left: tuple[str, ...] = ()
 ) -> str:
-    """Returns the MERGE for a table with a key, or for a table without one the INSERT of every image. The source dropped the columns
-    `left`, which the lake still has: written rows get NULL in them.
+    """Returns the statement that applies a segment: a MERGE for a table with a key, and an INSERT of every image for a table without a key.
+    The lake still has the columns `left`, which the source dropped. Written rows get NULL in them.
     """
     if not segment.key:
         return append(view, segment, target, applied_order_key)
@@ -64,7 +64,9 @@ def append_new(
 
 
 def append(view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int) -> str:
-    """Returns the INSERT of every image with its operation. It is for a table without a key, which is written like a change log."""
+    """Returns the INSERT of every image with its operation, for a table without a key. Such a table has a row per change, like a change
+    log.
+    """
     values = {**_source_values(segment, ""), **fold.metadata_values("", fold.LOG_NAMES)}
     source = fold.images(view, segment, applied_order_key)
     names = sql_text.identifiers(tuple(values))
@@ -99,7 +101,7 @@ def fill_values(segment: SchemaSegment) -> dict[str, str]:
 
 
 def assign(values: dict[str, str], order_key: int, target: TableTarget) -> str:
-    """Returns the statement that sets columns in all rows from before the schema change."""
+    """Returns the statement that sets columns in all rows that were written before the schema change."""
     pairs = [f"{sql_text.identifier(name)} = {value}" for name, value in values.items()]
     before = f"{ORDER_KEY} < {order_key}L{shards.where(target.shard, after='AND')}"
     return f"UPDATE {sql_text.delta_path(target.path)} SET {', '.join(pairs)} WHERE {before}"
@@ -159,7 +161,8 @@ def whole_clauses(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> 
     the condition under which an image may change the row.
     """
     if soft:
-        # A delete image has the row's last values, so it is written like any other image, also if the row was inserted in the same batch.
+        # A delete image has the row's last values. So the row is written with these values and marked as deleted, even if the batch also
+        # inserted it.
         marked = {**values, DELETED: REMOVES}
         return f"WHEN MATCHED AND {guard} THEN {_update(marked)} WHEN NOT MATCHED THEN {_insert(marked)}"
     return (
@@ -170,8 +173,8 @@ def whole_clauses(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> 
 
 
 def again_clauses(values: dict[str, str], *, soft: bool) -> str:
-    """Returns the clauses for images that have the current rows of their keys (`ChangesSegment.again`). A delete image has no values, so
-    with soft deletes the row keeps its values and is only marked.
+    """Returns the clauses for images that have the current rows of their keys (`ChangesSegment.again`). A delete image has no values: with
+    soft deletes, the table's row keeps its values and is only marked.
     """
     if not soft:
         return whole_clauses(values, soft=False, guard=NOT_OLDER)

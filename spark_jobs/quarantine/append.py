@@ -1,9 +1,9 @@
 """Appends the values of a batch that could not be decoded to the destination's quarantine table, each exactly once. `run_batch` calls this
 module.
 
-The staged file is small and its columns are known, so deltalake writes it without Spark. The commit has one transaction per source table:
-its app id identifies the table, and its version is the highest order key of the table's values. Values that the quarantine already has are
-left out. This is decided per source table, because a resumed table has older values than other tables.
+The staged file is small and its columns are known, so deltalake writes it without Spark. The commit has one transaction per source table.
+The transaction's app id identifies the table, and its version is the highest order key of the table's values. Values that the quarantine
+already has are left out. Each source table has its own transaction, because a resumed table has older values than other tables.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
 
 
 def _require_kept(path: str, transactions: list[deltalake.Transaction], storage_options: Mapping[str, str]) -> None:
-    """Reads the commit back. Raises TableError if another commit has replaced it. A late commit by Spark to an object store can do this."""
+    """Reads the run's commit back. Raises TableError if another commit has replaced it, which a late commit by Spark to an object store can
+    do.
+    """
     there = _opened(path, storage_options)
     if any(there is None or there.transaction_version(each.app_id) != each.version for each in transactions):
         why = (
@@ -68,7 +70,9 @@ def _require_kept(path: str, transactions: list[deltalake.Transaction], storage_
 
 
 def _keep_on_disk(batch: StagedBatch, path: str, storage_options: Mapping[str, str]) -> None:
-    """Syncs to disk everything that was appended since the batch was staged, also by earlier attempts, because the batch is acked next."""
+    """Syncs all commits to the quarantine since the batch was staged, also those of earlier attempts. The commits must be on disk
+    before the batch is acked.
+    """
     there = _opened(path, storage_options)
     if there is not None:
         sync_commits(path, there.version(), there.version(), since_seconds=staged_at(batch))

@@ -95,7 +95,8 @@ class ReplayedTable:
         table.refresh()
         table.own_commit(before, record)
         known = self.records.get(table.name)
-        # An earlier replay may have committed and ended before its sync. Runs have synced all commits up to the version in the record.
+        # An earlier replay may have committed and ended before its sync. Commits up to the version in the record need no sync, because runs
+        # have synced them.
         on_disk = min(known.version, before) if known is not None else -1
         try:
             sync_commits(table.path, on_disk, table.snapshot.version)
@@ -107,8 +108,8 @@ class ReplayedTable:
             raise TableError(table.name, why) from error
 
     def _key_of_history(self, table: DeltaTable) -> tuple[str, ...]:
-        """Returns the key by which the history identifies rows. Returns () if there is no history, or if it does not exist yet: a history
-        that is created later begins with the table's rows. Raises TableError if the history lacks changes.
+        """Returns the key by which the history identifies rows. Returns () if the history is not configured or does not exist yet. A
+        history that is created later begins with the table's rows. Raises TableError if the history lacks changes.
         """
         owner, path = self.owner, self.target.history
         app_id = side_app_id_of(owner.destination, owner.ledger_id, KIND, owner.table)
@@ -163,7 +164,7 @@ def _named(values: RowValues) -> list[str]:
 
 
 def _meets(session: LakeSession, target: str, column: str, values: RowValues) -> str:
-    """Returns the condition under which a value `s` may belong to the row `t` of the table."""
+    """Returns the join condition: a quarantined value `s` may belong to the row `t` of the table."""
     (detail,) = session.spark.sql(f"DESCRIBE DETAIL {target}").collect()
     since = int(detail["properties"].get(RENAMED_AT, -1))
     met = [f"t.{sql_text.identifier(ORDER_KEY)} = s.{KEY_COLUMN}", f"s.{KEY_COLUMN} > {since}L"]
@@ -180,7 +181,7 @@ def _meets(session: LakeSession, target: str, column: str, values: RowValues) ->
 
 
 def _chosen(target: str, on: str, values: RowValues) -> str:
-    """Returns the SELECT of the values that belong to certain rows.
+    """Returns the SELECT of the values whose rows can be identified.
 
     Values with the same order key and the same named columns form a group. A group is selected if it has as many values as there are
     matching rows, and if all of its values are equal. The first value of a group has OCCURRENCE 1.

@@ -1,13 +1,16 @@
 """Folds changes of chosen keys: writes one image per key, with the row that the key has at the lake's position in the stream (`up_to`).
 
-A backfill chooses the keys that changed in an interval. A repair chooses keys by value. It has read their rows from the source between two
-positions, low and high, which are both before `up_to`.
+A backfill chooses the keys that changed in an interval. A repair chooses keys by value, and has read their rows from the source. It read
+them between two positions, low and high, which are both before `up_to`.
 
-If a chosen key changed in the part of the stream that was read, its last change up to `up_to` gives the row: the row that was read from
-the source is older than this change, or already includes it. If the key did not change, the row from the source is correct. A key without
-a row and without changes has no row. So a row that was deleted meanwhile stays deleted, although the lake has no record of the deletion. A
-repair or a backfill never merges a change that the merges of the stream have not merged, and it removes a row only if neither the source
-nor the stream has it.
+- If a chosen key changed in the part of the stream that was read, its last change up to `up_to` gives the row. The row from the source is
+  older than this change, or includes it.
+- If the key did not change, the row from the source is correct.
+- A key without a row in the source and without changes has no row. So a row that was deleted meanwhile stays deleted, although the lake has
+  no record of the deletion.
+
+A repair or a backfill never merges a change before the merges of the stream do. It removes a row only if neither the source nor the stream
+has the row.
 
 Only keys are loaded into memory. Rows are copied from file to file in batches.
 """
@@ -43,7 +46,7 @@ class Read:
 
     - `files` are Parquet files that have only the table's columns.
     - `keys` has the values of the requested keys, by key column.
-    - `had` tells for each requested key whether the source had a row when the key was found to differ.
+    - `had` tells for each requested key whether the source had its row during the comparison of source and lake.
     - `doubled` tells for each requested key whether the lake has several rows.
     - `read_at_us` is the time of reading, in µs since 1970.
     """
@@ -62,9 +65,9 @@ class Decided:
     """Masks that mark what gives each key its row: `none` marks requested keys that have no row, `rows` marks rows that were read from the
     source, and `images` marks images of the stream.
 
-    `lost` marks requested keys that had a row during the comparison, but for which neither a row nor a change was read. Either the row was
-    deleted between the comparison and the low position, and the lake learns this from the stream; or the source does not find the row by
-    the text of its key.
+    `lost` marks requested keys whose row is unknown: the source had a row during the comparison, but neither a row nor a change was read.
+    Either the row was deleted between the comparison and the low position, and the lake learns this from the stream. Or the source does not
+    find the row by the text of its key.
     """
 
     none: Mask
@@ -76,12 +79,12 @@ class Decided:
 def decide(
     keys: Sequence[Any], had: Sequence[bool], read: Sequence[Any], images: Sequence[Any], *, seen: Mask, chosen: Mask
 ) -> Decided:
-    """Chooses what gives each key its row.
+    """Chooses what gives each key its row: a row that was read, an image of the stream, or neither.
 
     - `keys`, `read` and `images` are the keys of the requested rows, of the rows that were read, and of the images, each as one array per
-      key column. NULL is a value like others.
+      key column. NULL counts as a value.
     - `seen` marks the images up to the lake's position.
-    - `chosen` marks those of them whose keys are chosen because of the image.
+    - `chosen` marks the seen images whose keys must be corrected.
 
     Chooses exactly one element for each key that was requested, read, or chosen by an image, except for lost keys. Chooses none for other
     keys.
@@ -183,8 +186,8 @@ def _schema(name: str, segments: Sequence[ChangesSegment], read: Read | None) ->
 
 
 def cleared(read: Read, lost: Mask, path: Path, up_to: int) -> ChangesSegment | None:
-    """Returns a segment that deletes all rows of those keys for which the lake has several rows, except lost keys. Returns None if there
-    are no such keys.
+    """Returns a segment that deletes all rows of the requested keys for which the lake has several rows. Lost keys keep their rows. Returns
+    None if the lake has several rows for no key.
     """
     doubled = np.asarray(read.doubled, np.bool_) & ~lost
     if not doubled.any():
@@ -205,7 +208,9 @@ def _shape(of: Read | ChangesSegment) -> object:
 
 
 def _within(numbers: Numbers, intervals: Sequence[tuple[int, int]]) -> Mask:
-    """Returns a mask of the numbers that are above the first and up to the second bound of an interval. The intervals are ascending."""
+    """Returns a mask of the numbers that are within one of the intervals: above its first bound, and up to its second one. The
+    intervals are ascending.
+    """
     bounds = np.array(intervals, np.int64).reshape(-1, 2)
     at = np.searchsorted(bounds[:, 0], numbers, "left") - 1
     found = at >= 0

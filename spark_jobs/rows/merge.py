@@ -1,9 +1,9 @@
 """Merges a backfill or a repair, table after table, with one commit per table and one image per chosen key. Uses the same code and guards
 as merges of the stream. A Dagster run calls this module.
 
-The caller holds the run lock, so no table changes meanwhile. Repeating the operation, or a part of it, changes no correct row. If one
-table fails, the others are still merged. A MERGE cannot distinguish two rows of one key, so such rows are deleted first, in a separate
-commit.
+The caller holds the run lock, so no other run changes a table meanwhile. Repeating the operation, or a part of it, changes no correct row.
+If one table fails, the others are still merged. A MERGE cannot distinguish two rows of one key, so such rows are deleted first, in a
+separate commit.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class StagedInterval:
     def history_fix(
         self, session: LakeSession, table: StagedTable, target: TableTarget, up_to: int, context: MergeContext
     ) -> HistoryFix:
-        """Returns the object that updates the table's history after the merge. `table` has one segment. The table is merged up to the
-        order key `up_to`.
+        """Returns the object that updates the table's history after the merge into its current-state table. `table` has one segment. The
+        current-state table is merged up to the order key `up_to`.
         """
         (segment,) = table.changes
         batch = self.batch(table)
@@ -89,9 +89,9 @@ class StagedInterval:
         )
 
     def changes(self, staged: Iterable[StagedBatch], name: str, up_to: int) -> list[ChangesSegment]:
-        """Returns a table's segments of changes in order. The table is merged up to the order key `up_to`.
+        """Returns a table's segments of changes in order. The lake's table is merged up to the order key `up_to`.
 
-        Raises TableError if the lake is at a later position than the end of what was read, or if a DDL statement changed the table in the
+        Raises TableError if this position is later than the end of what the operation read, or if a DDL statement changed the table in the
         interval.
         """
         act = self.backfill.kind
@@ -182,8 +182,8 @@ class _OneTable:
     def merge(
         self, name: str, target: TableTarget, segment: ChangesSegment, away: ChangesSegment | None, up_to: int
     ) -> TableReport:
-        """Deletes the rows in `away`, merges one table's segment, and updates the table's history. Raises TableError, or an exception of
-        Spark.
+        """Merges one table's `segment` and updates the table's history. First deletes the rows of the keys in `away`, if given. Raises
+        TableError, or an exception of Spark.
         """
         table = staged_table(name, segment)
         history_fix = self.interval.history_fix(self.session, table, target, up_to, self.context)
@@ -205,8 +205,8 @@ class _OneTable:
 
 
 def _each_table(names: Iterable[str], merge: Callable[[str], TableReport | None], act: str) -> list[TableReport]:
-    """Merges each table. Returns the reports of the tables that had something to merge. `act` is the word for messages, backfill or
-    repair.
+    """Calls `merge` for each table. Returns the reports of the tables that had something to merge. Messages name the operation with `act`,
+    which is backfill or repair.
 
     Raises SparkUnavailableError if the connection to Spark is lost. If a table could not be merged, raises MergeError after the other
     tables have finished.

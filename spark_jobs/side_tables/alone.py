@@ -23,16 +23,16 @@ REASON = "conf/ has current_state: false for the table"
 
 
 def kinds_of(target: TableTarget) -> list[tuple[str, str]]:
-    """Returns the kind and path of the table's history and change log, for those that conf/ has. The history comes first, because it has
-    more information about the table.
+    """Returns the kind and path of the table's history and of its change log, as far as conf/ configures them. The history comes first,
+    because it has more information about the table.
     """
     every = ((history.KIND, target.history), (change_log.KIND, target.change_log))
     return [(kind, path) for kind, path in every if path]
 
 
 def refuse_unless_left(writer: LakeWriter, record: TableRecord | None, table: SideTable) -> None:
-    """Raises TableError, with a table state, if the change log or history is missing, or was replaced or changed by another program since
-    the last run. Without a current-state table, lost rows could not be restored.
+    """Raises TableError, with a table state, if the change log or history is missing, or if another program replaced or changed it
+    since the last run. Without a current-state table, Sluice could not restore the lost rows.
     """
     refuse_unless_ours(writer, record, _found(writer, record, table))
 
@@ -53,8 +53,8 @@ def _found(writer: LakeWriter, record: TableRecord | None, table: SideTable) -> 
 
 
 def refuse_other_name(name: str, segment: SchemaSegment) -> None:
-    """Raises TableError for a renamed table. The table would have to take over the rows of its old name, and only a current-state table
-    has these.
+    """Raises TableError for a renamed table. The table would need the rows that it had under its old name, and only a current-state
+    table has them.
     """
     why = (
         f"the table was {segment.renamed_from} before, and without a current-state table the rows from before "

@@ -28,7 +28,8 @@ from sluice.spark_jobs.staged_batch import last_order_key
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
 KIND = "log"
-# Operations of rows that stand for changes which the log does not have one by one. Each operation has its own app id.
+# Operations of rows that are not changes: a snapshot read the table (READ), or the log lacks changes of a period (GAP). Each operation has
+# its own app id.
 READ, GAP = "read", "gap"
 PROPERTIES = {"delta.appendOnly": "true"}
 BATCH_ROWS = 1 << 15
@@ -97,7 +98,7 @@ def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: st
     own = LogRows(names=columns.names, types=types)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        # `applied` is read here, because it cannot be read while deltalake consumes the batches.
+        # `table.applied` is read before the batches, because it cannot be read while deltalake consumes them.
         fresh = dataclasses.replace(own, after=table.applied)
         logged = fresh.rows(_batches(segment.file.parent / segment.log)) if segment.log else ()
         carried = dataclasses.replace(fresh, origin=FOREIGN_KEY)
@@ -131,7 +132,7 @@ def _append(table: SideTable, schema: pa.Schema, batches: Any, order_key: int, u
 
 
 def _some(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields the batches. If there are none, yields one without rows, because even an empty commit stores the log's position."""
+    """Yields the batches. If there are none, yields a batch without rows: the commit must be made, because it stores the log's position."""
     count = 0
     for batch in batches:
         count += 1
@@ -141,7 +142,7 @@ def _some(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.R
 
 
 def _without_images() -> pa.Schema:
-    """Returns the schema of rows about the whole table. They have no row images: these columns are added with the first change."""
+    """Returns the schema of rows about the whole table. It has no columns for row images: they are added with the first change."""
     return pa.schema([field for field in log_schema([]) if field.name not in {"before", "after"}])
 
 

@@ -1,8 +1,8 @@
 """Maps the source's columns to columns of a change log or history. Pure functions. `change_log` and `history` use them.
 
-Existing columns never change, so neither table is rewritten for a schema change. A column that the source dropped stays, and is NULL in
-later rows. A column whose type changed continues in a new column `<name>__<type>`. In a history, the open rows copy their values into the
-new column, because merges look for the key of an open row there, and queries of current rows use it.
+A schema change never changes existing columns, so it rewrites neither table. A column that the source dropped stays, and is NULL in later
+rows. A column whose type changed continues in a new column `<name>__<type>`. In a history, the new column gets the values of the open rows:
+merges find an open row by its key there, and queries of current rows use this column.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sluice.spark_jobs.errors import TableError
 WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
 DECIMAL = re.compile(r"decimal\(\d+, ?(\d+)\)")
 ALTERS_TYPE = frozenset({"widen", "convert"})
-# Delta accepts these characters in names only if columns are mapped by name.
+# Delta accepts these characters in a column name only if the table maps columns by name, which change logs and histories do not.
 UNPLAIN = re.compile(r"[ ,;{}()\n\t=\"`]")
 
 
@@ -118,8 +118,8 @@ def taken_over(
 
 
 def _variants(name: str, there: Mapping[str, str], wanted: str) -> tuple[tuple[str, str], ...]:
-    """Returns all columns of the history that have ever stored this column of the source. If one of them has the type `wanted`, returns
-    only that one.
+    """Returns all columns of the history that have ever stored the source's column `name`. If one of them has the type `wanted`,
+    returns only that column.
     """
     known = [
         (ours, kind) for ours, kind in there.items() if ours.lower() in {name.lower(), typed_name(name, kind).lower()}
@@ -133,7 +133,9 @@ def typed_name(name: str, kind: str) -> str:
 
 
 def _casts(kind: str, wanted: str) -> bool:
-    """Returns whether conversion to the type `wanted` is exact: each value either stays the same, or cannot be represented in that type."""
+    """Returns whether values can be converted to the type `wanted` exactly. A value may be impossible in that type, but it is never
+    changed.
+    """
     return kind == wanted or (kind, wanted) == ("float", "double") or 0 <= _scale(kind) <= _scale(wanted)
 
 

@@ -47,7 +47,7 @@ from sluice.spark_jobs.tables.exact_bounds import writer_properties
 from sluice.spark_jobs.targets.ways import BYTES_MAX, FEATURES, ROWS_MAX
 
 KIND = "history"
-# Kinds of commits in a history that do not come from a segment. Each kind has its own app id.
+# Kinds of commits in a history that apply no segment of the stream. Each kind has its own app id.
 READ, COLUMNS, RENAMED = "read", "columns", "renamed"
 VIEW = "sluice_history"
 KEY_PROPERTY = "sluice.key"  # A table property that stores the source's key columns. Merges close versions by this key.
@@ -77,8 +77,8 @@ class Commit:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class History:
-    """The history of one table. Spark makes large merges in `session`, or all merges if `by_spark`. If `session` is None, deltalake makes
-    all merges. `folder` is for files that Spark reads.
+    """The history of one table. Spark makes large merges in `session`, and all merges if `by_spark`. deltalake makes the other merges,
+    and all merges if `session` is None. `folder` is for files that Spark reads.
     """
 
     table: SideTable
@@ -193,8 +193,8 @@ class History:
         return Commit(table=self.table, order_key=order_key, user_metadata=user_metadata)
 
     def _aside(self, order_key: int, user_metadata: str) -> Commit:
-        """Returns what a commit without changes of the stream needs. If the table already has the order key, the commit gets another app
-        id, and the next free order key of that app id.
+        """Returns a commit that applies no change of the stream. If the table has a commit with this order key, the new commit gets another
+        app id, and that app id's next free order key.
         """
         if order_key > self.table.applied:
             return self._commit(order_key, user_metadata)
@@ -226,8 +226,8 @@ class History:
         return self._close(segment.commit_time_us, IS_CURRENT, self._commit(segment.order_key, user_metadata))
 
     def leave(self, order_key: int, commit_time_us: int, user_metadata: str) -> bool:
-        """Closes the open versions, because the table was renamed at this position. Leaves versions open that a new table of the same name
-        has opened since.
+        """Closes the open versions, because the table was renamed at this position. If a new table of the old name has opened versions
+        since, they stay open.
         """
         if self.table.log is None:
             return False
@@ -261,7 +261,7 @@ class History:
         return done
 
     def _evolve(self, segment: SchemaSegment, user_metadata: str) -> bool:
-        """Adds new columns. If the DDL statement gives rows a value, closes these rows and opens them again with the value."""
+        """Adds new columns. If the DDL statement gives existing rows a value, closes their versions and opens others with the value."""
         if self.table.log is None:
             return False
         columns = self._widen(segment.columns, segment.key, (segment.order_key, user_metadata), segment.alterations)
@@ -324,7 +324,7 @@ class History:
         at: tuple[int, str],
         alterations: Sequence[Alteration] = (),
     ) -> MappedColumns:
-        """Adds missing columns, and copies values into them in the open rows. This is done before any merge by these columns.
+        """Adds missing columns and copies values into them in the open rows, before a merge identifies rows by these columns.
 
         If a run crashes after it has added a key column and before it has copied values, open rows have NULL in their key. If it is
         uncertain whether values were copied, `_lack` looks for such rows.
@@ -350,8 +350,8 @@ class History:
         return mapped
 
     def _take_over(self, values: Mapping[str, str], at: tuple[int, str], *, renames: bool) -> None:
-        """Sets columns in the open rows. A rename is applied only once, because repeating it would swap two columns back that have swapped
-        names.
+        """Sets columns in the open rows. A rename is applied only once: if two columns have swapped names, applying it twice would swap
+        them back.
         """
         aside, (order_key, user_metadata) = self.table.aside(COLUMNS), at
         order_key = order_key if renames else max(order_key, aside.applied + 1)
@@ -367,7 +367,7 @@ class History:
 
     @property
     def _given(self) -> dict[str, str]:
-        """The history's columns that store columns of the source, with their types."""
+        """The history's columns that store columns of the source, with their types. Sluice's own columns are left out."""
         ours = {column.name for column in PERIOD}
         return {name: kind for name, kind in self.table.columns.items() if name not in ours}
 
@@ -469,8 +469,8 @@ def is_large(table: SideTable, rows: int, size_bytes: int) -> bool:
 
 
 def kept_key(table: SideTable) -> tuple[str, ...]:
-    """Returns the key columns of the last merge, from a table property. They are needed for a batch that has only a TRUNCATE, which names
-    no key.
+    """Returns the key columns of the last merge, from a table property. A batch that has only a TRUNCATE needs them, because a TRUNCATE
+    names no key.
     """
     known = {} if table.log is None else table.log.metadata().configuration
     return tuple(json.loads(known.get(KEY_PROPERTY, "[]")))

@@ -1,8 +1,8 @@
 """Updates a history when a repair, a backfill or a replay of the quarantine writes the current-state table outside the stream.
 
-Delta cannot commit to two tables at once, so there are three steps. A commit in the history announces the write. Then the current-state
-table is written. Then the history is updated from the current-state table, and another commit confirms this. If a crash prevents the last
-step, the next batch or repair compares the two tables first: `write` calls `is_due` for this.
+Delta cannot commit to two tables at once, so there are four steps. A commit in the history announces the write. The current-state table is
+written. The history is updated from the current-state table. Another commit in the history confirms the update. If the confirmation is
+missing after a crash, the next batch or repair compares the two tables first: `write` calls `is_due` for this.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def is_due(table: SideTable) -> bool:
 
 
 def announce(table: SideTable, user_metadata: str) -> None:
-    """Announces a write of the current-state table by a commit in the history, and syncs this commit to disk first."""
+    """Announces a write of the current-state table by a commit in the history, and syncs this commit to disk."""
     if table.log is not None and not is_due(table):
         began = time.time()
         table.aside(WRITES).mark(table.aside(BUFFERED).applied + 1, user_metadata)
@@ -77,7 +77,7 @@ class HistoryFix:
         table = SideTable(owner.table, self.target.history, app_id, self.storage_options, fence=self.fence).open()
         announce(table, self.record)
         report = write()
-        # If there is no history yet, it later begins with the rows of the current-state table.
+        # A history that does not exist yet needs no update: it begins with the rows that the current-state table will have then.
         if table.log is not None:
             self._hold(table)
         return report

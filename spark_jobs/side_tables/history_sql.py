@@ -25,11 +25,11 @@ ROW_NUMBER, NEXT_KEY, NEXT_TIME = "_sluice_row_number", "_sluice_next_key", "_sl
 
 
 def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
-    """Returns the condition under which a row of the source (`s`) closes a row of the history (`t`): the row is open, has the same key,
-    and is older.
+    """Returns the condition under which a row of the source (`s`) closes a row of the history (`t`): the history's row is open, has the
+    same key, and is older.
 
-    If `reads`, the source is a comparison with the current-state table. The condition then also closes a row that was opened at the same
-    position. Such a version is never valid.
+    If `reads`, the source is a comparison with the current-state table. A row that was opened at the comparison's own position is then
+    closed too. Such a version was never valid.
     """
     older = "<=" if reads else "<"
     met = [f"t.{quote(name)} = s.{quote(name)}" for name in key]
@@ -80,8 +80,8 @@ class HistoryDifference:
         # c)`.
         differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
         both = f"SELECT * FROM ({self._there(current_state, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
-        # If a row disappeared, or differs without a newer order key, its change is not later than the position of the current-state table.
-        # So it gets this position.
+        # A row may have disappeared, or differ without a newer order key. Its change then gets the position of the current-state table,
+        # because the change is not later than that.
         is_newer = "false" if self.at_position else "m_is AND (c_from IS NULL OR m_key > c_from)"
         since = f"CASE WHEN {is_newer} THEN m_key ELSE {self.order_key} END"
         at_time = f"CASE WHEN {is_newer} THEN m_time ELSE {time} END"
@@ -104,7 +104,7 @@ class HistoryDifference:
         return f"SELECT {columns}, c.{FROM_KEY} AS c_from, true AS c_is FROM {history} AS c WHERE c.{IS_CURRENT}"
 
     def _selected(self, side: str, values: Mapping[str, str], quote: Quote) -> str:
-        """Returns the SELECT list of all columns of the history. It is the same for closing and for opening rows."""
+        """Returns the SELECT list of all columns of the history. Rows that close a version and rows that open one need the same columns."""
         values = {IS_CURRENT: "true", **values}
         own = [f"{side}_{at} AS {quote(name)}" for at, name in enumerate(self.names.values())]
         own += [f"NULL AS {quote(name)}" for name in self.left]

@@ -42,8 +42,8 @@ def log_schema(fields: Sequence[pa.Field[Any]]) -> pa.Schema:
 class LogRows:
     """Converts row images in stream order to rows of a change log.
 
-    `names` has the field of the log's images for each column of the source. The log already has the images up to the order key `after`.
-    `origin` says what caused images that have no row event. It is empty for images from row events.
+    `names` has the field of the log's images for each column of the source. Images up to the order key `after` are left out, because the
+    log has them. `origin` says what caused images that have no row event. It is empty for images from row events.
     """
 
     names: Mapping[str, str]
@@ -56,7 +56,9 @@ class LogRows:
         return log_schema([pa.field(self.names[name], self.types[name]) for name in self.names])
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields one row per change. A before image immediately precedes its after image, but may be at the end of the previous batch."""
+        """Yields one row per change. An update's before image immediately precedes its after image, but may be at the end of the previous
+        batch.
+        """
         waits: pa.Table | None = None
         last_key, last_row = -1, 0
         for batch in batches:
@@ -99,8 +101,8 @@ class LogRows:
         operations = np.asarray(images[OPERATION]).astype(np.int64)
         kinds = operations[changes]
         has_preimage = (changes > 0) & (operations[np.maximum(changes - 1, 0)] == UPDATE_BEFORE)
-        # An update without a before image changed no captured column, so the row before it is equal. Changes by foreign keys never have a
-        # before image.
+        # An update without a before image changed no captured column, so the row before the update equals the row after it. An update by a
+        # foreign key never has a before image, so its row before is unknown.
         without = np.full(len(changes), -1) if self.origin else changes
         of_update = np.where(has_preimage, changes - 1, without)
         before = np.where(kinds == INSERT, -1, np.where(kinds == UPDATE_AFTER, of_update, changes))
@@ -161,7 +163,7 @@ def event_row(schema: pa.Schema, operation: str, order_key: int, commit_time_us:
 
 def numbered(keys: Numbers, last_key: int, last_row: int) -> Numbers:
     """Numbers the changes of each transaction, beginning with 1. `last_key` and `last_row` are the order key and the number of the change
-    before these.
+    before the first one in `keys`.
     """
     begins = np.r_[True, keys[1:] != keys[:-1]]
     first = np.maximum.accumulate(np.where(begins, np.arange(len(keys)), 0))

@@ -1,8 +1,8 @@
 """Opens a change log or a history with deltalake, checks its owner, and commits to it under its own app id.
 
 The app id is also the Delta name of the table, so that two source tables, or two ledgers, never write the same table. A commit without
-changes of the stream, such as the rows of a snapshot, has a separate app id, `<app id>#<word>`. Each commit is attempted only at the next
-version. If another program has committed that version, the table is read again, because the other commit may have the same changes.
+changes of the stream, such as the rows of a snapshot, has a separate app id, `<app id>#<word>`. A commit succeeds only as the next version
+of the table. If another program has committed that version, the table is read again, because the other commit may have the same changes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class SideTable:
     conflicts: CommitConflicts = dataclasses.field(default_factory=CommitConflicts)
 
     def aside(self, word: str) -> SideTable:
-        """Returns the same table for another kind of commits. They have their own app id, so their order keys are stored separately."""
+        """Returns the same table for another kind of commits, which `word` names. These commits have their own app id, so their order
+        keys are stored separately.
+        """
         return dataclasses.replace(self, txn_id=f"{self.app_id}#{word}")
 
     def open(self) -> SideTable:
@@ -114,11 +116,12 @@ class SideTable:
         return {} if self.log is None else types_of(self.log.schema().fields)
 
     def make(self, schema: pa.Schema, properties: Mapping[str, str], comment: str) -> None:
-        """Creates the table without rows. If another run has created it meanwhile, opens that one. `comment` describes the table for
-        users.
+        """Creates the table without rows. If another run has created the table meanwhile, opens that table. `comment` describes the
+        table for users.
         """
         self.fence.check(self.name)
-        # If the table already exists, `open` checks its owner. After any other failure the table does not exist, which is checked below.
+        # The table may exist by now; `open` then checks its owner. After any other failure it does not exist, and the code below raises an
+        # error.
         with contextlib.suppress(DeltaError):
             deltalake.DeltaTable.create(
                 self.path,
@@ -225,8 +228,8 @@ class SideTable:
         )
 
     def keep_on_disk(self, since_seconds: float) -> None:
-        """Syncs to disk everything that was committed since `since_seconds` by the file system's clock, also by earlier attempts, because
-        the batch is acked next. Raises TableError if the sync fails.
+        """Syncs all commits since `since_seconds` (by the file system's clock) to disk, also those of earlier attempts. They must be on
+        disk before the batch is acked. Raises TableError if the sync fails.
         """
         try:
             sync_commits(self.path, self.version, self.version, since_seconds=since_seconds)

@@ -40,13 +40,13 @@ PERIOD = (  # Sluice's columns in a history, which follow the source's columns.
     LakeColumn(name=TO_KEY, type="bigint"),
     LakeColumn(name=OPERATION_NAME, type="string"),
 )
-CLOSES = "_sluice_closes"  # True: the row closes an open version. False: the row is a new version.
+CLOSES = "_sluice_closes"  # True if the row closes an open version. False if it is a new version.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Versions:
-    """The result of the fold. `opened` has the new versions, with the source's columns and then those of `PERIOD`. `closed` has keys, with
-    VALID_TO and TO_KEY for the version that is open under each key.
+    """The result of the fold. `opened` has the new versions, with the source's columns and then those of `PERIOD`. `closed` has the
+    keys whose open version in the table ends, with its VALID_TO and TO_KEY.
     """
 
     opened: pa.Table
@@ -54,8 +54,8 @@ class Versions:
 
 
 def folded(images: pa.Table, key: Sequence[str], columns: Sequence[str]) -> Versions:
-    """Folds images in stream order that the history does not have yet. They have all `columns`, and they include the before image of each
-    changed key.
+    """Folds images, in stream order, that the history lacks. The images have all `columns`. For a changed key they include the before
+    image.
     """
     codes = key_codes([images[name] for name in key])
     order = np.lexsort((np.asarray(images[ROW]), codes))
@@ -86,8 +86,8 @@ def _last_of_transactions(codes: Any, order_keys: Any) -> Any:
 
 
 def as_source(versions: Versions, names: dict[str, str], schema: pa.Schema) -> pa.Table:
-    """Returns the closing and the opening rows as one table, with the history's columns (`schema`) and CLOSES. `names` has the history's
-    column for each column of the source.
+    """Returns the rows that close versions and the rows that open versions as one table, with the history's columns (`schema`) and CLOSES.
+    `names` has the history's column for each column of the source.
     """
     opened = _in_columns(versions.opened, names, schema)
     closed = _in_columns(versions.closed, names, schema)

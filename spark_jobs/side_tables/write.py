@@ -1,9 +1,9 @@
 """Writes a batch's changes of a table to its change log and history, after its current-state table has been merged. Also writes tables
 without a current-state table. `run_batch` calls this module.
 
-Each of these tables stores, under its own app id, which changes it has. A run may end between the commit of the current-state table and
-the commits of the change log and history. When the batch is merged again, the current-state table is skipped and the other tables are
-completed.
+Change log, history and current-state table each store, under an app id, which changes they have. A run may end between the commit of the
+current-state table and the commits of the change log and history. When the batch is merged again, the current-state table is skipped, and
+the change log and history are completed.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Share:
 
     @property
     def has_rows(self) -> bool:
-        """Whether a current-state table exists and has been merged. After the current-state table was removed from conf/, this stays true
-        for one more batch.
+        """Whether a current-state table exists and has been merged. When conf/ stops configuring the current-state table, this stays
+        true for one more batch.
         """
         return self.target.current_state or self.context.records.get(self.staged.name) is not None
 
@@ -131,8 +131,8 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
 
 
 def is_large(share: Share) -> bool:
-    """Returns whether Spark must write the history, because it has too many rows, too many changes, or lacks too many rows of the
-    current-state table. Reads only the Delta logs.
+    """Returns whether Spark must write the history, because the history or its changes have too many rows, or because it lacks too many
+    rows of the current-state table. Reads only the Delta logs.
     """
     staged, target = share.staged, share.target
     if not target.history or not staged.segments:
@@ -140,13 +140,13 @@ def is_large(share: Share) -> bool:
     try:
         table = share.table(target.history, history.KIND)
         lacked = _lacked_rows(table, share) if share.has_rows else 0
-    except TableError:  # The write raises this error again, and reports it for this table.
+    except TableError:  # `write_side_tables` raises this error again, and it is reported for this table.
         return False
     return history.is_large(table, staged.rows + lacked, staged.bytes)
 
 
 def _lacked_rows(table: SideTable, share: Share) -> int:
-    """Returns the number of rows of the current-state table if the history must first be compared with it. Otherwise returns 0."""
+    """Returns the number of rows of the current-state table if the history must first be compared with that table. Otherwise returns 0."""
     current_state = _current_state(share)
     lacks = table.applied < current_state.refresh().applied_order_key or is_due(table)
     return current_state.row_count if lacks else 0
@@ -212,7 +212,7 @@ def _write_history(session: LakeSession | None, share: Share) -> None:
 
 
 def _begin(given: history.History, current_state: DeltaTable, share: Share) -> None:
-    """Adds the rows that the current-state table had before the batch to the history, if the history lacks them: it is new, or was
+    """Adds the rows that the current-state table had before the batch to a history that lacks them, because the history is new or was
     disabled for some time.
     """
     table, segments = given.table, share.staged.segments
@@ -233,8 +233,8 @@ def _begin(given: history.History, current_state: DeltaTable, share: Share) -> N
         and (keys := _keys(segments))
         and all(name.lower() in current_state.snapshot.columns for name in keys[-1])
     ):
-        # The present key cannot identify rows from before the batch. So the history gets the rows as they are after the batch, and not the
-        # versions in between.
+        # The key changed, so it cannot identify rows from before the batch. The history gets the rows as they are after the batch, without
+        # the versions in between.
         given.take(current_state, current_state.snapshot.version, keys[-1], _ends(segments[-1]), record)
         settle(table, record)
 
@@ -247,7 +247,7 @@ def _tell_gap(table: SideTable, share: Share) -> None:
         return
     current_state, segments = _current_state(share), share.staged.segments
     first, before = _before(current_state, segments)
-    # A publication appends its own row, so no gap row is needed before it.
+    # A publication appends a row about itself to the log, so no gap row is needed for it.
     seen = max(table.applied, table.aside(change_log.READ).applied)
     if before.exists and (seen < 0 or seen < before.applied_order_key):
         details = {"after": table.applied if table.applied >= 0 else None, "up_to": before.applied_order_key}
@@ -270,9 +270,7 @@ def _began_us(share: Share) -> int:
 
 
 def _key_before(segments: tuple[Segment, ...], before: DeltaSnapshot) -> tuple[str, ...]:
-    """Returns the key columns with the names that they had before the batch. Returns () if the current-state table did not have all of
-    them.
-    """
+    """Returns the key columns with the names that they had before the batch. Returns () if the current-state table lacked one of them."""
     renames = {
         each.new_name.lower(): each.column
         for segment in segments
@@ -311,7 +309,7 @@ def _keys(segments: tuple[Segment, ...]) -> list[tuple[str, ...]]:
 
 
 def _renames(segments: tuple[Segment, ...]) -> bool:
-    """Returns whether the table was renamed in the batch. If so, it takes over rows at the position of the rename."""
+    """Returns whether the table was renamed in the batch. A renamed table takes over rows at the position of the rename."""
     return any(isinstance(each, SchemaSegment) and each.renamed_from for each in segments)
 
 
@@ -327,7 +325,7 @@ def _first_order_key(segments: tuple[Segment, ...]) -> int:
 
 
 def _keep(table: SideTable, share: Share, kind: str) -> None:
-    """Syncs the table to disk, then stores its record. `table` may also be the history of the table's former name."""
+    """Syncs `table` to disk, then stores its record. `table` may also be the history of the source table's former name."""
     if table.log is not None:
         table.keep_on_disk(staged_at(share.batch))
         share.context.records.keep_side_table(table.name, kind, table.record)

@@ -1,5 +1,5 @@
 """Folds row images in Arrow tables, with the same rules as `fold` and `fold_partial` in SQL, for merges without Spark. `small.merge` calls
-this module. It has no side effects, but reads files.
+this module. Its functions read files and write nothing.
 
 In the result, every row has all columns. If a column is missing in an image, its value comes from the lake's row with the same key
 (`Lake`). The lake is read at the version into which the result is merged.
@@ -45,7 +45,7 @@ class UnknownRowError(Exception):
 
 
 class DuplicateKeysError(Exception):
-    """Raised if the lake has two rows with one key, so that it is unknown which of them has the values that an image lacks."""
+    """Raised if an image lacks columns and the lake has two rows with its key. Which of the rows has the missing values is unknown."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,8 @@ class _Partial:
     def __init__(self, images: pa.Table, segment: ChangesSegment, applied_order_key: int) -> None:
         self.segment = segment
         self.names = [column.name for column in segment.columns]
-        if not segment.moves:  # The images that the table already has are needed only to follow changed keys.
+        # Images that the table already has are left out. Only if keys changed are they needed, to follow the changed keys.
+        if not segment.moves:
             images = fresh_images(images, applied_order_key)
         lives = self._lives(images)
         order = np.argsort(lives, kind="stable")
@@ -150,19 +151,23 @@ class _Partial:
         return key_codes([*self._origins(images), _filled(images[BIRTH], 0)])
 
     def _origins(self, images: pa.Table) -> list[Any]:
-        """Returns, for each image, the key that its row had before the segment. If the row began in the segment, returns its first key."""
+        """Returns, for each image, the key that its row had before the segment. For a row that was inserted in the segment, returns its
+        first key.
+        """
         plain: Any = pc.is_null(images[BIRTH])
         return [pc.if_else(plain, images[name], images[f"{ORIGIN}{k}"]) for k, name in enumerate(self.segment.key)]
 
     def _before(self, mask: Mask) -> Numbers:
-        """Considers, for each last image of a key, the images of the same row up to that image. Returns the index of the last one of them
-        that the mask selects, or -1 if it selects none.
+        """For each last image of a key, considers the images of the same row up to that image. Returns the index of the last considered
+        image that `mask` selects, or -1 if it selects none.
         """
         indices = np.maximum.accumulate(np.where(mask, _range(mask), -1))
         return np.where(indices >= self.starts, indices, -1)[self.last]
 
     def _known(self, index: int, name: str) -> tuple[Mask, Any]:
-        """Returns, for each last image of a key, whether an image of its row has the column, and the last value among these images."""
+        """For each last image of a key, considers the images of the same row. Returns whether one of them has the column, and the column's
+        last value in them.
+        """
         bits = _numbers(self.images[f"{PRESENT}{index // GROUP_COLUMNS}"]) >> (index % GROUP_COLUMNS)
         indices = self._before(self.fresh & ((bits & 1) == 1))
         return indices >= 0, _take(self.images[name], indices)
@@ -227,8 +232,8 @@ class _Found:
         return self.mask, _take(self._lake.rows[name], self._indices)
 
     def older_than(self, order_keys: Numbers) -> Mask:
-        """Returns a mask of the rows that are older than their images. Only these rows may be changed. A row without an order key is older
-        than every image.
+        """Returns a mask of the lake's rows that are older than their images. Only these rows may be changed. A row without an order key is
+        older than every image.
         """
         theirs = _take(self._lake.rows[ORDER_KEY], self._indices)
         return np.asarray(_filled(theirs, -1)) < order_keys
@@ -258,7 +263,7 @@ def is_last(codes: Numbers) -> Mask:
 
 
 def _picked(choices: Sequence[tuple[Mask, Any]]) -> Any:
-    """Returns, for each row, the first of the values whose mask is set. Returns NULL if none is set."""
+    """Returns, for each row, the value of the first choice whose mask is set. Returns NULL if no mask is set."""
     (mask, values), *others = choices
     rest = _picked(others) if others else pa.nulls(len(mask), values.type)
     return pc.if_else(pa.array(mask), values, pc.cast(rest, values.type))

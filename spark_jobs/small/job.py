@@ -29,15 +29,16 @@ from sluice.spark_jobs.table_owner import TableRecord
 
 logger = logging.getLogger(__name__)
 
-# One task merges this many tables. Starting a task takes as long as one merge, and such a task takes about a second.
+# One task merges this many tables, which takes about a second. Starting a task takes as long as merging one table, so a task with few
+# tables would waste time.
 TABLES_A_TASK = 12
 ANSWER = "number long, answer string"
 SILENT = "the Spark task of the table returned no result"
 PACKAGES = ("deltalake", "pyarrow")  # Tasks need the same versions of these packages as the run.
-NO_TABLE = -1  # The job number of an answer about the executor itself.
-# The most threads of the run that merge tables. Each thread may have a table of `ways.ROWS_MAX` rows in memory.
+NO_TABLE = -1  # The job number of an answer that concerns the executor and no table.
+# At most this many threads of the run merge tables. Each thread may have a table of `ways.ROWS_MAX` rows in memory.
 THREADS_MAX = 4
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # The minor version of Python that tasks must have too.
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # Tasks must have the run's minor version of Python.
 UNFIT = "unfit"  # The key of an answer that says why the executors cannot merge any table.
 OLD_SPARK = (
     "this Spark Connect server is older than 4.1, where each session leaves a Python process on the executors "
@@ -61,8 +62,8 @@ class SmallResult:
 def merge_small_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[str, SmallResult]:
     """Merges small tables. Returns the result of each job by "database.table". Raises SparkUnavailableError if Spark stops answering.
 
-    Tasks cannot query the fence. So the fence is checked here, and a task's commit succeeds only if the table has not changed
-    (`small.merge`).
+    Tasks cannot query the fence, so it is checked before the tasks start. A task's commit succeeds only if the table has not changed since
+    the task read it (`small.merge`).
     """
     try:
         ready = _allow_new_tables(session, jobs)
@@ -108,7 +109,9 @@ def why_not_on_executors(settings: SparkSettings) -> str:
 
 
 def _allow_new_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> Sequence[SmallJob]:
-    """Lets tasks create new tables, unless Spark has default properties for new tables, which only Spark itself would set."""
+    """Lets tasks create new tables. Does not allow this if Spark has default properties for new tables, because only Spark itself would set
+    them.
+    """
     if all(job.known for job in jobs) or session.defaults_of_tables():
         return jobs
     return [dataclasses.replace(job, makes_tables=True) for job in jobs]
@@ -163,8 +166,8 @@ def _run(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, 
 
 
 def _shares(jobs: Sequence[SmallJob]) -> list[list[int]]:
-    """Divides the jobs among tasks, and returns the job numbers of each task. There is at least one task. The largest jobs come first in
-    `jobs`, and so they come first in their tasks. All shards of one table are in one task.
+    """Divides the jobs among tasks, and returns the job numbers of each task. There is at least one task. `jobs` begins with the largest
+    tables, so each task merges its largest table first. All shards of one table are in one task.
     """
     shares = [list[int]() for _ in range(max(1, -(-len(jobs) // TABLES_A_TASK)))]
     of_path: dict[str, list[int]] = {}
@@ -179,8 +182,8 @@ def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
     """Makes cloudpickle send the code of Sluice's packages together with the function, because executors may not have them. Returns the
     function.
 
-    Of other packages, only names are sent. The classes of deltalake's exceptions name a module that does not exist, so cloudpickle cannot
-    send them. Code that runs on executors must therefore refer to the module, as in `exceptions.DeltaError`, and import no such class.
+    cloudpickle sends only the names of other packages. It cannot send the classes of deltalake's exceptions, because they name a module
+    that does not exist. Code that runs on executors must refer to them through their module, as in `exceptions.DeltaError`.
     """
     from pyspark import cloudpickle  # noqa: PLC0415
 
@@ -220,7 +223,8 @@ def _other_versions(wanted: Mapping[str, str]) -> str:
 
 
 def _answer(job: SmallJob, others: str = "", fence: Fence | None = None) -> dict[str, Any]:
-    """Merges one table and returns its result as JSON, because classes that were sent to executors are not the classes of the run.
+    """Merges one table and returns its result as JSON. Objects would be of classes that were sent to the executor, which are not the
+    classes of the run.
 
     If `others` names a package with another version than in the run, nothing is merged. `fence` is checked before the merge. It is None in
     a task, because only the run's process can check the locks.
@@ -240,7 +244,8 @@ def _merged(job: SmallJob, fence: Fence | None, conflicts: CommitConflicts) -> d
     except TableError as error:
         reason = without_secrets(error.reason, job.storage_options)
         return {"error": [error.table, reason, error.state, error.for_good, error.own]}
-    except Exception as error:  # Spark may succeed in spite of this error. Otherwise Spark reports it.
+    # Spark merges the table next, and may succeed where deltalake failed. If Spark fails too, it reports the error.
+    except Exception as error:
         why = f"deltalake could not merge the table: {type(error).__name__}: {first_line(error)}"
         return {"declined": without_secrets(why, job.storage_options)}
     if isinstance(result, Declined):

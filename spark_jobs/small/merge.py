@@ -1,7 +1,7 @@
 """Merges one table's part of a batch with `deltalake`, in a task of a Spark job that `small.job` starts.
 
 The checks, transactions, guards and filters are those of `merging.merge`, on the same segments. Each commit is attempted once. If another
-program committed first, everything is checked again, because that commit may have the same changes. Tables with features that `deltalake`
+program committed first, the whole merge starts again, because that commit may have the same changes. Tables with features that `deltalake`
 does not support are left to Spark.
 """
 
@@ -86,16 +86,16 @@ class FolderTakenError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Declined:
-    """The result for a table that Spark must merge. The segments before the first one that `deltalake` does not support may already be
-    merged.
+    """The result for a table that Spark must merge. deltalake merges the segments in order, so it may have merged those before the first
+    segment that it does not support.
     """
 
     reason: str
 
 
 def merge_small(job: SmallJob, conflicts: CommitConflicts) -> tuple[TableReport, TableRecord] | Declined:
-    """Applies the segments that the table does not have yet. Returns Declined if Spark must do this. `conflicts` counts the commits that
-    another writer made first. Raises TableError like `merging.merge_table`, or any exception of deltalake.
+    """Applies the segments that the table lacks. Returns Declined if Spark must apply them. `conflicts` counts the commits that another
+    writer made first. Raises TableError like `merging.merge_table`, or any exception of deltalake.
     """
     for _ in range(TRIES_MAX):
         try:
@@ -338,8 +338,8 @@ class _SmallMerge:
         return f"{name} >= {int(low)} AND {name} <= {int(high)}"
 
     def _append(self, rows: pa.Table, order_key: int) -> CommitCounts:
-        """Appends the rows in a commit, even if there are none: the commit's transaction must be stored, because a later merge would
-        otherwise treat some of these changes as new.
+        """Appends the rows in a commit, even if there are none: the commit's transaction must be stored. Without it, a later merge
+        would treat some of these changes as new.
         """
         missing = [field for field in self._schema() if field.name not in rows.column_names]
         for field in missing:
@@ -366,8 +366,8 @@ class _SmallMerge:
         )
 
     def _committed(self, write: Any) -> CommitCounts | None:
-        """Calls `write` and returns the counts of its commit, or None if nothing changed. A task cannot check the fence (see
-        `spark_jobs.fence`).
+        """Calls `write` and returns the counts of its commit, or None if nothing changed. The fence is not checked, because a task cannot
+        query it (see `spark_jobs.fence`).
         """
         before = self.table.snapshot.version
         write()
@@ -375,8 +375,8 @@ class _SmallMerge:
         if after == before:
             return None
         try:
-            # Spark's log store, for local files and in S3, first checks whether the next commit exists and then writes it. So it may
-            # overwrite a commit that was made in between.
+            # Another program may replace the commit after it was made: Spark's log store first checks whether a commit exists and then
+            # writes it. So the commit is looked up in the log.
             counts = self.table.own_commit(before, self.user_metadata, self.app_id)
         except TableError as error:
             raise exceptions.CommitFailedError(error.reason) from error
@@ -384,7 +384,7 @@ class _SmallMerge:
         return counts
 
     def _checkpoint(self, before: int, after: int) -> None:
-        """Makes a checkpoint as often as Spark would. Then removes log files that are no longer needed, as Spark does."""
+        """Makes a checkpoint as often as Spark would. Then removes log files that are no longer needed, which Spark does too."""
         interval = int(self.table.snapshot.properties.get(CHECKPOINT_PROPERTY, CHECKPOINT_COMMITS))
         if before // interval < after // interval:
             before_checkpoint(self.table.path)
@@ -394,7 +394,7 @@ class _SmallMerge:
 
 
 def _cannot_ask() -> None:
-    """Does nothing, because a task has no fence. Creating an empty table without a transaction changes no data."""
+    """Does nothing. A task has no fence, and the table that it creates here is empty and has no transaction, so no data changes."""
 
 
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)

@@ -1,7 +1,9 @@
-"""Finds the rows and buffered images of a snapshot that foreign keys may have changed. `apply_cascades` replays changes on them.
+"""Finds the rows and buffered images of a snapshot that foreign keys may have changed. `apply_cascades` replays the changes of foreign
+keys on them.
 
-Files are searched with Arrow, one row group at a time. Only rows that reference a deleted or changed value, and images of their keys,
-become Python values. Each loaded row or image counts towards ROWS_MAX."""
+Files are searched with Arrow, one row group at a time. Only rows that reference a deleted or changed value, and images of the keys of these
+rows, become Python values. Each loaded row or image counts towards ROWS_MAX.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ NO_NUMBERS: Numbers = np.zeros(0, np.int64)
 
 
 class AffectedRows:
-    """The rows that events may change. `wanted`: columns of each foreign key → coarse values that were deleted or changed. `key`: the
-    table's key. Column names are in lower case.
+    """The rows that changes of foreign keys may affect. `wanted` has, for the columns of each foreign key, the coarse values that were
+    deleted or changed. `key` is the table's key. Column names are in lower case.
     """
 
     def __init__(self, given: Publication, events: Sequence[Event]) -> None:
@@ -48,10 +50,10 @@ class AffectedRows:
         self._count = 0
 
     def found(self, order_keys: set[int], step: int) -> tuple[list[CascadeRow], list[Image]]:
-        """Returns the affected rows that were read, and the affected images. With a key, the last image of a key replaces its row. Without
-        a key, all images after the rows were read are returned.
+        """Returns the rows that were read and the buffered images that the events may affect. In a table with a key, the last image of a
+        key replaces the row that was read. In a table without a key, all images after the rows were read are returned.
 
-        The sequence numbers of images are multiples of `step`. `order_keys`: the order keys of the events.
+        `order_keys` are the order keys of the events. The sequence numbers of images are multiples of `step`.
         """
         given, keyed = self._given, bool(self.key)
         read = [record for record, _ in self._records(given.chunks, self._points)]
@@ -78,7 +80,7 @@ class AffectedRows:
         return tuple(values[name] for name in self.key)
 
     def _points(self, rows: pa.Table) -> Mask:
-        """Returns a mask of the rows that may reference a wanted value."""
+        """Returns a mask of the rows that may reference a `wanted` value."""
         found = np.zeros(rows.num_rows, bool)
         for columns, values in self.wanted.items():
             each = [
@@ -95,8 +97,8 @@ class AffectedRows:
     def _records(
         self, files: StoredFiles, may_matter: Callable[[pa.Table], Mask], keys: set[Values] | None = None
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """Yields the rows that reference a wanted value; with `keys`, the rows that have one of the keys instead. Each is a pair (the
-        table's columns, Sluice's columns).
+        """Yields the rows that reference a wanted value. If `keys` is given, yields the rows with one of these keys instead. Each row is a
+        pair: the values of the table's columns, and those of Sluice's columns.
         """
         searched = [self._spelled[name] for name in (self.key if keys is not None else self._foreign())]
         for name in files.names():
@@ -123,7 +125,7 @@ class AffectedRows:
             )
 
     def _last(self, keys: set[Values]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Returns the last image of each key that has images."""
+        """Returns the last image of each of these keys. Keys without images are left out."""
         first = {key[0] for key in keys}
         last: dict[Values, tuple[dict[str, Any], dict[str, Any]]] = {}
 
@@ -169,8 +171,8 @@ class _SequenceNumbers:
 
 
 def _may_be(column: Any, values: set[Any]) -> Mask:
-    """Returns a mask of the values that may equal one of these coarse values. Where Arrow cannot compare them, the mask is True, and
-    `coarse` decides later.
+    """Returns a mask of the values that may equal one of these coarse values. The mask is also True for each value that Arrow cannot
+    compare; `coarse` compares that value later.
     """
     found = _is_in(_bare(column), values)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):

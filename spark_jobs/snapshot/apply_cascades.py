@@ -1,14 +1,16 @@
-"""Applies the changes that foreign keys made to the rows of a snapshot. Called by `publish` before it creates the table.
+"""Applies the changes that foreign keys made to the rows of a snapshot. `publish` calls this module before it creates the table.
 
 The changes of referenced values (`buffered_cascades`) are replayed on the rows that were read and on the buffered images, in stream order
-(`cascades.play`). The result is one more file of buffered images. The rest of the publication therefore need not know foreign keys.
+(`cascades.play`). The result is one more file of buffered images. So the rest of the publication handles no foreign keys.
 
-The moment at which a chunk was read is unknown, but need not be known. After the last buffered image of a row, its state is exactly known,
-and later changes are replayed on this state. A row without images was changed only by foreign keys after the reading began. A change that
-such a row does not contain yet is replayed. A change that it already contains has no effect, because the row no longer has the old value.
+It is unknown when a chunk was read. For a row with buffered images this does not matter: its state after the last image is exactly known,
+and later changes are replayed on this state. A row without images was changed only by foreign keys after the reading began. All these
+changes are replayed on the row that was read. A change that the row already contains has no effect, because the row no longer has the old
+value.
 
 The exception is a later ON UPDATE CASCADE that gave the row the old value again. The order of the changes is then unknown, and the rows are
-read again (`given_again`). Rows of a table without a key were read at a known position, so the exception cannot occur."""
+read again (`given_again`). Rows of a table without a key were read at a known position, so the exception cannot occur.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ from sluice.spark_jobs.snapshot.buffering import DERIVED_SUFFIX, KEY_DIGITS
 from sluice.spark_jobs.snapshot.publication import OURS, CascadesUnseenError, Publication, is_partial
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
-# The first row number of derived images. It is higher than every row number of the stream, so derived images follow the stream's images in
-# a transaction.
+# The first row number of derived images. It is higher than every row number of the stream, so in a transaction the derived images follow
+# the stream's images.
 ROW_BASE = 1 << 40
 OURS_TYPES = {
     OPERATION: pa.int8(),
@@ -50,8 +52,8 @@ OURS_TYPES = {
 
 
 def apply_cascades(given: Publication, label: int, fence: Fence) -> None:
-    """Adds the images of changes that foreign keys made, up to the order key `label`, to the buffered images. Removes the file of an
-    earlier attempt.
+    """Adds the images of changes that foreign keys made, up to the order key `label`, to the buffered images. First removes the file that
+    an earlier attempt wrote.
 
     Raises CascadesUnseenError if the rows must be read again, and OSError and StoreError.
     """
@@ -68,8 +70,8 @@ def apply_cascades(given: Publication, label: int, fence: Fence) -> None:
 
 
 def given_again(events: Sequence[Event]) -> str:
-    """Returns why a row that was read may have an old value although it already contains the change; empty if this is impossible. Each
-    event has exactly one foreign key.
+    """Returns why a row that was read may have an old value of a foreign key although the row already contains the change of that value.
+    Returns "" if no row can. Each event has exactly one foreign key.
     """
     every = {cascade.columns for event in events for cascade in event.cascades}
     gone: dict[tuple[tuple[str, ...], tuple[str, ...]], set[Values]] = defaultdict(set)
@@ -110,7 +112,9 @@ def _refuse(given: Publication, events: Sequence[Event]) -> None:
 
 
 def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) -> list[Derived]:
-    """Returns the images that the events cause. With a key, only the last image of each row; without a key, all images."""
+    """Replays the events, and returns the images that they cause. In a table with a key, returns the last image of each row; in a table
+    without a key, all images.
+    """
     step = len(events) + 2
     known, images = rows.found({event.at.order_key for _, event in events}, step)
     changes: list[Image | Event] = [*images, *_placed(events, step)]
@@ -140,8 +144,8 @@ def _placed(events: Sequence[tuple[int, Event]], step: int) -> Iterator[Event]:
 
 
 def _images(given: Publication, derived: Sequence[Derived]) -> pa.Table:
-    """Returns the derived images as a table with the same columns as the other buffered images. If there are none, uses the columns of the
-    chunks.
+    """Returns the derived images as a table with the columns of the other buffered images. If there are no others, it has the columns
+    of the chunks.
     """
     model = given.changes if given.changes.names() else given.chunks
     schema = model.schema(model.names()[0])

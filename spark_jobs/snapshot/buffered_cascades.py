@@ -1,16 +1,16 @@
 """Stores the changes that foreign keys make in a table with a running snapshot. `table_buffering` writes the files, `apply_cascades` reads
 them.
 
-The current rows of such a table are not known yet. So the run stores changes of referenced values that reach the table. For each it stores
-the value that was deleted or changed, and how many images of the table precede the change in its transaction. This number does not depend
-on how the stream is split into batches.
+The current rows of such a table are not known during the snapshot. So a run stores changes of the values that the foreign keys reference.
+For each change it stores the value that was deleted or changed, and how many images of the table precede the change in its transaction.
+This number does not depend on how the stream is split into batches.
 
-A batch writes in this order: these changes, the buffered images of the table, and a mark that both are complete. Then it writes the
-manifest of derived changes, and only then merges other tables. After a crash before the manifest, the changes of the repeated batch are
-derived again from the unchanged lake, even if the batch has another range.
+A batch writes in this order: the changes of referenced values, the buffered images of the table, and a mark that both are complete. Then it
+writes the manifest of derived changes, and only then merges other tables. After a crash before the manifest, the changes of the repeated
+batch are derived again from the unchanged lake, even if the batch has another range.
 
-The files of the earlier attempt remain, because its images may already be buffered and a publication may include them. Only changes of
-transactions that are in no file are therefore written again. Once the manifest exists, a publication always includes the whole batch.
+The files of the earlier attempt stay, because its images may be buffered and a publication may include them. So the repeated batch writes
+only changes of transactions that are in no file. Once the manifest exists, a publication always includes the whole batch.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.snapshot.buffering import KEY_DIGITS, BufferedChanges
 from sluice.spark_jobs.staged_batch import ORDER_KEY
 
-# The maximum number of changes per snapshot, over all foreign keys. A publication replays them in the memory of its
-# run.
+# The maximum number of changes per snapshot, over all foreign keys. The run that publishes the snapshot replays them in its memory.
 CHANGES_MAX = 100_000
-# The format of the files. Files of another format, which another version of Sluice wrote, are refused.
+# The format of the files. Another version of Sluice may write another format, and its files are refused.
 FORMAT_KEY, FORMAT = b"sluice.format", b"1"
 COUNT_DIGITS = 9
 COMPLETE = "complete"
@@ -64,7 +63,9 @@ class TooManyChangesError(Exception):
 
 
 def complete_up_to(cascades: StoredFiles) -> int:
-    """Returns the last order key of the last batch whose changes are all buffered; -1 if there is no such batch. Raises StoreError."""
+    """Returns the last order key of the last batch whose changes are all buffered. Returns -1 if there is no such batch. Raises
+    StoreError.
+    """
     names = [name for name in cascades.names() if COMPLETE in name]
     return int(names[-1].split(".")[0]) if names else -1
 
@@ -98,10 +99,11 @@ def mark_complete(table: str, buffered: BufferedChanges, end: int) -> None:
 
 
 def buffered_events(cascades: StoredFiles, child: str, after: int, up_to: int) -> list[tuple[int, Event]]:
-    """Returns the changes with order keys in (`after`, `up_to`], in stream order. Each comes with the number of the table's images that
-    precede it in its transaction. Raises TableError for files of another format, StoreError and OSError.
+    """Returns the changes whose order key is above `after` and at most `up_to`, in stream order. Each change comes with the number of the
+    table's images that precede it in its transaction. Raises TableError for files of another format, StoreError and OSError.
 
-    Several attempts of a batch may have written the same transaction, each one completely. It is read from only one of the files.
+    Several attempts at a batch may have written the same transaction, each attempt completely. The transaction is read from only one of the
+    files.
     """
     found: list[tuple[int, Event]] = []
     seen: set[int] = set()
@@ -131,7 +133,7 @@ def _read(child: str, cascades: StoredFiles, name: str, columns: list[str] | Non
 
 
 def _unmarked_transactions(child: str, cascades: StoredFiles) -> set[int]:
-    """Returns the order keys of transactions that an attempt wrote without reaching the mark. Raises the errors of `buffered_events`."""
+    """Returns the order keys of transactions of batches that were not marked as complete. Raises the errors of `buffered_events`."""
     marked = complete_up_to(cascades)
     names = [name for name in cascades.names() if COMPLETE not in name and int(name.split(".")[0]) > marked]
     read = [_read(child, cascades, name, ["order_key"])["order_key"] for name in names]

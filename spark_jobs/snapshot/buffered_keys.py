@@ -1,7 +1,8 @@
-"""Finds the last buffered image of each key, and the rows whose keys have buffered changes. Used by `whole_files`; works on Arrow tables,
-without Spark.
+"""Finds the last buffered image of each key, and the rows whose keys have buffered changes. `whole_files` uses this module, which works on
+Arrow tables without Spark.
 
-The rule is that of `publish_sql`: the last buffered change of a key determines its row."""
+The rule is that of `publish_sql`: the last buffered change of a key determines its row.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, RO
 
 
 class BufferedKeys:
-    """The keys of a table that have buffered changes. `live`: for each key whose last change is not a delete, one row with the values of
-    this change and the columns of a chunk's file.
+    """The keys of a table that have buffered changes. `live` has one row for each key whose last change is not a delete. The row has the
+    values of this change, in the columns of a chunk's file.
     """
 
     def __init__(self, changes: StoredFiles, key: Sequence[str], chunk: pa.Schema) -> None:
@@ -40,8 +41,9 @@ class BufferedKeys:
         self.live = named.select(chunk.names).cast(chunk)
 
     def among(self, rows: pa.Table) -> Mask:
-        """Returns a mask of the rows whose key has buffered changes. `rows`: has at least the key columns."""
-        if len(self._key) == 1:  # At least three times as fast as the code below, which sorts for each row group.
+        """Returns a mask of the rows whose key has buffered changes. `rows` has at least the key columns."""
+        # For a single key column, this is at least three times as fast as the code below, which sorts for each row group.
+        if len(self._key) == 1:
             (name,) = self._key
             return np.asarray(pc.is_in(rows[name], self._keys[name].combine_chunks()))
         count = self._keys.num_rows
@@ -54,8 +56,8 @@ class BufferedKeys:
         return found
 
     def may_be_in(self, group: pq.RowGroupMetaData, index: int) -> bool:
-        """Returns whether a row group may contain one of the keys, by the bounds of the first key column. `index`: the index of this column
-        in the file.
+        """Returns whether a row group may contain one of the keys, by the bounds of the first key column. `index` is the index of this
+        column in the file.
         """
         bounds = group.column(index).statistics
         if bounds is None or not bounds.has_min_max:

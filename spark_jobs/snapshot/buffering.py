@@ -1,8 +1,9 @@
 """Buffers the changes of a table with a running snapshot: links its staged files into a folder that the publication reads, instead of
-merging them.
+merging them. `run_batch` calls this module.
 
-Called by `run_batch`. Buffered files never overlap. A batch that was rolled back may be handed out again with another end; changes that are
-already buffered are then left out. So each image is buffered once, which matters for tables without a key."""
+Each image is buffered once, which matters for tables without a key. A batch that was rolled back may be handed out again with another end.
+Changes that are already buffered are then left out, so buffered files never overlap.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from sluice.spark_jobs.targets.report import TableTarget, report_of_buffered
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
 KEY_DIGITS = 19  # The number of decimal digits of the largest int64.
 DERIVED_SUFFIX = ".derived.parquet"  # The suffix of the file to which a publication writes the changes of foreign keys.
-# The maximum number of restarts of a snapshot because rows changed their keys and the images lack columns.
+# A snapshot restarts if rows changed their keys and their images lack columns. After this many restarts it fails.
 RESTARTS_MAX = 8
 
 
@@ -37,7 +38,7 @@ class BufferedChanges:
     """The buffered changes of a table. The name of each file is the order key of its last change. Changes up to the order key `after` are
     not buffered, because a statement changed the whole table at this position.
 
-    `restarts`: how often the rows were read again because images lack columns. `cascades`: the files of `buffered_cascades`.
+    `restarts` counts how often the rows were read again because images lack columns. `cascades` are the files of `buffered_cascades`.
     """
 
     files: StoredFiles
@@ -50,20 +51,20 @@ class SnapshotBuffers(Protocol):
     """The running snapshots of a destination, by "database.table". Only the holder of the run lock changes them."""
 
     def get(self, name: str) -> BufferedChanges | None:
-        """Returns the buffer of a table; None if the table has no running snapshot."""
+        """Returns the buffer of a table. Returns None if the table has no running snapshot."""
 
     def again(self, name: str, order_key: int, why: str, *, images: bool = False) -> BufferedChanges:
-        """Restarts the snapshot, because the whole table was changed at this order key: drops earlier changes and rows, and reads all rows
-        again. `images`: the cause is images that lack columns; the number of such restarts is limited.
+        """Restarts the snapshot because the whole table was changed at this order key: drops earlier changes and rows, and reads all rows
+        again. `images` says that the cause is images that lack columns. The number of restarts for this cause is limited.
         """
 
     def cascades_unseen(self, name: str, order_key: int, why: str, through: frozenset[str]) -> BufferedChanges:
-        """Restarts the snapshot, because foreign keys changed rows up to this order key and these changes cannot be derived. If this
-        happens too often, the snapshot fails. The rows are read only after the tables `through` have been published.
+        """Restarts the snapshot, because foreign keys changed rows up to this order key and these changes cannot be derived. After too many
+        such restarts, the snapshot fails. The rows are read only after the tables `through` have been published.
         """
 
     def fail(self, name: str, why: str) -> None:
-        """Marks the snapshot as failed. It does not continue by itself."""
+        """Marks the snapshot as failed. A failed snapshot does not continue by itself."""
 
 
 class NoSnapshotBuffers:
@@ -103,7 +104,7 @@ def buffer_table(
 
 
 def buffered_up_to(files: StoredFiles) -> int:
-    """Returns the order key of the last buffered change; -1 if there is none. Raises StoreError."""
+    """Returns the order key of the last buffered change. Returns -1 if there is none. Raises StoreError."""
     names = [name for name in files.names() if not name.endswith(DERIVED_SUFFIX)]
     return int(Path(names[-1]).stem) if names else -1
 
@@ -111,8 +112,8 @@ def buffered_up_to(files: StoredFiles) -> int:
 def _read_again(
     name: str, segment: ChangesSegment, holds: SnapshotBuffers, buffered: BufferedChanges
 ) -> BufferedChanges:
-    """Restarts the snapshot after this segment. If a row changed its key and its images lack columns, it is unknown under which key the row
-    was read. Raises TableError after RESTARTS_MAX restarts, or if the table has no key.
+    """Restarts the snapshot after this segment. A row of the segment changed its key and its images lack columns, so the key under
+    which the snapshot read the row is unknown. Raises TableError after RESTARTS_MAX restarts, or if the table has no key.
     """
     if segment.key and buffered.restarts < RESTARTS_MAX:
         why = "rows changed their keys, and their images lack columns"
@@ -142,7 +143,7 @@ def _hold(name: str, segment: ChangesSegment, buffered: BufferedChanges) -> int:
 
 
 def _put(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
-    """Buffers the segment in an object store, like `_keep` on a disk, because the publication may run on another host."""
+    """Buffers the segment in an object store, as `_keep` does on a disk. The publication may run on another host."""
     if segment.first_order_key > after:
         files.put(segment.file, _name(segment))
         return segment.rows
@@ -163,7 +164,7 @@ def _keep(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
     folder = files.folder
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _name(segment)
-    # If a crash leaves this file behind, Spark ignores it because of its name.
+    # A crash may leave this file behind. Spark ignores it, because its name begins with a dot.
     temporary = folder / f".{path.stem}.tmp"
     temporary.unlink(missing_ok=True)
     if segment.first_order_key > after:

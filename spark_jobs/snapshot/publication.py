@@ -1,5 +1,6 @@
-"""Defines the input and the result of a snapshot's publication, and checks that rows and buffered changes have the same columns. Used by
-`publish`."""
+"""Defines the input and the result of a snapshot's publication, and checks that rows and buffered changes have the same columns. `publish`
+uses this module.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +23,23 @@ OURS = "_sluice_"  # The prefix of Sluice's own columns.
 
 
 class ColumnsDifferError(Exception):
-    """Raised if buffered changes have other columns than the rows that were read, so that the rows must be read again."""
+    """Raised if buffered changes have other columns than the rows that were read. The rows must be read again."""
 
 
 class CascadesUnseenError(ColumnsDifferError):
-    """Raised if foreign keys changed rows during the snapshot and these changes cannot be derived, so that the rows must be read again."""
+    """Raised if foreign keys changed rows during the snapshot and these changes cannot be derived. The rows must be read again."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Publication:
     """A snapshot to publish.
 
-    - `columns`: the columns of the rows, as staged. `chunks`: the files of the rows that were read; `rows`: the number of these rows.
-    - `changes`: the buffered changes. `cascades`: the changes of foreign keys, in the files of `buffered_cascades`.
-    - `order_key`: the order key up to which everything is merged; for a table without a key, the one at which it was read.
-    - `since`: the order key up to which every row certainly has all changes. `read_at_us`: the commit time of the rows.
-    - `run`, `epoch`, `start`, `end`: for the commit's metadata.
+    - `columns` are the columns of the rows, as staged. `chunks` are the files of the rows that were read, and `rows` is the number of these
+      rows.
+    - `changes` are the buffered changes. `cascades` are the changes of foreign keys, in the files of `buffered_cascades`.
+    - `order_key` is the order key up to which everything is merged. For a table without a key, it is the one at which the table was read.
+    - `since` is the order key up to which every row certainly has all changes. `read_at_us` is the commit time of the rows.
+    - `run`, `epoch`, `start` and `end` are for the commit's metadata.
     """
 
     snapshot_id: str
@@ -59,8 +61,8 @@ class Publication:
 
     @property
     def rows_key(self) -> int:
-        """The order key of the rows that were read. With a key it is `since`, because all later changes are buffered. Without a key it is
-        `order_key`, the position at which the table was read.
+        """The order key of the rows that were read. For a table with a key it is `since`, because all later changes are buffered. For a
+        table without a key it is `order_key`, the position at which the table was read.
         """
         return self.since if self.key else self.order_key
 
@@ -91,10 +93,10 @@ class Publication:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedSnapshot:
-    """The result of a publication. `label`: the order key up to which the table has its changes. `table_rows`, `table_bytes`: as in the
-    report of a merge.
+    """The result of a publication. `label` is the order key up to which the table has its changes. `table_rows` and `table_bytes` are as in
+    the report of a merge.
 
-    `way`: whether Spark wrote the rows, or the files that were read became the table's files; `reason`: why.
+    `way` says whether Spark wrote the rows, or the files that were read became the table's files. `reason` says why.
     """
 
     rows: int
@@ -110,8 +112,8 @@ class PublishedSnapshot:
 
 
 def check_columns(given: Publication) -> None:
-    """Raises ColumnsDifferError if a buffered file has other columns or types than the rows. The DDL statement that changes columns usually
-    restarts the snapshot before.
+    """Raises ColumnsDifferError if a buffered file has other columns or types than the rows that were read. This is rare: a DDL
+    statement that changes columns usually restarts the snapshot.
     """
     chunk = next(iter(given.chunks.names()), None)
     if chunk is None:

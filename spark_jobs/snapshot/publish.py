@@ -1,7 +1,9 @@
-"""Publishes a snapshot: one Delta commit creates the table from the rows that were read and the buffered changes. Called by a run.
+"""Publishes a snapshot: one Delta commit creates the table from the rows that were read and the buffered changes. A Dagster run calls this
+module.
 
-The caller holds the run lock, and has checked that the stream has passed the position at which the last row was read. A repeated
-publication finds the commit of a run that was killed between the commit and its record, or creates the same table or a newer one."""
+The caller holds the run lock, and has checked that the stream has passed the position at which the last row was read. A run may be killed
+after this commit and before it records the commit. A repeated publication finds such a commit, or creates the same table or a newer one.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ AGAIN = (
 RESUME = "sluice snapshot resume"
 AS_READ = "the Parquet files that the snapshot wrote were added to the table as they are, without Spark"
 BEFORE = "an earlier run made the commit, and ended before it recorded this"
-SNAPSHOT_PROPERTY = "sluice.snapshot"  # A table property: the id of the snapshot from which the table was created.
+# This table property has the id of the snapshot from which the table was created.
+SNAPSHOT_PROPERTY = "sluice.snapshot"
 
 
 def publish_snapshot(
@@ -70,7 +73,7 @@ def publish_snapshot(
     records: TableRecords = NO_RECORDS,
     table_locks: TableLocks = NO_TABLE_LOCKS,
 ) -> PublishedSnapshot:
-    """Publishes a snapshot under the table lock. `spark`: if it is a SparkOnDemand, the caller releases its session. `fence`: the fence of
+    """Publishes a snapshot under the table lock. If `spark` is a SparkOnDemand, the caller releases its session. `fence` is the fence of
     the run, which holds the run lock.
 
     Raises SparkUnavailableError, TableError and ColumnsDifferError, each with one sentence.
@@ -87,7 +90,8 @@ def publish_snapshot(
             with table_locks.at(given.owner.table, target.path, writing, fence, shared=target.shared):
                 return publish(spark, given, storage_options or {}, records)
         except Exception as error:
-            # The next publication gets another session: this one may be lost, or have the settings of a statement that failed.
+            # After an error, this session may be lost, or may keep the settings of the failed statement. So the next publication gets
+            # another session.
             spark.release()
             if isinstance(error, SparkJobError | ColumnsDifferError):
                 raise
@@ -95,7 +99,7 @@ def publish_snapshot(
 
 
 def _translated(table: str, error: Exception) -> SparkJobError:
-    """Returns an unexpected error of a publication as an error with one sentence."""
+    """Converts an unexpected error of a publication to an error with one sentence."""
     if isinstance(error, StoreError):
         why = f"the store with the rows and buffered changes of the snapshot cannot be used now: {error}; Sluice tries again"
         return TableError(table, why, own=False)
@@ -106,7 +110,7 @@ def _translated(table: str, error: Exception) -> SparkJobError:
 
 
 def _failed_in(error: Exception) -> str:
-    """Returns what failed: Spark's publication, or the type of an error that does not come from Spark."""
+    """Returns what failed, for a message: Spark's publication, or the type of an error that does not come from Spark."""
     by_spark = type(error).__module__.startswith(("pyspark", "py4j"))
     return (
         "Spark could not publish the rows of the snapshot"
@@ -144,14 +148,14 @@ def publish(
     if label < before.applied_order_key:
         raise TableError(given.owner.table, AGAIN, own=False)
     history = _history(spark.fence, given, storage_options)
-    # If this snapshot is canceled after the commit, the next batch compares history and table because of this
-    # announcement.
+    # If the snapshot is canceled after the table's commit, nobody updates the history. Because of this announcement, the next batch
+    # compares the history with the table.
     if history is not None:
         announce(history, given.record(label))
     made = _made(spark, given, table, label, storage_options)
     after = table.snapshot
     try:
-        # An earlier run may have made the commit and been killed before it synced it.
+        # If an earlier run made the commit, it may have been killed before it synced the commit.
         sync_commits(given.target.path, made.since, after.version, since_seconds=given.read_at_us / 1e6)
     except OSError as error:
         why = f"a commit to {given.target.path} could not be synced to disk: {error}; Sluice tries again"
@@ -177,7 +181,7 @@ def publish(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Made:
-    """How the published table was made: after the version `since`, in this `way` of a PublishedSnapshot, for this reason."""
+    """How the published table was made: by commits after the version `since`, in this `way` of a PublishedSnapshot, for this reason."""
 
     since: int
     way: Literal["spark", "files"]
@@ -187,8 +191,8 @@ class _Made:
 def _made(
     spark: SparkOnDemand, given: Publication, table: DeltaTable, label: int, storage_options: Mapping[str, str]
 ) -> _Made:
-    """Makes the commit of the publication, unless the newest commit is of this publication: a run that was killed after its commit left
-    it. Refreshes `table`. Raises LostCommitError if another program replaced the commit.
+    """Makes the commit of the publication. Makes none if the newest commit is already of this publication, because a run that was
+    killed later made it. Refreshes `table`. Raises LostCommitError if another program replaced the commit.
     """
     before = table.snapshot
     if before.exists and given.target.shard is None:
@@ -205,7 +209,7 @@ def _made(
         why = "the path of the table is not empty"
     if why:
         if given.target.shard is not None:
-            # Without this, the commit of its columns would have the metadata of the publication before in this session.
+            # The commit that adds the shard's columns would otherwise have the metadata of this session's previous publication.
             spark.session.commit_without_version(given.record(label))
             there = publish_shard.give_columns(spark.session, given, table)
         _make_by_spark(spark.session, given, there, label)
@@ -215,7 +219,7 @@ def _made(
 
 
 def _make_by_spark(session: LakeSession, given: Publication, before: DeltaSnapshot, label: int) -> None:
-    """Lets Spark read all rows and write them as the new table, or in place of the rows of the table or the shard."""
+    """Lets Spark read all rows. Spark writes them as the new table, or replaces the rows of the existing table or of the shard."""
     session.expect(given.rows + given.changes.rows())
     partial = _show(session, given)
     session.commit_as(_txn_id(given, before, label), label, given.record(label))
@@ -226,9 +230,8 @@ def _make_by_spark(session: LakeSession, given: Publication, before: DeltaSnapsh
 
 
 def _txn_id(given: Publication, before: DeltaSnapshot, label: int) -> str:
-    """Returns the app id of the commit's transaction. Usually it is the table's app id. If the table already has `label` under that id,
-    Delta would drop the commit, so the id then contains this snapshot's id. In both cases Delta drops a repeated commit of the same
-    publication.
+    """Returns the app id of the commit's transaction. It is the table's app id, unless the table already has `label` under that app id:
+    Delta would drop the commit, so this snapshot's id is added. In both cases Delta drops a repeated commit of the same publication.
     """
     app_id = app_id_of(given.owner)
     return app_id if label > before.applied_order_key else f"{app_id}#{given.snapshot_id}/{given.chunks.folder.name}"
@@ -279,8 +282,7 @@ def _publish_alone(
             history = History(
                 table=side, folder=_scratch(given), session=session, by_spark=given.target.merge == "spark"
             )
-            # A row that differs from its open version gets `label` as the start of the new version, because the
-            # difference was found at this position.
+            # If a row differs from its open version, the new version begins at `label`, the position at which the difference was found.
             rows = dataclasses.replace(_rows(given, partial=_show(session, given)), label=label)
             selection = publish_sql.selection(rows)
             history.take_read(
@@ -317,8 +319,8 @@ def _publish_alone(
 def _tell_log(
     fence: Fence, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords = NO_RECORDS
 ) -> None:
-    """Appends a row to the change log that says that the table was read again. The row is needed because the log lacks the changes of the
-    time in which the table was stopped. Does nothing if the log does not exist yet.
+    """Appends a row to the change log that says that the table was read again. The log lacks the changes of the time in which the table was
+    stopped, and this row marks the gap. Does nothing if the log does not exist yet.
     """
     if not given.target.change_log:
         return
@@ -386,9 +388,9 @@ def _statement(given: Publication, before: DeltaSnapshot, rows: publish_sql.Rows
 
 
 def _check_completed(session: LakeSession, given: Publication) -> None:
-    """Raises ColumnsDifferError if a row was inserted while the rows were read, and its images lack columns.
+    """Raises ColumnsDifferError if a row was inserted during the snapshot and its images lack columns. All rows must then be read again.
 
-    A publication takes missing values from the row that was read. For an inserted row there may be none, so all rows must be read again.
+    A publication takes missing values from the row that was read. The snapshot may not have read an inserted row.
     """
     query = publish_sql.incomplete(_rows(given, partial=True))
     count = int(session.spark.sql(query).collect()[0][0])
@@ -397,7 +399,7 @@ def _check_completed(session: LakeSession, given: Publication) -> None:
 
 
 def _scratch(given: Publication) -> Path:
-    """Creates the folder for files of a history that Spark reads, and returns it."""
+    """Creates the folder for files of a history that Spark reads. Returns the folder."""
     folder = given.chunks.folder.parent
     folder.mkdir(parents=True, exist_ok=True)
     return folder

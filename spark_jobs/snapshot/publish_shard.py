@@ -1,4 +1,4 @@
-"""Replaces the rows of one shard in the shared Delta table by the rows of its snapshot. Called by `publish`."""
+"""Replaces the rows of one shard in the shared Delta table by the rows of its snapshot. `publish` calls this module."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def give_columns(session: LakeSession, given: Publication, table: DeltaTable) ->
     def due() -> list[str]:
         return schema_statements(table, given.target, wanted, given.key, given.owner.to_text())
 
-    # Another run may have created the table at the same moment.
+    # Another run may create the table at the same moment, so its owner is checked.
     alter(session, table, due, lambda there: refuse_others(given.owner, there.found(None, given.owner.to_text())))
     return table.snapshot
 
 
 def statement(given: Publication, there: DeltaSnapshot, rows: publish_sql.Rows) -> str:
-    """Returns the statement that replaces the shard's rows in one commit. Columns that the shard lacks get NULL. `there`: the table, with
+    """Returns the statement that replaces the shard's rows in one commit. Columns that the shard lacks get NULL. `there` is the table, with
     the columns of the shard.
     """
     has = {column.name.lower() for column in wanted_columns(given.columns, soft_deletes=rows.soft_deletes)}

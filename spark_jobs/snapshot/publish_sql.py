@@ -4,8 +4,8 @@ The last buffered change of a key determines its row. A key without buffered cha
 becomes a change log. It has the rows that were read, as inserts, and all images after the position at which they were read.
 
 If images lack columns, each column gets the last value among the images of the same row, or else the value that was read. The value that
-was read is correct: the row existed before its first buffered image and still exists, so it was read. No image has the column, so the
-column did not change in between.
+was read is correct. The row existed before its first buffered image and still exists, so it was read. No image has the column, so the
+column did not change meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sluice.spark_jobs.staged_batch import (
     STAGED_TYPES,
 )
 
-# The operation of a row that the snapshot read. Rows of buffered changes have insert, update or delete.
+# The operation of a row that the snapshot read. Rows of buffered changes have the operation insert, update or delete.
 READ = "snapshot"
 CHUNKS_VIEW, CHANGES_VIEW = "sluice_chunks", "sluice_held"
 NUMBER, SINCE, HAS = "_sluice_number", "_sluice_since", "_sluice_has_"
@@ -35,11 +35,11 @@ NUMBER, SINCE, HAS = "_sluice_number", "_sluice_since", "_sluice_has_"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-    """The input from which a table is created. `label`: the order key of rows that were read. `read_at_us`: their commit time in µs since
-    1970.
+    """The input from which a table is created.
 
-    `buffered_after`: for a table without a key, the order key up to which the rows that were read contain its changes. `changes`: whether
-    there are buffered changes. `partial`: whether any of them lack columns.
+    - `label` is the order key of rows that were read. `read_at_us` is their commit time in µs since 1970.
+    - `buffered_after` is for a table without a key: the order key up to which the rows that were read contain its changes.
+    - `changes` says whether there are buffered changes. `partial` says whether any of them lack columns.
     """
 
     columns: tuple[LakeColumn, ...]
@@ -53,13 +53,13 @@ class Rows:
 
 
 def chunk_types(columns: tuple[LakeColumn, ...]) -> dict[str, str]:
-    """Returns column → type, for the files of chunks."""
+    """Returns the type of each column in the files of chunks."""
     return {column.name: column.type for column in columns}
 
 
 def change_types(columns: tuple[LakeColumn, ...], *, partial: bool = False) -> dict[str, str]:
-    """Returns column → type, for buffered files. `partial`: adds the presence bits. In a file without presence bits, every image has all
-    columns.
+    """Returns the type of each column in buffered files. `partial` adds the presence bits. In a file without presence bits, every image has
+    all columns.
     """
     groups = range(-(-len(columns) // GROUP_COLUMNS)) if partial else ()
     return {**STAGED_TYPES, **chunk_types(columns), **{f"{PRESENT}{group}": "bigint" for group in groups}}
@@ -98,7 +98,9 @@ def _last_images(rows: Rows) -> str:
 
 
 def incomplete(rows: Rows) -> str:
-    """Returns the query that counts existing rows with a column that has a value neither in an image nor in the row that was read."""
+    """Returns the query that counts the existing rows with an unknown value: a column that has a value neither in an image nor in the
+    row that was read.
+    """
     lives = f"{OPERATION} IN ({INSERT}, {UPDATE_AFTER})"
     known = " AND ".join(f"{HAS}{index}" for index in range(len(rows.columns)))
     return (
@@ -108,7 +110,7 @@ def incomplete(rows: Rows) -> str:
 
 
 def _completed(rows: Rows) -> str:
-    """Returns the SELECT of the last image of each key, completed from the row that was read with the columns that images lack."""
+    """Returns the SELECT of the last image of each key. Columns that the images lack get their value from the row that was read."""
     names = [sql_text.identifier(column.name) for column in rows.columns]
     values = [f"if(l.{HAS}{index}, l.{name}, c.{name}) AS {name}" for index, name in enumerate(names)]
     ours = ", ".join(f"l.{name}" for name in (OPERATION, ORDER_KEY, COMMIT_TIME))
@@ -119,12 +121,12 @@ def _completed(rows: Rows) -> str:
 
 
 def _states(rows: Rows) -> str:
-    """Returns the SELECT of one row per key: the last image. For each column it has the newest value since the row began, and whether any
-    image has the column.
+    """Returns the SELECT of the last image of each key. For each column it has the newest value since the row began, and whether any image
+    has the column.
 
-    `SINCE`: the number of the image with which the row began or ended; 0 if the row existed before all images.
+    `SINCE` is the number of the image with which the row began or ended. It is 0 if the row existed before all images.
     """
-    # Case is ignored, because conf/ may write the key otherwise than the table.
+    # Case is ignored, because conf/ may spell the key columns differently from the table.
     keys = {name.lower() for name in rows.key}
     key = sql_text.identifiers(tuple(column.name for column in rows.columns if column.name.lower() in keys))
     number = f"row_number() OVER (PARTITION BY {key} ORDER BY {ORDER_KEY}, {ROW}) AS {NUMBER}"

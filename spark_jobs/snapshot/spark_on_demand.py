@@ -1,4 +1,4 @@
-"""Opens a Spark session for publications only if one of them needs Spark. Used by `publish`, and by runs that publish many tables."""
+"""Opens a Spark session for publications only if one of them needs Spark. `publish`, and runs that publish many tables, use this module."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from sluice.spark_jobs.session import LakeSession, SparkSettings, has_left_over_
 
 
 class SparkOnDemand:
-    """One Spark session that is opened at its first use and released by `release`. A later use opens another one.
+    """One Spark session that is opened at its first use and released by `release`. A later use opens another session.
 
-    A run keeps this object for all of its publications, and calls `release` before it releases the run lock, because other runs end the
-    sessions that they find under the lock. `fence`: the fence of the current publication.
+    A run uses this object for all of its publications. It calls `release` before it releases the run lock, because a run that holds the run
+    lock ends all sessions that it finds. `fence` is the fence of the current publication.
     """
 
     def __init__(self, settings: SparkSettings) -> None:
@@ -22,8 +22,8 @@ class SparkOnDemand:
         self._defaults: tuple[str, ...] | None = None
 
     def begin(self, fence: Fence) -> None:
-        """Begins a publication. If a killed run may have left statements in Spark, opens the session, which ends them: such a statement
-        could replace the table that is published without Spark. Raises SparkUnavailableError.
+        """Begins a publication. If a killed run may have left statements in Spark, opens the session, which ends these statements. Such a
+        statement could replace a table that is published without Spark. Raises SparkUnavailableError.
         """
         self.fence = fence
         if self._session is not None:

@@ -1,4 +1,6 @@
-"""Buffers a batch's changes of tables with a running snapshot, including the changes that foreign keys make. Called by `run_batch`."""
+"""Buffers a batch's changes of tables with a running snapshot, including the changes that foreign keys make. `run_batch` calls this
+module.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ NOT_BUFFERED = "changes of the table could not be buffered"
 
 
 class Buffering:
-    """The tables of a batch that have a running snapshot. `live`: the tables among them that foreign keys may change in this batch.
-    `reports`, `errors`: the result of each table.
+    """The tables of a batch that have a running snapshot. `live` has those tables that foreign keys may change in this batch. `reports` and
+    `errors` have the result of each table.
     """
 
     def __init__(
@@ -81,11 +83,11 @@ class Buffering:
                 self._try(table, ())
 
     def buffer_live(self, passed: Mapping[str, Sequence[Passed]], lost: Mapping[str, UnderivableChanges]) -> None:
-        """Buffers the changes of the `live` tables, and syncs them to disk. Raises TableError if this fails for one of them, because a
-        repeated run must then derive the changes of foreign keys again.
+        """Buffers the changes of the `live` tables, and syncs them to disk. Raises TableError if this fails for one of them: the run then
+        derives no changes of foreign keys, and a repeated run derives them again.
 
-        Tables whose rows must be read again are recorded first. Once a table above them is complete, a repeated batch would derive no
-        changes for them.
+        Tables whose rows must be read again are recorded first. Once a parent table of such a table is complete, a repeated batch would
+        derive no changes for it.
         """
         tables = [table for table in self._tables if table.name in self.live]
         for name in lost:

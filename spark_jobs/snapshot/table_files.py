@@ -1,4 +1,6 @@
-"""Puts the files of a new table where the table will be: into a folder of this machine, or into an object store. Used by `whole_files`."""
+"""Puts the files of a new table where the table will be: into a folder of this machine, or into an object store. `whole_files` uses this
+module.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ MARKS = (ORDER_KEY, COMMIT_TIME, OPERATION)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableFile:
-    """A file of a new table. `name`: relative to the table's path. `placed_at_ms`: in milliseconds since 1970."""
+    """A file of a new table. `name` is relative to the table's path. `placed_at_ms` is in milliseconds since 1970."""
 
     name: str
     size: int
@@ -37,7 +39,7 @@ class TableFile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadChunk:
-    """The file of a chunk, among the `files` of all chunks."""
+    """The file of one chunk. `files` are the files of all chunks."""
 
     files: StoredFiles
     name: str
@@ -46,8 +48,8 @@ class ReadChunk:
 
 
 class NewTableFiles(Protocol):
-    """The files of one new table. `parallel`: how many threads may call the methods at the same time. Every file is complete and durable
-    when a method returns.
+    """The files of one new table. `parallel` is the number of threads that may call the methods at the same time. Every file is
+    complete and durable when a method returns.
     """
 
     parallel: int
@@ -96,7 +98,7 @@ class FilesInFolder:
 class FilesInStore:
     """Implements `NewTableFiles` in the table's own folder of an object store. A chunk is uploaded, or copied within the store.
 
-    `scratch`: a local folder for files before their upload. Their names begin with a dot, so that they do not count as chunks.
+    `scratch` is a local folder for files before their upload. Their names begin with a dot, so that they do not count as chunks.
     """
 
     parallel = 8
@@ -127,11 +129,11 @@ class FilesInStore:
             file.unlink(missing_ok=True)
 
     def sizes(self) -> dict[str, int]:
-        """Returns name → bytes of the complete files."""
+        """Returns the size in bytes of each complete file, by name."""
         return dict(self._complete)
 
     def remove(self) -> None:
-        """Removes the files of this attempt, as far as the store allows it. The caller knows that no commit names them."""
+        """Removes the files of this attempt, as far as the store allows it. The caller knows that no commit names these files."""
         with contextlib.suppress(StoreError):
             self._table.remove_files(self._begun)
 

@@ -1,12 +1,13 @@
 """Creates a Delta table in one commit from the files into which a snapshot read its rows, without reading or writing the rows again.
 
-Called by `publish` for tables that do not exist in the lake yet; `why_not` lists the tables that Spark must write instead. A chunk's file
-is linked into the table, or uploaded or copied if the lake is in a store. If rows in it have keys with buffered changes, the file is
-rewritten without these rows. The last images of these keys get a separate file.
+`publish` calls this module for tables that do not exist in the lake yet. `why_not` finds the tables that Spark must write instead. A
+chunk's file is linked into the table, or uploaded or copied if the lake is in a store. If rows in it have keys with buffered changes, the
+file is rewritten without these rows. The last images of these keys get a separate file.
 
 On a disk, all files are written to a folder next to the table's path, which is then renamed to this path. In a store, they are written to
-the table's path, and the first commit makes them a table (`table_in_store`). Readers therefore see no table or the whole table. If a run is
-killed, its files remain, and the next publication of the table removes them."""
+the table's path, and the first commit makes them a table (`table_in_store`). So readers see no table or the whole table. If a run is
+killed, its files remain, and the next publication of the table removes them.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ from sluice.spark_jobs.tables.new_table import FIRST_COMMIT, Contents, first_com
 from sluice.spark_jobs.tables.table_in_store import TableInStore, clear_path
 from sluice.spark_jobs.targets.ways import CONFIGURED, PLAIN_NAME, PLAIN_TYPES, UNSAFE_KEYS
 
-# Delta's name of the operation by which Spark creates a table with rows.
+# Spark's commit has this operation if it creates a table with rows. The commit of this module has the same.
 OPERATION_OF_COMMIT = "CREATE TABLE AS SELECT"
 STATISTICS_PROPERTY = "delta.dataSkippingNumIndexedCols"
 BUFFERED_ROWS_MAX = 1_000_000  # The maximum number of buffered images that this process folds without Spark.
@@ -54,8 +55,8 @@ BUFFERED_BYTES_MAX = 256 << 20
 
 
 def why_not(given: Publication, before: DeltaSnapshot, defaults: Callable[[], Sequence[str]]) -> str:
-    """Returns why Spark must create the table; empty if the files can become the table. `defaults`: returns properties that Spark sets
-    on new tables by default.
+    """Returns why Spark must create the table. Returns "" if the files can become the table. `defaults` returns properties that Spark
+    sets on new tables by default.
     """
     if given.target.shard is not None:
         return "the table is one of several shards in a Delta table"
@@ -92,7 +93,9 @@ def _default_properties(defaults: Callable[[], Sequence[str]]) -> Iterator[str]:
 
 
 def _place_refused(path: str, chunks_url: str) -> str:
-    """Returns why files of chunks cannot be put to a table's path; empty if they can. `chunks_url`: empty if the chunks are local."""
+    """Returns why files of chunks cannot be put at a table's path. Returns "" if they can. `chunks_url` is empty if the chunks are
+    local.
+    """
     if local_folder(path) is not None:
         return "the chunks are in a store, and the lake is in a folder" if chunks_url else ""
     return (
@@ -117,7 +120,7 @@ def _obstacles_in_files(given: Publication) -> Iterator[str]:
 
 
 def _has_marks(given: Publication, footer: pq.FileMetaData) -> bool:
-    """Returns whether a file has Sluice's columns, and whether all their values are those of this publication."""
+    """Returns whether a chunk's file has Sluice's columns, and whether all values in these columns are those of this publication."""
     indices = {footer.schema.column(number).path: number for number in range(len(footer.schema))}
     if not set(MARKS) <= indices.keys():
         return False
@@ -125,7 +128,7 @@ def _has_marks(given: Publication, footer: pq.FileMetaData) -> bool:
         said: list[Any] = [group.column(indices[mark]).statistics for mark in MARKS]
         if not group.num_rows:
             continue
-        # pyarrow raises an error if a bound is read that does not exist.
+        # pyarrow raises an error for a minimum or maximum that the file does not have, so this is checked first.
         if not all(each and each.has_min_max for each in said):
             return False
         key, time_us, word = said
@@ -137,7 +140,7 @@ def _has_marks(given: Publication, footer: pq.FileMetaData) -> bool:
 
 
 def why_no_commit(given: Publication, storage_options: Mapping[str, str]) -> str:
-    """Returns why this process cannot make the first commit of a table in a store; empty if it can, or if the table is in a folder."""
+    """Returns why this process cannot make the first commit of a table in a store. Returns "" if it can, or if the table is in a folder."""
     if not is_in_store(given.target.path):
         return ""
     why = StoreFolder(given.target.path, storage_options).why_no_put_new(f"{LOG}/{FIRST_COMMIT}")
@@ -176,7 +179,9 @@ def make_of_files(
 
 
 def clear(given: Publication, fence: Fence, storage_options: Mapping[str, str]) -> bool:
-    """Removes what killed publications left of a table that does not exist. Returns False if its path in a store has files of others."""
+    """Removes the files that killed publications left of a table that does not exist. Returns False if the table's path in a store has
+    files of other programs.
+    """
     folder = local_folder(given.target.path)
     if folder is not None:
         for left in folder.parent.glob(f"{glob.escape(_aside(folder, ''))}*"):
@@ -250,7 +255,7 @@ class _Filling:
         return self.place.take(ReadChunk(files=chunks, name=name, size=size, footer=footer))
 
     def _gone(self, read: pq.ParquetFile, buffered: BufferedKeys) -> dict[int, Any]:
-        """Returns row group → mask of its rows whose keys have buffered changes. Row groups without such rows are omitted."""
+        """Returns, for each row group, a mask of its rows whose keys have buffered changes. Row groups without such rows are omitted."""
         key, footer = list(self.given.key), read.metadata
         index = read.schema_arrow.get_field_index(key[0])
         found = dict[int, Any]()
@@ -262,7 +267,7 @@ class _Filling:
         return found
 
     def _rest(self, read: pq.ParquetFile, gone: Mapping[int, Any]) -> TableFile | None:
-        """Returns a file with the chunk's rows except those in `gone`; None if no row remains."""
+        """Returns a file with the chunk's rows except those in `gone`. Returns None if no row remains."""
         if sum(mask.sum() for mask in gone.values()) == read.metadata.num_rows:
             return None
 

@@ -1,8 +1,8 @@
-"""Executes the plan of `alterations` on a Delta table in one Spark session, in steps that a repeated merge can continue. `merge` calls
-this module.
+"""Executes the plan of `alterations` on a Delta table in one Spark session, in steps that a repeated merge can continue. `merge` calls this
+module.
 
-Delta alters a table in commits without a transaction. If the plan cannot be derived again from a partly altered table, it is first stored
-in a table property, with the name of its statement and the last completed stage. The next attempt reads it there:
+Delta alters a table in commits without a transaction. Some plans cannot be derived again from a partly altered table. Such a plan is first
+stored in a table property, with the name of its DDL statement and the last completed stage. The next attempt reads it there:
 
     BEGUN ─ names are removed ─▶ MOVED ─ names are given, columns added, values copied ─▶ COPIED ─ copied columns are dropped
 """
@@ -24,7 +24,7 @@ from sluice.spark_jobs.targets import shards
 from sluice.spark_jobs.targets.shards import Shard
 
 BEGUN, MOVED, COPIED = "begun", "moved", "copied"
-# A property with this prefix adds a feature to the table's protocol. The table does not store it as a property.
+# A table property with this prefix adds a feature to the table's protocol. It is not stored among the table's properties.
 FEATURE = "delta.feature."
 
 
@@ -79,7 +79,7 @@ def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: 
 
 
 def left_columns(segment: ChangesSegment, table: DeltaTable) -> tuple[str, ...]:
-    """Returns the columns that the source dropped, that the Delta table still has, and that are missing in the segment."""
+    """Returns the columns that the source dropped and the Delta table still has. Columns that the segment has are left out."""
     there, staged = table.snapshot.columns, {column.name.lower() for column in segment.columns}
     if table.shard is not None:
         left = shards.left_columns(table.shard, table.snapshot.properties, segment)

@@ -71,7 +71,9 @@ def _tuples(value: Any) -> Any:
 
 @dataclasses.dataclass
 class _Origin:
-    """The existing column that becomes a column of the altered table. `plan` says how its type changes. It is empty if the type stays."""
+    """The existing column that becomes a column of the altered table. `plan` says how the column's type changes. It is empty if the type
+    stays.
+    """
 
     name: str
     plan: str = ""
@@ -174,7 +176,7 @@ class _Steps:
         return temporary
 
     def _keep(self, name: str) -> None:
-        """Keeps a column that the source dropped. If the source uses its name again, the column gets another name."""
+        """Keeps a column that the source dropped. If the source uses the column's name for another column, the kept column is renamed."""
         self.kept[name] = self._actual(name)
         if name in self.wanted:
             self._set_aside(name)
@@ -191,7 +193,8 @@ class _Steps:
             return
         if name != origin.name or name in self.names.spelling:
             self.renames.append((self._away(origin.name), self.names.spelling[name]))
-        if wanted is not None and changes:  # The column is widened in place, under its new name.
+        # Delta widens the column's type in place, after the column got its new name.
+        if wanted is not None and changes:
             self.widened.append((wanted.name, wanted.type))
 
     def _replace(self, wanted: LakeColumn, origin: _Origin) -> None:

@@ -16,8 +16,8 @@ from sluice.batch_manifest.values import ChangesSegment, Segment, StagedTable
 from sluice.spark_jobs.staged_batch import StagedBatch
 from sluice.spark_jobs.table_owner import Owner, our_record
 
-# The names of the counts of inserted, updated and deleted rows in the metrics of Delta and deltalake. Each operation (MERGE; WRITE and
-# INSERT; UPDATE; DELETE) uses other names.
+# For each count, the names under which Delta and deltalake store it in a commit's metrics. Each operation (MERGE; WRITE and INSERT; UPDATE;
+# DELETE) uses other names.
 METRICS = {
     "rows_inserted": ("numTargetRowsInserted", "numOutputRows", "num_target_rows_inserted", "num_added_rows"),
     "rows_updated": ("numTargetRowsUpdated", "numUpdatedRows", "num_target_rows_updated"),
@@ -25,7 +25,7 @@ METRICS = {
 }
 SNAPSHOT_KIND = "snapshot"  # The kind of a commit that publishes a snapshot.
 MAINTENANCE_KIND = "maintenance"  # The kind of a commit that rewrites or removes files and changes no row.
-# What is the same in the metadata of each attempt at one publication.
+# The fields of the metadata that are equal in all attempts at one publication.
 PUBLISHED = ("kind", "destination", "ledger", "table", "snapshot", "read", "last_order_key")
 ALONE = (SNAPSHOT_KIND, MAINTENANCE_KIND)  # Commits of these kinds are never joined with other commits.
 
@@ -92,8 +92,8 @@ class CommittedInterval:
 
     @property
     def streamed(self) -> bool:
-        """Whether the commit applied changes of the stream for the first time. Only such commits matter if somebody asks for a position of
-        the stream.
+        """Whether the commit applied changes of the stream for the first time. A search for a position of the stream considers only such
+        commits.
         """
         return self.ours and not self.backfill and self.kind != MAINTENANCE_KIND
 
@@ -123,8 +123,8 @@ def commit_record(batch: StagedBatch, staged: StagedTable, segment: Segment, run
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublicationRecord:
     """The metadata of a snapshot's publication. Reading began at the position `start`, and all changes up to the position `end` are
-    included. `label` is the order key of `end` in this table. The rows were read at `read_at_us`, in µs since 1970 UTC. `read` names the
-    files of these rows: if the rows are read again, they get other files.
+    included. `label` is the order key of `end` in this table. The rows were read at `read_at_us`, in µs since 1970 UTC. `read` names
+    the files of these rows. Rows that are read again get other files, and so another `read`.
     """
 
     destination: str

@@ -37,23 +37,24 @@ DELETED_COLUMN = LakeColumn(name=DELETED, type="boolean")
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 MAPPING_PROPERTY = "delta.columnMapping.mode"
 MAPPING_METADATA = "delta.columnMapping."
-# In a table with column mapping, the metadata of a field has the column's name in files and statistics under this name.
+# With column mapping, a column has another name in files and statistics. The metadata of its field has this name under the key
+# PHYSICAL_NAME.
 PHYSICAL_NAME = f"{MAPPING_METADATA}physicalName"
 VECTORS_FEATURE = "deletionVectors"
-# Delta's feature for timestamps without a time zone. If a table was created without such a column, the feature must be enabled before the
-# table gets one.
+# Delta's feature for timestamps without a time zone. A table that was created without such a column must get the feature before it gets the
+# column.
 LOCAL_TIMES_FEATURE = "timestampNtz"
 # Delta accepts these characters in column names only if columns are mapped by name.
 UNMAPPED_CHARACTERS = frozenset(" ,;{}()\n\t=")
 STATISTICS_COLUMNS = 32  # By default Delta stores the minimum and maximum of this many leading columns.
-# The names of the counts of added and removed files in the metrics of Delta and deltalake. Each operation uses other names.
+# For each count, the names under which Delta and deltalake store it in a commit's metrics. Each operation uses other names.
 FILE_METRICS = {
     "files_added": ("numTargetFilesAdded", "numAddedFiles", "numFiles", "num_target_files_added", "num_added_files"),
     "files_removed": ("numTargetFilesRemoved", "numRemovedFiles", "num_target_files_removed"),
 }
 COPIED_METRICS = ("numTargetRowsCopied", "numCopiedRows", "num_target_rows_copied", "num_copied_rows")
-# Commits between two checkpoints. Spark makes a checkpoint in a separate job, so Delta's default of 10 would cost too much for small
-# commits.
+# A checkpoint is made after this many commits. Spark makes a checkpoint in a separate job, so Delta's default of 10 would cost too much for
+# small commits.
 CHECKPOINT_COMMITS = 50
 
 
@@ -166,7 +167,7 @@ class DeltaTable:
     def before(self, order_key: int) -> DeltaSnapshot:
         """Returns the newest version whose transaction is below this order key, or `NO_TABLE` if there is none.
 
-        The order keys of transactions only rise, so few versions are read: first backwards from the newest version in growing steps, then
+        The order keys of transactions only rise. So few versions are read: first backwards from the newest version in growing steps, then
         by bisection.
         """
         if not self.snapshot.exists or self.snapshot.applied_order_key < order_key:
@@ -299,19 +300,20 @@ class DeltaTable:
         return _counts(self._log.history(1)[0])
 
     def own_commit(self, before: int, user_metadata: str, app_id: str = "", version: int = -1) -> CommitCounts:
-        """Finds the commit with this metadata after the version `before`, and returns its counts. Call `refresh` first. If the commit has
-        a transaction, `app_id` and `version` are those of the transaction. Returns empty counts if another attempt made the commit, or if
-        a commit without a transaction had nothing to change.
+        """Finds the commit with this metadata after the version `before`, and returns its counts. Call `refresh` first. If the commit has a
+        transaction, `app_id` and `version` are those of the transaction. Returns empty counts if another attempt made the commit, or if a
+        commit without a transaction had nothing to change.
 
-        Raises LostCommitError if the log has neither this commit nor that of another attempt, because a commit by another program replaced
-        it. If Spark dropped the commit, this alone does not prove that another attempt made it, because Spark may remember a transaction
-        that is not in the log.
+        Raises LostCommitError if a commit by another program replaced the commit: the log then has neither this commit nor that of another
+        attempt. That Spark dropped the commit does not prove that another attempt made it, because Spark may remember a transaction that is
+        not in the log.
         """
         commits = self.commits_after(before)
         if mine := own_commit(commits, user_metadata):
             return _counts(mine)
         done = self._log.transaction_version(app_id) if app_id and self.snapshot.exists else None
-        # A Spark checksum file (.crc) may name a transaction that the commit itself does not have, so the commits are checked too.
+        # The transaction alone is no proof: Spark's checksum file (.crc) may name a transaction that the commit itself does not have. So
+        # the commits are checked too.
         another = any(is_another_try(each, user_metadata) for each in commits) if app_id else False
         if (app_id and (done is None or done < version)) or (commits and not another):
             raise LostCommitError(self.name, self.path, before)

@@ -37,10 +37,11 @@ logger = logging.getLogger(__name__)
 
 DIGITS_MAX = 15  # The number of decimal digits that a float represents exactly.
 COMPRESSION: Literal["SNAPPY"] = "SNAPPY"  # the default of deltalake
-# A property of tables with column mapping. It says that all files were checked; files that are written later have correct bounds.
+# A property of tables with column mapping. It says that all files of the table were checked for rounded bounds. Files that are written
+# later have correct bounds.
 EXACT_PROPERTY = "sluice.exactBounds"
-# In Parquet files of Spark and pyarrow, which do not round bounds, `created_by` begins with these words. In files of deltalake it does
-# not.
+# Spark and pyarrow do not round bounds. The field `created_by` of their Parquet files begins with one of these words, in contrast to files
+# of deltalake.
 EXACT_WRITERS = ("parquet-mr", "parquet-cpp")
 FOOTERS_AT_ONCE = 8
 CLUSTERING = "clustering"
@@ -62,8 +63,8 @@ def writer_properties(schema: pa.Schema) -> Any:
     if not any(pa.types.is_nested(field.type) for field in doubtful):
         inexact = {_physical(field): nothing for field in doubtful}
         return WriterProperties(compression=COMPRESSION, column_properties=inexact)
-    # deltalake does not accept the names of nested columns. So bounds are switched off by default, and switched on for each column with
-    # exact bounds.
+    # deltalake does not accept the names of nested columns, so bounds cannot be switched off for them one by one. Bounds are switched off
+    # for all columns, and on for each column with exact bounds.
     exact = {_physical(field): bounds for field in schema if field not in doubtful}
     return WriterProperties(compression=COMPRESSION, default_column_properties=nothing, column_properties=exact)
 
@@ -74,7 +75,7 @@ def without_mapping(schema: pa.Schema) -> pa.Schema:
 
 
 def may_be_rounded(table: DeltaTable) -> bool:
-    """Returns whether the table may have files with rounded bounds that have not been checked yet. Reads no files, and not even their
+    """Returns whether the table may have files with rounded bounds that have not been checked yet. It reads neither the files nor their
     list.
     """
     properties = table.snapshot.properties

@@ -1,9 +1,9 @@
 """Computes the statistics of a data file for a Delta log from the file's Parquet footer. Reads no rows. `snapshot.whole_files` calls this
 module.
 
-Format of the values: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics. A bound that cannot be given exactly
-is omitted, and readers then read the file. One reader does not handle this: deltalake's `to_pyarrow_dataset` skips a file that has values
-but no bounds for a column, if other files have bounds. So every type for which deltalake writes bounds gets bounds here too.
+Format of the values: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics. A bound that cannot be given exactly is
+omitted, so readers cannot skip the file. deltalake's `to_pyarrow_dataset` handles this wrongly: if other files have bounds for a column, it
+skips a file that has values but no bounds. So every type for which deltalake writes bounds gets bounds here too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sluice.batch_manifest.values import LakeColumn
 
 TEXT_CHARS_MAX = 32  # Delta cuts the bounds of strings to this length.
 LAST_CHARACTER = "\U0010ffff"
-# A lower and an upper bound of all strings. The upper bound repeats U+10FFFF, a noncharacter that texts do not contain.
+# A minimum and a maximum that are valid for all strings. The maximum repeats U+10FFFF, a noncharacter that texts do not contain.
 ANY_TEXT = '""', f'"{LAST_CHARACTER * TEXT_CHARS_MAX}"'
 MILLIS = 1000  # microseconds per millisecond
 EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -109,8 +109,8 @@ def _day(days: int) -> str | None:
 
 
 def _instant(micros: int, *, up: bool, zone: str) -> str | None:
-    """Returns a timestamp rounded to milliseconds, as Delta stores it. A timestamp in the last millisecond of the year 9999 is not rounded
-    up. Many tables use such a timestamp for "forever".
+    """Returns a timestamp rounded to milliseconds, as Delta stores it. A timestamp in the last millisecond of the year 9999, which many
+    tables use for "forever", is not rounded up.
     """
     try:
         at = EPOCH + dt.timedelta(microseconds=micros)

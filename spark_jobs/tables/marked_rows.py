@@ -1,8 +1,8 @@
 """Counts the rows of a table that deletion vectors delete. Reads only a few files of the table's log, and lists no folder. `delta_table`
 calls this after a merge.
 
-deltalake would have to read each deletion vector. The log has the counts: in Spark's checksum file of a version (`.crc`), in checkpoints,
-and in the commits after these.
+deltalake would have to read each deletion vector. The log has the counts in Spark's checksum file of a version (`.crc`), in checkpoints,
+and in the commits after a checkpoint.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def _marked(log: Path, version: int) -> int | None:
 
 
 def _known_at(log: Path, version: int, checkpoint: int) -> int | None:
-    """Returns the number for the whole table, if the files of this version have it, otherwise None. Returns 0 before the first version."""
+    """Returns the number of marked rows in the whole table, if the files of this version have the number, otherwise None. Returns 0 for the
+    version before the first one.
+    """
     if version < 0:
         return 0
     summary = log / f"{version:020d}{SUMMARY}"
@@ -72,7 +74,7 @@ def _in_checkpoint(file: Path) -> int:
 
 
 def _change(commit: Path) -> int:
-    """Returns how many more rows are marked in deletion vectors after a commit than before it. The number may be negative."""
+    """Returns how many more rows deletion vectors mark after a commit than before the commit. The number may be negative."""
     content, found = commit.read_bytes(), 0
     for line in content.splitlines() if VECTOR in content else ():
         action = json.loads(line)

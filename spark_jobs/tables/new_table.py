@@ -25,7 +25,7 @@ from sluice.spark_jobs.tables.delta_table import LOCAL_TIMES_FEATURE, VECTORS_FE
 LEGACY = {"minReaderVersion": 1, "minWriterVersion": 2}
 LEGACY_FEATURES = ["appendOnly", "invariants"]  # The features that writer version 2 includes.
 FIRST_COMMIT = f"{0:020d}.json"
-ENGINE_INFO = "Sluice"  # Names in the first commit that Spark did not write it.
+ENGINE_INFO = "Sluice"  # The first commit names this as its writer, so that readers see that Spark did not write it.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def make_table(
     if folder is None:
         return False
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # The table is written under another name first, because a partial table at its path would make Spark's CREATE TABLE fail.
+    # The table is written under a temporary name first. A partial table at the final path would make Spark's CREATE TABLE fail.
     made = folder.with_name(aside or f".{folder.name}.{uuid.uuid4().hex}")
     shutil.rmtree(made, ignore_errors=True)
     try:
@@ -76,11 +76,11 @@ def make_table(
         contents = fill(made)
         commit = made / LOG / FIRST_COMMIT
         commit.write_text(first_commit(columns, properties, contents), encoding="utf-8")
-        if contents.actions:  # A commit with rows is synced here, because no later commit syncs it.
+        if contents.actions:  # A commit with rows is synced now, because no later step syncs it.
             for each in (commit, commit.parent, made):
                 sync(each)
         check()
-        made.rename(folder)  # Fails if the folder already exists and is not empty.
+        made.rename(folder)  # The rename fails if the table's folder already exists and is not empty.
     except OSError:
         if folder.exists():
             return False

@@ -32,7 +32,7 @@ from sluice.spark_jobs.targets.report import TableTarget
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
 # A table property with the order key at which the table took over the rows of another table.
 RENAMED_AT = "sluice.renamedAt"
-# Sluice or Delta manages the properties with these prefixes. A table that is created again keeps all others.
+# Sluice or Delta manages the properties with these prefixes. When a table is created again, it keeps all properties except these.
 NOT_CARRIED = (
     *("sluice.", "delta.columnMapping.", "delta.constraints.", "delta.feature.", "delta.inCommitTimestamp"),
     *("delta.rowTracking", "delta.enableRowTracking", "delta.coordinatedCommits"),
@@ -46,8 +46,8 @@ def nowhere(_name: str) -> TableTarget | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The Delta table under a former name. `snapshot` is its state immediately before the rename. `rows` is its number of rows now, by
-    which Spark's settings are chosen.
+    """The Delta table under a former name. `snapshot` is its state immediately before the rename. `rows` is its present number of rows,
+    which decides Spark's settings.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Origin:
 
 @dataclasses.dataclass(frozen=True)
 class Origins:
-    """Finds the Delta tables under the former names of renamed tables. `writer` is that of the table that is merged."""
+    """Finds the Delta tables under the former names of renamed tables. `writer` describes who writes the renamed table."""
 
     batch: StagedBatch
     writer: LakeWriter

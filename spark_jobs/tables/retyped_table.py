@@ -1,7 +1,7 @@
 """Converts columns of a Delta table to other types, in one commit that replaces the table by a copy of itself. `merge` calls this module.
 
-A conversion must rewrite every row anyway. The columns of the copy keep their names, so the table needs no column mapping, which readers
-such as Polars do not support. The commit has the statement's transaction, so it happens once or not at all.
+The conversion must rewrite every row. The columns of the copy keep their names, so the table needs no column mapping, which readers such as
+Polars do not support. The commit has the DDL statement's transaction, so it happens once or not at all.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from sluice.spark_jobs.targets import layout
 from sluice.spark_jobs.targets.report import TableTarget
 
 OWN = "sluice."  # The prefix of Sluice's properties, such as the owner.
-# A table with such a property is not created again: CHECK constraints would be lost, and the other features would start from the
-# beginning.
+# A table with a property of these names is not replaced by a copy: CHECK constraints would be lost, and the other features would start from
+# the beginning.
 CHECKS = ("delta.constraints.", "delta.enableRowTracking", "delta.rowTracking", "delta.enableInCommitTimestamps")
 
 
 def can_be_retyped(snapshot: DeltaSnapshot, segment: SchemaSegment, plan: AlterationPlan) -> bool:
     """Returns whether one commit can execute the plan. It cannot in these cases:
 
-    - Columns are mapped by name. They stay mapped in any case, and the steps take no longer.
+    - Columns are mapped by name. A copy would keep the mapping, and the separate steps take no longer than a copy.
     - Constraints or generated columns would be lost.
-    - A column has another type than the statement expects. The steps report this error.
+    - A column has another type than the statement expects. The separate steps report this error.
     - A new column has a name that requires column mapping.
     """
     ruled = snapshot.ruled or any(name.startswith(CHECKS) for name in snapshot.properties)

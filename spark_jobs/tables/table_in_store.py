@@ -70,8 +70,8 @@ class TableInStore:
     def clear(self) -> bool:
         """Does what `clear_path` does, but raises StoreError if the store fails.
 
-        Lists the files before it checks the fence. So the listed files are older than anything that another run writes after it took the
-        lock. If this run is paused between the check and the removal, it removes nothing of the table that the other run creates.
+        Lists the files before it checks the fence. So every listed file is older than the files that another run writes after it took the
+        lock. If this run is paused between the check and the removal, it removes no file of a table that another run creates meanwhile.
         """
         names = set(self.folder.sizes())
         if left := left_files(names):
@@ -96,10 +96,10 @@ class TableInStore:
         first = f"{LOG}/{FIRST_COMMIT}"
         made = self.folder.put_new(first, text)
         there = None if made else self.folder.read(first)
-        # An earlier request of this call, whose answer was lost, may have written the file.
+        # This call may have written the file in an earlier request whose answer was lost.
         if made or there == text:
-            # The store's client may have repeated the request for minutes. A run that took the lock before the commit may have removed the
-            # files with `clear`, so the table is not published unless the fence still allows it. A run that takes the lock later sees the
+            # The store's client may have repeated the request for minutes. Meanwhile another run may have taken the lock and removed the
+            # files with `clear`. So the table is published only if the fence still allows it. A run that takes the lock later sees the
             # commit and removes nothing.
             self.fence.check(self.name)
             return
@@ -109,8 +109,8 @@ class TableInStore:
         raise TableError(self.name, why, own=False)
 
     def _refuse_lost(self, uploaded: Mapping[str, int]) -> None:
-        """Raises TableError if a file in the store differs from what was uploaded, or is missing. The upload of a large table takes long,
-        so this is checked.
+        """Raises TableError if a file in the store is missing or differs from what was uploaded. Uploading a large table takes long, so
+        another program may have changed files meanwhile.
         """
         there = self.folder.sizes()
         if lost := sorted(name for name, size in uploaded.items() if there.get(name) != size):

@@ -20,7 +20,7 @@ CLUSTERED = (
     "conf/ has partition_by for the table, and Delta cannot partition a clustered table: remove partition_by "
     "from conf/, or move the table's folder away and re-snapshot it with `sluice snapshot start`"
 )
-# A table property with the clustering columns that Sluice set last. Delta stores them where clients cannot read them.
+# This table property has the clustering columns that Sluice set last. Clients cannot read the columns that Delta stores.
 CLUSTER_PROPERTY = "sluice.clusterBy"
 
 
@@ -92,7 +92,7 @@ def cluster_change(layout: Layout, there: Mapping[str, str]) -> tuple[str, dict[
 
 
 def refuse_other_partitions(name: str, path: str, layout: Layout, there: tuple[str, ...]) -> None:
-    """Raises TableError if the table's partitions differ from those in conf/. If conf/ has none, accepts all."""
+    """Raises TableError if the table's partitions differ from those in conf/. If conf/ sets no partitions, accepts every table."""
     configured = [part.lower() for part in layout.partition_by]
     if (configured and configured != [part.lower() for part in there]) or (layout.cluster_by and there):
         is_by, ours = ", ".join(there) or "nothing", ", ".join(layout.partition_by) or "nothing (cluster_by)"

@@ -27,7 +27,7 @@ from sluice.spark_jobs.targets.casting import widens
 COLUMN_PROPERTY = "sluice.shardColumn"
 LOCKS_PROPERTY = "sluice.shardLocks"  # A table property with the location where writers of the table take its lock.
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
-# For each kind of alteration, the plans that do not change the columns of other shards.
+# For each kind of alteration, the plans that leave the columns of other shards unchanged.
 FOLLOWED = {
     AlterationKind.ADD: ("apply",),
     AlterationKind.DROP: ("keep",),
@@ -120,8 +120,8 @@ def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, o
 
 
 def _same_runs(one: Owner, other: Owner) -> bool:
-    """Returns whether the run lock already prevents both owners from writing at the same time, because they have the same destination and
-    ledger.
+    """Returns whether both owners have the same destination and ledger. Their run lock then already prevents that both write at the
+    same time.
     """
     return (one.destination, one.ledger_id) == (other.destination, other.ledger_id)
 
@@ -161,7 +161,9 @@ def dropped(shard: Shard, properties: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def dropped_after(shard: Shard, properties: Mapping[str, str], segment: SchemaSegment) -> tuple[str, ...]:
-    """Returns all dropped columns after a DDL statement. A column that is added again stays in the list; `left_columns` leaves it out."""
+    """Returns all columns that were ever dropped in the shard, including those that the DDL statement drops. A column that the shard gets
+    again stays in this list; `left_columns` leaves it out.
+    """
     gone = [each.column.lower() for each in segment.alterations if each.kind is AlterationKind.DROP]
     return tuple(dict.fromkeys([*dropped(shard, properties), *gone]))
 
@@ -175,15 +177,17 @@ def left_columns(shard: Shard, properties: Mapping[str, str], segment: ChangesSe
 
 
 def back_again(shard: Shard, properties: Mapping[str, str], segment: SchemaSegment) -> tuple[LakeColumn, ...]:
-    """Returns the columns that a DDL statement adds and that the shard had before. The old values in existing rows must be removed."""
+    """Returns the columns that a DDL statement adds and that the shard had earlier. The rows still have old values in these columns, which
+    must be removed.
+    """
     had = dropped(shard, properties)
     added = {each.column.lower() for each in segment.alterations if each.kind is AlterationKind.ADD}
     return tuple(column for column in segment.columns if column.name.lower() in added and column.name.lower() in had)
 
 
 def refuse_alterations(name: str, segment: SchemaSegment) -> None:
-    """Raises TableError for an alteration that would change columns of other shards. The check of conf/ already refuses settings that lead
-    to one.
+    """Raises TableError for an alteration that would change columns of other shards. The check of conf/ refuses settings that would
+    allow such an alteration.
     """
     if segment.renamed_from:
         why = (
@@ -213,7 +217,7 @@ def widened(segment: SchemaSegment, there: Mapping[str, tuple[str, str]]) -> tup
 
 
 def holds(shard: Shard | None, wide: str, narrow: str) -> bool:
-    """Returns whether a column of type `wide` in the table can store the values of a shard in which the column still has the type
-    `narrow`.
+    """Returns whether the table can store the values of a shard although the types differ: the table's column has the type `wide`, and the
+    shard's column still has the type `narrow`.
     """
     return shard is not None and widens(narrow, wide)

@@ -1,4 +1,4 @@
-"""Decides whether Spark's MERGE or `deltalake` in a task merges a table's part of a batch. Pure functions. `small.merge` uses them.
+"""Decides who merges a table's part of a batch: Spark with a MERGE, or `deltalake` in a task. Pure functions. `small.merge` uses them.
 
 A MERGE by Spark takes almost a second of CPU time, even for few rows. `deltalake` takes hundredths of a second, but it reads and writes
 whole files in one task, and does not support all features of Delta. So `deltalake` merges small tables without special features, and Spark
@@ -16,15 +16,15 @@ from sluice.batch_manifest.table_report import Way
 from sluice.batch_manifest.values import ChangesSegment, Segment, TruncateSegment
 
 SmallSetting = Literal["auto", "spark", "small"]
-# The most rows, of the changes and of the files that they may match, that one task reads and rewrites.
+# One task reads and rewrites at most this many rows: the changes, and the rows of the files that they may match.
 ROWS_MAX = 100_000
-BYTES_MAX = 64 << 20  # The most bytes of the changes and of these files.
+BYTES_MAX = 64 << 20  # The same limit in bytes, for the changes and the files that they may match.
 FEATURES = frozenset({"appendOnly", "invariants", "deletionVectors", "columnMapping", "timestampNtz"})
-# The writer versions of Delta tables that deltalake may write: 2 for tables without named features, 7 for tables whose features are all in
-# FEATURES.
+# deltalake may write Delta tables with these writer versions: 2 for tables without named features, and 7 for tables whose features are all
+# in FEATURES.
 PLAIN_WRITER, FEATURED_WRITER = 2, 7
 MAPPINGS = frozenset({"none", "name"})
-# Only Spark merges tables with a key column of these types, because in Spark 0.0 and -0.0 are the same key.
+# Spark merges tables with a key column of these types, because only Spark treats 0.0 and -0.0 as the same key.
 UNSAFE_KEYS = frozenset({"float", "double"})
 CONFIGURED = "conf/ sets `merge` so"
 PLAIN_TYPES = frozenset(
@@ -83,7 +83,7 @@ class MergeFacts:
 
 
 def choose(setting: SmallSetting, facts: MergeFacts) -> MergeChoice:
-    """Decides who merges. The setting "small" removes the limits of size, but `deltalake` must still be able to write the table."""
+    """Decides who merges. With the setting "small", a table of any size is merged by `deltalake`, if `deltalake` can write it."""
     if setting == "spark":
         return MergeChoice(way="spark", reason=CONFIGURED)
     if why := next(_obstacles(facts), ""):
