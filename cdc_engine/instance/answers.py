@@ -1,8 +1,8 @@
-"""Finds the schema of a table when the schema history does not know it: the schema that an operator gave, or the one that the server has
-now. Used by `wiring`.
+"""Finds the schema of a table that the schema history does not know: the schema that an operator gave, or the table's current schema on the
+server. Used by `wiring`.
 
-The server's schema counts only if the stream has reached the end of the binlog. It is stored like an operator's schema, so that the stream
-decodes the same changes in the same way when they are read again.
+The server's schema is used only if the stream has reached the end of the binlog. This module stores the server's schema as if an operator
+had given it. So changes that are read again are decoded with the same schema.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ log = structlog.get_logger()
 
 
 class SchemaAnswers:
-    """Returns schemas for tables that would otherwise stop, because their schema is unknown. `resolved` is a callback of
-    `policy.SchemaDecisions`, on the parser's thread.
+    """Returns the schemas of tables that would stop otherwise, because the schema history does not know them. `policy.SchemaDecisions`
+    calls `resolved` on the parser's thread.
     """
 
     def __init__(self, source: Callable[[], Source], directory: Path) -> None:
         self._source, self._resolutions = source, Resolutions(directory)
 
     def resolved(self, database: str, table: str, reason: str, location: str) -> TableSchema | None:
-        """Returns the schema that an operator gave. If there is none, returns the server's schema if `location` is the end of the binlog,
-        otherwise None. Raises SourceConnectionError if the server does not answer. The engine then reads the statement again.
+        """Returns the schema that an operator gave. Without one, returns the server's schema if `location` is the end of the binlog, and
+        otherwise None. Raises SourceConnectionError if the server does not answer: the engine then reads the binlog at `location` again.
         """
         kept = self._resolutions.schema(database, table, reason)
         if kept is not None or not location:

@@ -1,7 +1,7 @@
-"""Finds where a destination starts that replaces Canal: at the cursor that Canal left in ZooKeeper. Called once, by `begin`.
+"""Finds where a destination that replaces Canal starts: at the cursor that Canal left in ZooKeeper. `begin` calls it once.
 
-Canal's cursor is within the transaction that its client acked last. A new lake has no part of this transaction. So the stream begins at
-the whole second in which the transaction was committed: no transaction is lost, and none is in the lake twice.
+Canal's cursor is within the transaction that Canal's client acked last. A new lake has no row of this transaction. So the stream begins at
+the start of the second in which the transaction was committed. No transaction is lost, and the lake has none twice.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ log = structlog.get_logger()
 
 
 def cursor_of_canal(directory: Path) -> str | None:
-    """Returns the cursor that Canal left, as text. Returns None if there is none, or if the destination has no ZooKeeper. Raises MetaError
-    if ZooKeeper does not answer.
+    """Returns the cursor that Canal left in ZooKeeper, as text. Returns None if Canal left no cursor, or if the destination has no
+    ZooKeeper. Raises MetaError if ZooKeeper does not answer.
     """
     location = as_location(directory)
     if location.kind != "zookeeper":
@@ -37,8 +37,8 @@ def cursor_of_canal(directory: Path) -> str | None:
 
 
 def choice_after(text: str, *, by_gtid: bool, at_time: Callable[[int], StartChoice]) -> StartChoice:
-    """Returns where to start, from the text of Canal's cursor. Uses the cursor's GTID set if `by_gtid` (the source has GTIDs). Otherwise
-    calls `at_time` with the time of the cursor, in µs since 1970.
+    """Converts the text of Canal's cursor to the position where the stream starts. If `by_gtid` (the source has GTIDs), uses the cursor's
+    GTID set. Otherwise calls `at_time` with the cursor's time in µs since 1970.
 
     Raises MetaError if the text cannot be parsed. `at_time` raises PositionLostError if the binlog of that time is purged.
     """

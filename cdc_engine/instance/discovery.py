@@ -1,6 +1,7 @@
-"""Asks the source which tables a destination captures, and writes the list of them before an engine runs.
+"""Asks the source which tables a destination captures, and writes the list of captured tables before an engine runs.
 
-`sluice up` calls it before it starts the code server. Asset definitions are made from this list, so importing them opens no connection.
+`sluice up` calls this module before it starts the code server. Dagster's asset definitions are made from the list, so importing the
+definitions opens no connection.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ _claiming = threading.Lock()  # With this lock, two destinations that start at t
 
 
 def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[TableVersion]) -> None:
-    """Writes the list of the captured tables of a new destination. Raises ConfigurationError if another destination already writes one of
-    their Delta tables; the other destination continues.
+    """Writes the list of captured tables of a new destination. If another destination already writes one of the Delta tables, raises
+    ConfigurationError; the other destination continues.
 
-    The engine checks this at the start, because only the source knows which tables a pattern of conf/ captures. Two tables of one
-    destination that share a path do not prevent its start: the run that would create the Delta table stops one of them.
+    The engine checks the Delta tables when it starts, because only the source knows which tables a pattern of conf/ captures. If two tables
+    of one destination have the same path in the lake, the destination starts. The run that would create the Delta table stops one of the
+    two.
     """
     tables = tuple(captured)
     names = {table.name for table in tables}
@@ -53,7 +55,7 @@ def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[Tabl
 
 
 def _listed(config: SluiceConfig, destination: str) -> set[str]:
-    """Returns the tables of the list ("database.table") that conf/ still captures."""
+    """Returns the tables ("database.table") of the written list that conf/ still captures."""
     settings, tables = config.destinations[destination], read_tables(config.destination_dir(destination))
     captured = TableFilter(settings.include, settings.exclude)
     return {table.name for table in tables if captured.keeps(table.database, table.table)}
@@ -66,8 +68,8 @@ def _list(
     cascades: Iterable[Cascade] = (),
     comments: Comments | None = None,
 ) -> None:
-    """Writes the list of tables. Does nothing if an engine with a shared ledger has written it, because that list follows the stream.
-    Raises MetaError if the store does not answer.
+    """Writes the list of captured tables. Does nothing if an engine with a shared ledger has written the list, because the engine updates
+    it with each schema change in the stream. Raises MetaError if the record store does not answer.
     """
     with contextlib.suppress(StaleWriteError):
         write_tables(config.destination_dir(destination), tables, cascades, comments)
@@ -102,7 +104,7 @@ class SourceSchema:
 
     @functools.cached_property
     def _snapshot(self) -> SchemaSnapshot:
-        """The schemas of all tables. Tables that are not captured are included, because their foreign keys may change rows of captured
+        """Returns the schemas of all tables, also of tables that are not captured, because their foreign keys may change rows of captured
         tables.
         """
         if self._error is not None:
@@ -125,7 +127,8 @@ def _read_schemas(source: Source, keeps: Callable[[str, str], bool]) -> SchemaSn
 
 
 def discover(config: SluiceConfig, destination: str, password: str | None = None) -> tuple[TableVersion, ...]:
-    """Reads the captured tables from the server, writes the list of them, and returns them. `password` replaces the one that conf/ names.
+    """Reads from the server which tables the destination captures, writes the list of them, and returns them. `password` replaces the
+    password that conf/ names.
 
     Raises SourceConnectionError, ConfigurationError or MetaError.
     """

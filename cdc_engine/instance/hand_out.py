@@ -1,8 +1,8 @@
 """Makes batches: reads changes from the store, stages them, and records the batch in the ledger, where it waits for its ack.
 
-The sensor's ticks call it through `engine`. Staging has its own thread, so that a tick never takes longer than its timeout. A batch that
-is not staged in time is handed out by the next tick. If a batch has no changes for the lake, this module acks it at once, which moves the
-cursor.
+The sensor's ticks call this module through `engine`. Staging has a separate thread, so that a tick never takes longer than its timeout. The
+next tick hands out a batch that was not staged in time. If a batch has no changes for the lake, this module acks the batch at once, which
+moves the cursor.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from sluice.cdc_engine.telemetry.traces import Traces
 
 logger = logging.getLogger(__name__)
 
-# If fewer bytes of row events arrive within GET_SECONDS, the stream is near the end of the binlog.
+# If fewer bytes of row events than this arrive within GET_SECONDS, the stream counts as near the end of the binlog.
 MORE_BYTES_MIN = 1 << 20
 # Changes may be appended to a batch of up to this size. Appending stages the whole batch again, which takes at most a tenth of a second at
 # this size.
 APPENDABLE_BYTES_MAX = 8 << 20
-# If a change is read later than this after its commit, the reader is behind, or a clock is wrong.
+# If a change is read more than this long after its commit, the stream is behind the source, or a clock is wrong.
 LIVE_SECONDS_MAX = 2.0
 GET_SECONDS = 0.2  # How long the staging thread waits for the first change of a batch.
-# A batch waits at least this long for further changes. A shorter pause may only mean that the reader waits for a processor.
+# A batch waits at least this long for further changes. After a shorter wait, the parser may have more changes and only lack a processor.
 MORE_SECONDS_MIN = 0.05
 NOT_MERGED, READ_BADLY = "the run did not merge the table", "the run could not read the staged files of the table"
 ENDS = "the engine of {} was stopped at this moment"
@@ -57,8 +57,8 @@ ENDS = "the engine of {} was stopped at this moment"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchLimits:
-    """The limits of a batch. Changes may be appended to a batch of up to `appendable_bytes_max` bytes of row events until its run takes
-    it. Such a batch stays in memory, because appending stages it again.
+    """The limits of a batch. While a batch has at most `appendable_bytes_max` bytes of row events, changes may be appended until its run
+    takes it. An appendable batch stays in memory, because appending stages the whole batch again.
     """
 
     bytes_max: int
@@ -67,7 +67,7 @@ class BatchLimits:
 
 
 class HandOut:
-    """Hands out one batch at a time. A batch is staged, and then stays in flight until it is settled."""
+    """Hands out one batch at a time: stages a batch, and keeps it in flight until it is acked or rolled back."""
 
     def __init__(
         self,
@@ -88,24 +88,25 @@ class HandOut:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{client.destination}")
         self._lock = threading.Lock()
         self._running: Future[OutstandingBatch | None] | None = None
-        # The delivery that no run has taken yet, and the parts of its batch.
+        # The delivery number of the appendable batch, and the parts from which the batch was staged.
         self._appendable: tuple[int, list[Batch]] | None = None
-        self._taking: tuple[int, Future[OutstandingBatch]] | None = None  # The delivery that a run takes now.
-        # Whether runs reach this engine to take their batches. If not, every batch has a fixed end from the start.
+        self._taking: tuple[int, Future[OutstandingBatch]] | None = None  # The delivery that a run is taking now.
+        # Whether runs can reach this engine's process to take their batches. If they cannot, the end of every batch is fixed when it is
+        # handed out.
         self._runs_take = False
         # When the first change of the batch in flight was committed; 0 if no batch is in flight.
         self.first_commit_time_us = 0
-        # Why the last attempt to stage a batch failed; None after one that succeeds.
+        # The error of the last attempt to stage a batch, or None if that attempt succeeded.
         self.trouble: SluiceError | None = None
 
     def outstanding(self) -> OutstandingBatch | None:
-        """Returns the first batch in flight, once it is staged."""
+        """Returns the first batch in flight, or None if no batch in flight is staged."""
         head = self._meta.ledger.head
         return head if head is not None and head.path else None
 
     def next(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
-        """Returns the batch in flight, or else the next one if it is staged within the timeout. With `appendable`, changes may be appended
-        to the next batch until its run takes it.
+        """Returns the batch in flight. If there is none, stages the next batch and returns it, or returns None after the timeout. With
+        `appendable`, changes may be appended to the next batch until its run takes it.
 
         Raises the errors of staging. Raises NotStartedError if another thread has called `close`.
         """
@@ -135,10 +136,11 @@ class HandOut:
             raise NotStartedError(ENDS.format(self._client.destination)) from None
 
     def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
-        """Fixes the end of a batch and returns the batch. Its run calls this before it merges. A repeated call returns the same batch.
+        """Fixes the end of a batch and returns the batch. The run of the batch calls `take` before it merges. A repeated call returns the
+        same batch.
 
-        With `append`, first appends the changes that arrived since this process staged the batch. Raises CanalServiceError if this
-        delivery is no longer outstanding. After another SluiceError, it is unknown whether the end is fixed, and the call may be repeated.
+        With `append`, first appends the changes that arrived since this process staged the batch. Raises CanalServiceError if the delivery
+        is no longer in flight. After any other SluiceError, it is unknown whether the end is fixed, and the call may be repeated.
         """
         with self._lock:
             self._runs_take, head, appendable = True, self.outstanding(), self._appendable
@@ -165,7 +167,7 @@ class HandOut:
             if longer := self._append_to(head, parts) if parts else None:
                 return longer
         except (CanalServiceError, MetaError, LeaseLostError):
-            raise  # The batch was settled meanwhile, or it is unknown whether the ledger has the longer batch.
+            raise  # Either the batch was settled meanwhile, or it is unknown whether the ledger has recorded the longer batch.
         except SluiceError as error:
             logger.warning(
                 "nothing was appended to delivery %d of %s; the waiting changes will be in the next batch: %s",
@@ -176,8 +178,8 @@ class HandOut:
         return _of(self._meta.update(lambda ledger: ledger.taken(head)), head)
 
     def _append_to(self, head: OutstandingBatch, parts: list[Batch]) -> OutstandingBatch | None:
-        """Stages a batch again together with the changes that follow it, and replaces its record in one write of the ledger. A crash
-        leaves either the old batch, or the longer one with a fixed end. Returns None if nothing can be appended.
+        """Stages a batch again together with the changes that follow it, and replaces the batch's record in one write of the ledger. After
+        a crash, the ledger has either the old batch, or the longer batch with a fixed end. Returns None if nothing can be appended.
         """
         begun_ns, found = time.time_ns(), None
 
@@ -191,7 +193,7 @@ class HandOut:
             with contextlib.ExitStack() as undo:
                 undo.callback(self._batches.remove, staged.path, head.ledger_id)
                 if staged.stopped or not set(head.tables) <= set(staged.tables):
-                    return False  # A table stops here, and a stop must be at the start of a batch.
+                    return False  # A table stops in the appended changes, but a table must stop at the start of a batch.
                 longer = dataclasses.replace(
                     longer,
                     path=str(staged.path.relative_to(self._directory)),
@@ -203,7 +205,8 @@ class HandOut:
                 try:
                     found = _of(self._meta.update(lambda ledger: ledger.taken(head, longer, part.start)), head)
                 except (MetaError, LeaseLostError):
-                    undo.pop_all()  # The ledger may name these files. If it does not, the next start removes them.
+                    # Keeps the staged files, because the ledger may name them. If it does not, the next start of the engine removes them.
+                    undo.pop_all()
                     raise
                 undo.pop_all()
             return True
@@ -227,19 +230,19 @@ class HandOut:
         self._remove(batch)
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
-        """Rolls a batch back, so the same changes are handed out again, from the same files. If the files are `damaged` or missing, stages
-        the changes again.
+        """Rolls a batch back, so that the same changes are handed out again from the same staged files. If these files are `damaged` or
+        missing, stages the changes again.
 
-        Raises CanalServiceError if the batch is no longer outstanding.
+        Raises CanalServiceError if the batch is no longer in flight.
         """
         why, begun_ns, self._appendable = READ_BADLY if damaged else NOT_MERGED, time.time_ns(), None
         self._handlers.will_be("retry", batch, self._ledger_extract(), why)
         batch = self._now(batch)
         whole = self._batches.is_whole(batch)
         if batch.appendable:
-            # The run ended without taking its batch. Perhaps it ran on a host that cannot reach the engine.
+            # The run ended and did not take its batch. Perhaps the run's host cannot reach the engine.
             self._runs_take = False
-        # A run may have taken the batch meanwhile. Then the longer batch is rolled back.
+        # If a run has taken the batch meanwhile, and changes were appended to it, this loop rolls the longer batch back instead.
         while (now := self._now(batch)).path != batch.path:
             batch, whole = now, self._batches.is_whole(now)
         if not damaged and whole:
@@ -252,9 +255,9 @@ class HandOut:
         self._remove(batch)
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
-        """Stops tables at the start of the batch, and hands the batch out again without them, in one write of the ledger. So no crash can
-        separate the two. `reasons` maps "database.table" to (state, reason). Raises CanalServiceError if the batch is no longer
-        outstanding.
+        """Stops tables at the start of the batch, and rolls the batch back, so that it is handed out again without these tables. One write
+        of the ledger does both, so no crash can leave only one of them. `reasons` maps "database.table" to (state, reason). Raises
+        CanalServiceError if the batch is no longer in flight.
         """
         why, begun_ns, self._appendable = (
             f"the batch continues without the tables {', '.join(sorted(reasons))}",
@@ -272,7 +275,8 @@ class HandOut:
         self._traces.settled(batch, ROLLBACK, begun_ns, why)
 
     def while_idle(self, act: Callable[[], None]) -> bool:
-        """Calls `act` if no batch is in flight or being staged. No batch is handed out during the call. Returns whether it called `act`."""
+        """Calls `act` if no batch is in flight or being staged, and hands out no batch during that call. Returns whether it called `act`.
+        """
         with self._lock:
             staging = self._running is not None and not self._running.done()
             if staging or self._meta.ledger.outstanding:
@@ -285,8 +289,8 @@ class HandOut:
 
     @staticmethod
     def _succeeded(staging: Future[OutstandingBatch | None]) -> bool:
-        """Returns whether staging succeeded. If the tick that waited for it had ended already, the next tick handed the batch out, and the
-        batch is settled by now.
+        """Returns whether staging ended without an error. Its batch may have been handed out and settled by now: if the tick that waited
+        for staging had ended, the next tick handed the batch out.
         """
         return staging.done() and staging.exception() is None
 
@@ -305,7 +309,7 @@ class HandOut:
         if head is not None:
             return head
         if any(not each.path for each in self._meta.ledger.outstanding):
-            # An earlier attempt failed and could not save its rollback, for example because a disk was full.
+            # An earlier attempt to stage a batch failed and could not save its rollback in the ledger, for example because a disk was full.
             self._service.rollback(self._client)
         batch = self._service.get_without_ack(
             self._client, self._limits.bytes_max, self._limits.events_max, timeout_seconds=GET_SECONDS
@@ -329,8 +333,8 @@ class HandOut:
     def _keep(
         self, batch: Batch, record: OutstandingBatch, staged: Staged, parts: list[Batch]
     ) -> OutstandingBatch | None:
-        """Publishes a staged batch and records it in the ledger. `parts` are what it was staged from, if changes may be appended to it
-        later.
+        """Publishes a staged batch and records it in the ledger. `parts` are the parts of the stream from which the batch was staged, or
+        empty if no changes may be appended to it.
         """
         for stopped in staged.stopped:
             name = f"{stopped.database}.{stopped.table}"
@@ -371,7 +375,7 @@ class HandOut:
         return LedgerExtract(ledger_id=ledger.ledger_id, cursor=ledger.cursor, outstanding=ledger.outstanding)
 
     def _now(self, batch: OutstandingBatch) -> OutstandingBatch:
-        """Returns the current record of a batch. The caller's copy is outdated if a run has taken the batch since."""
+        """Returns the ledger's current record of a batch. The caller's record is outdated if a run has taken the batch meanwhile."""
         head = self._meta.ledger.head
         same = head is not None and (head.batch_id, head.delivery) == (batch.batch_id, batch.delivery)
         return head if head is not None and same else batch
@@ -383,11 +387,11 @@ class HandOut:
 
 
 class _Rest:
-    """Reads the parts of a batch that follow its first one, up to the batch's limits. Staging calls it after each part.
+    """Reads further parts for a batch, after its first part, up to the batch's limits. Staging calls this object after each part.
 
-    The batch ends if the stream is near the end of the source's binlog. That is so after a small first part with recent changes, when
-    little arrived within GET_SECONDS, or when nothing arrived within `more_seconds`. So a backlog becomes few large batches, because a run
-    costs more than its rows, and a live stream does not wait.
+    The batch ends when the stream seems to be near the end of the source's binlog: after a small first part with recent changes, when
+    little arrived within GET_SECONDS, or when nothing arrived within `more_seconds`. So a backlog becomes a few large batches, because
+    starting a run costs more than merging its rows. Live changes do not wait for more.
     """
 
     def __init__(self, service: CanalService, client: ClientIdentity, limits: BatchLimits) -> None:
@@ -431,17 +435,19 @@ class _Rest:
 
 
 def more_seconds(staging_seconds: float) -> float:
-    """Returns how long a batch waits for further changes: a tenth of the time that its staging took, so it is hardly delayed."""
+    """Returns how long a batch waits for further changes: a tenth of the time that its staging has taken, so that the wait hardly delays
+    the batch.
+    """
     return min(GET_SECONDS, max(MORE_SECONDS_MIN, staging_seconds / 10))
 
 
 def _old(taken: Batch) -> bool:
-    """Returns whether the last change was committed so long ago that more changes are likely to follow."""
+    """Returns whether the part's last change was committed so long ago that the source probably has more changes."""
     return taken.end is not None and time.time() - taken.end.time_us / 1e6 > LIVE_SECONDS_MAX
 
 
 def _of(ledger: Ledger, record: OutstandingBatch) -> OutstandingBatch:
-    """Returns the current record of a batch in a ledger."""
+    """Returns the record that a ledger has of a batch."""
     return next(each for each in ledger.outstanding if each.batch_id == record.batch_id)
 
 

@@ -1,7 +1,7 @@
-"""Describes what is wrong although the engine itself runs: no ticks, batches that no run takes, a stream that does not move. Pure.
+"""Describes the problems of an engine that runs: no ticks, batches that no run takes, a stream that does not move. Pure.
 
-`engine` calls it once per second. Its sentences are written to `status.json`, from which `./sluice status` and the check on the engine's
-asset show them. Each sentence says what is wrong, for how long, and what to do.
+`engine` calls this module once per second and writes its sentences to `status.json`. `./sluice status` and the check on the engine's asset
+show them. Each sentence says what is wrong, for how long, and what to do.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from sluice.cdc_engine.errors import (
 
 AT_WORK = frozenset({"STARTED", "CANCELING"})  # The states of a Dagster run that has a process.
 RESTART = "`sluice down` and `sluice up` restart everything"
-# The sentence about an engine without ticks begins with this text, for which `sluice status` looks.
+# The sentence about an engine without ticks begins with this text. `sluice status` searches for it.
 NO_TICK = "no tick of the sensor"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vitals:
-    """What `troubles` needs to know. All seconds are ages.
+    """The facts about an engine from which `troubles` finds its problems. Each `…_seconds` is the time since something happened.
 
     `tick_seconds` is the time since the last tick, or since the engine started. If the newest tick failed, `tick_failed` is the reason and
-    `tick_failed_seconds` the time since then. `batch` names the batch in flight, or is empty. `run` is Dagster's state of its run at the
-    last tick. `waiting` is True if the next attempt is delayed. `failing` says how many runs in a row could not merge the batch, and the
-    message of the newest. `unmoved_seconds` is for how long the cursor has not moved while changes waited.
+    `tick_failed_seconds` the time since that tick. `batch` names the batch in flight, or is empty. `run` is the state of the batch's run in
+    Dagster at the last tick. `waiting` is True if the next attempt to merge is delayed. `failing` says how many runs in a row could not
+    merge the batch, with the error message of the newest run. `unmoved_seconds` is for how long the cursor has not moved while changes
+    waited.
 
-    The other fields are sentences of other parts: `stream` of the source watch, `retention` about the source's binlog, `heartbeat`,
-    `serving` about what keeps Canal clients from connecting, and `lake` about the Delta tables.
+    The other fields are sentences that other parts wrote: `stream` by the source watch, `retention` about the source's binlog, `heartbeat`
+    by the failover, `serving` about what prevents Canal clients from connecting, and `lake` about the Delta tables.
     """
 
     destination: str
@@ -134,8 +135,8 @@ def _failing(vitals: Vitals) -> str:
 
 
 def _no_progress(vitals: Vitals) -> str:
-    """Describes a lack of progress that no other sentence explains, for example a disk that does not answer, or a lock that is never
-    released.
+    """Describes that the engine makes no progress, if no other sentence explains this: for example, a disk does not answer, or a lock is
+    never released.
     """
     explained = vitals.waiting or vitals.failing or vitals.tick_seconds > limits.TICK_SILENCE_SECONDS_MAX
     if vitals.batch or explained or vitals.unmoved_seconds <= limits.PROGRESS_SECONDS_MAX:
@@ -148,7 +149,7 @@ def _no_progress(vitals: Vitals) -> str:
 
 def revive_seconds(error: Exception | None, revived: int) -> float | None:
     """Returns how long to wait before a parser that ended with an error is restarted, or None if an operator must act. `revived` is the
-    number of restarts since it last ran.
+    number of restarts since the parser last ran.
     """
     if _of_the_disk(error):
         return limits.REVIVE_SECONDS

@@ -1,4 +1,6 @@
-"""Writes the list of tables, from which asset definitions are made, whenever the schema history changes. Runs on the parser's thread."""
+"""Writes the list of captured tables whenever the schema history changes. Dagster's asset definitions are made from the list. Runs on the
+parser's thread.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,15 @@ from sluice.cdc_engine.table_meta.table_list.writing import TableListWriter
 
 log = structlog.get_logger()
 
-COMPACTED_RECORDS_MIN = 500  # A schema history is compacted if this removes at least so many records.
+COMPACTED_RECORDS_MIN = 500  # A schema history is compacted if that removes at least this number of records.
 
 
 class PublishedHistory:
-    """A `TableHistory` that also writes the list of its tables (`ports.SchemaHistory`).
+    """A schema history (`ports.SchemaHistory`) that wraps a `TableHistory` and writes the list of its captured tables after each change.
 
-    `fence` is called before each write. It raises if this process may not write any more (`ports.Lease.check`). `begins` is called before
-    the stream is read from a position. `kept` returns the positions from which changes may be read again; without it, the history is not
-    compacted.
+    `fence` is called before each write, and raises an error if this process has lost its lease (`ports.Lease.check`). `begins` is called
+    before the stream is read from a position. `kept` returns the positions from which changes may be read again. Without `kept`, the schema
+    history is not compacted.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class PublishedHistory:
     ) -> None:
         self._history, self._listed, self._fence, self._begins = history, listed, fence, begins
         self._kept = kept
-        self._listed_cascades: tuple[Cascade, ...] | None = None  # Those of the list that was written last.
+        self._listed_cascades: tuple[Cascade, ...] | None = None  # The cascades of the list that was written last.
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         self._fence()
@@ -60,8 +62,8 @@ class PublishedHistory:
         return changes
 
     def _compact(self) -> None:
-        """Removes records of the schema history that are no longer needed, if there are many. If that fails, the statement is still
-        applied, and a later statement tries again.
+        """Removes records of the schema history that are no longer needed, if there are many. If the removal fails, the current statement
+        is still applied, and a later statement tries the removal again.
         """
         if self._kept is None or not self._history.has_doubled(COMPACTED_RECORDS_MIN):
             return
@@ -80,7 +82,7 @@ class PublishedHistory:
         return self._history.follows(database, table)
 
     def all_cascades(self) -> tuple[Cascade, ...]:
-        """Returns all cascades, as `TableHistory.all_cascades` does."""
+        """Returns all foreign keys that change rows without row events, as `TableHistory.all_cascades` does."""
         return self._history.all_cascades()
 
     def rewind(self, position: Position) -> None:
@@ -101,14 +103,16 @@ class PublishedHistory:
         self.publish(position)
 
     def forget_dropped(self, name: TableKey, position: Position) -> None:
-        """Continues without a dropped table, as `TableHistory.forget_dropped` does. Call it only while the stream is not read."""
+        """Removes a dropped table from the schema history, as `TableHistory.forget_dropped` does. Call it only while the stream is not
+        read.
+        """
         self._fence()
         self._history.forget_dropped(name, position)
         self.publish(position)
 
     def state(self, database: str, table: str, position: Position) -> KnownTable:
-        """Returns the state of a table, as `TableHistory.state` does. While the parser runs, call it only for positions up to the cursor,
-        which the parser does not change any more.
+        """Returns what the schema history knows about a table at a position, as `TableHistory.state` does. While the parser runs, call it
+        only for positions up to the cursor, because the parser no longer changes the history there.
         """
         return self._history.state(database, table, position)
 
@@ -118,15 +122,17 @@ class PublishedHistory:
         return self._listed.names
 
     def versions(self, position: Position) -> tuple[TableVersion, ...]:
-        """Returns the table versions at a position, as `TableHistory.versions` does."""
+        """Returns the versions of all captured tables at a position, as `TableHistory.versions` does."""
         return self._history.versions(position)
 
     def publish(self, position: Position) -> None:
-        """Writes the list of all tables at a position."""
+        """Writes the list of all captured tables at a position."""
         self._write(position, self._history.table_names(), self._history.all_cascades(), None)
 
     def _publish_changed(self, position: Position) -> None:
-        """Does the same, and looks only at the tables whose state or foreign keys have changed since the list was written."""
+        """Writes the list of captured tables at a position, but examines only the tables whose state or foreign keys have changed since the
+        last list.
+        """
         changed, listed, now = self._history.unlisted, self._listed_cascades, self._history.all_cascades()
         if changed is None or listed is None:
             self.publish(position)

@@ -1,4 +1,6 @@
-"""Remembers when the sensor last called the engine, and which state of the batch's run it reported. Used by `engine` for its status."""
+"""Stores when the sensor last called the engine, and which state of the batch's run the sensor reported. `engine` uses these values for its
+status.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,18 @@ class Pulse:
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._ticked: float | None = None
-        # Why and when the newest tick failed. None if it succeeded.
+        # Why and when the newest tick failed, or None if the newest tick succeeded.
         self._tick_failed: tuple[str, float] | None = None
         self._acked: float | None = None
-        self._out: tuple[int, float] = (0, 0.0)  # The delivery in flight, and since when it is in flight.
-        self._run = (0, "")  # A delivery, and the last known state of its run.
-        # The cursor, and since when it has not moved although changes wait.
+        self._out: tuple[int, float] = (0, 0.0)  # The number of the delivery in flight, and since when it is in flight.
+        self._run = (0, "")  # The number of a delivery, and the last known state of its run.
+        # The cursor, and the time since which the cursor has not moved although changes wait.
         self._stood: tuple[Position | None, float] = (None, self._started)
         self.failing = ""  # Why runs do not merge the batch in flight.
 
     def ticked(self, failed: str = "") -> None:
-        """Records a tick of the sensor. `failed` is the reason if the tick failed. A failed tick settles nothing, so it does not count as
-        the last tick.
+        """Records a tick of the sensor. `failed` is the reason if the tick failed, and is empty otherwise. A failed tick does not count as
+        the last tick, because it settles no batch.
         """
         if failed:
             self._tick_failed = (failed, time.monotonic())
@@ -33,7 +35,7 @@ class Pulse:
             self._ticked, self._tick_failed = time.monotonic(), None
 
     def tick_failed(self) -> tuple[str, float]:
-        """Returns why the newest tick failed, and how many seconds ago. The text is empty if it succeeded."""
+        """Returns why the newest tick failed, and how many seconds ago. The reason is empty if the newest tick succeeded."""
         failed = self._tick_failed
         return (failed[0], time.monotonic() - failed[1]) if failed is not None else ("", 0.0)
 
@@ -54,8 +56,8 @@ class Pulse:
         return time.monotonic() - (self._started if self._ticked is None else self._ticked)
 
     def out_seconds(self, batch: OutstandingBatch | None) -> float:
-        """Returns for how long a batch has been in flight under its delivery number, or 0 for None. Must be called once per second,
-        because it notices a new delivery.
+        """Returns for how many seconds a batch has been in flight under its delivery number, or 0 if `batch` is None. The engine must call
+        this once per second, because the call notices when a new delivery begins.
         """
         now = time.monotonic()
         delivery = batch.delivery if batch is not None else 0
@@ -64,8 +66,8 @@ class Pulse:
         return now - self._out[1] if delivery else 0.0
 
     def unmoved_seconds(self, cursor: Position | None, *, waits: bool) -> float:
-        """Returns for how long the cursor has not moved while something waited for an ack. Must be called once per second, because it
-        notices when the cursor moves.
+        """Returns for how many seconds the cursor has not moved while changes waited for an ack. The engine must call this once per second,
+        because the call notices when the cursor moves.
         """
         now = time.monotonic()
         if not waits or self._stood[0] != cursor:

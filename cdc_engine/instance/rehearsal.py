@@ -1,11 +1,11 @@
-"""Runs the engine's code on a small recorded binlog, so that numba compiles every kernel and caches it on disk.
+"""Runs the engine's code on a small recorded binlog, so that numba compiles every kernel and caches the compiled code on disk.
 
     python -m sluice.cdc_engine.instance.rehearsal FOLDER
 
-`console.toolchain.kernels` calls it during set-up. Otherwise the first changes on a new machine would wait for the compiler. It calls the
-same functions as the engine (frames, scan, filter, ring, spill, staging), because a list of the kernels' signatures would soon be
-outdated. The recording is a binlog of MySQL 8.0.31 with a row of every kind of column. `tests/instance/record_rehearsal.py` describes how
-it was made.
+`console.toolchain.kernels` calls this module during set-up. Otherwise the first changes on a new machine would wait for the compiler. The
+module calls the same functions as the engine (frames, scan, filter, ring, spill, staging), because a list of the kernels' signatures would
+soon be outdated. The recording is a binlog of MySQL 8.0.31 with a row of every kind of column. `tests/instance/record_rehearsal.py`
+describes how the recording was made.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSn
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts
 
 RECORDING = Path(__file__).with_name("rehearsal.binlog")
-# What the server answered to a SELECT of a chunk of the table SELECTED.
+# The server's recorded answer to the SELECT of a snapshot's chunk, from the table that SELECTED names.
 RESULT = Path(__file__).with_name("rehearsal.result")
 SELECTED = "everything"
 ADDRESSES = ("inet4", "inet6")
 MAGIC_BYTES = 4
 START = Position(epoch=1, file="binlog.000001", offset=MAGIC_BYTES)
-SPILLING_EVENTS = 2  # The ring is so small that a transaction of the recording spills.
+SPILLING_EVENTS = 2  # The limit of the ring for the second pass, so small that a transaction of the recording spills to a file.
 
 
 def rehearse(folder: Path, recording: Path = RECORDING) -> int:
-    """Stages the recording into `folder` twice: from memory, and from spill files. Also converts the staged changes for a consumer, and
-    decodes the rows of a SELECT. Returns the number of rows staged.
+    """Stages the recorded binlog into `folder` twice: from memory, and from spill files. Also converts the changes to a consumer's entries,
+    and decodes the rows of a SELECT. Returns the number of rows staged.
     """
     events = list(recorded_events(recording.read_bytes()))
     tables: dict[str, TableVersion] = {}
@@ -78,7 +78,7 @@ def rehearse(folder: Path, recording: Path = RECORDING) -> int:
 
 
 def finish_addresses() -> None:
-    """Runs the kernels of types that only MariaDB has. The recording does not contain these types."""
+    """Runs the kernels of column types that only MariaDB has, because the recorded binlog of MySQL does not contain these types."""
     for declared in ADDRESSES:
         column = Column(name="address", type_code=TypeCode.STRING, mysql_type=declared)
         type_of(column).finish(Values(np.zeros(1, np.uint8), np.zeros(1, np.int64), np.zeros(1, np.int64)))
@@ -105,8 +105,8 @@ def recorded_events(data: bytes) -> Iterator[bytes]:
 def _staged_rows(
     events: list[bytes], folder: Path, events_max: int, tables: dict[str, TableVersion], *, rows_queries: bool
 ) -> int:
-    """Stages the events, adds the versions of their tables to `tables` by name, and returns the number of rows. With `rows_queries`,
-    consumers get the SQL text of statements.
+    """Stages binlog events, adds the versions of their tables to `tables` by name, and returns the number of rows. With `rows_queries`, the
+    converted entries include the SQL text of statements.
     """
     captured = TableFilter(r".*\..*", "")
     history = TableHistory(folder / "schema.jsonl", captured.keeps)

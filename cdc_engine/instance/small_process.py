@@ -1,11 +1,11 @@
-"""Limits the memory of the engine process: no pandas, and few malloc arenas. The code server and `sluice engine` call it before their
-engines start.
+"""Limits the memory of the engine process: prevents the import of pandas, and limits the number of malloc arenas. The code server and
+`sluice engine` call this module before their engines start.
 
-If pandas is installed, pyarrow imports it with the first conversion. Spark's client installs it. An engine does not need it, and it takes
-57 MB and 0.4 s of each start. Runs merge in other processes, which have pandas.
+If pandas is installed, pyarrow imports pandas with the first conversion. Spark's client requires pandas, so it is installed. An engine does
+not need pandas, which takes 57 MB and 0.4 s of each start. Runs merge in other processes, which import pandas.
 
-glibc gives each thread a malloc arena, up to eight per core, and an arena keeps memory that was freed in it: 110 of 350 MB with 50
-threads. Few arenas cost no time, because the threads make nearly all allocations while they hold Python's lock.
+glibc gives each thread a malloc arena, up to eight per core, and an arena keeps memory that was freed in it: 110 of 350 MB with 50 threads.
+Few arenas cost no time, because the threads make nearly all allocations while they hold Python's lock.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class _WithoutPandas:
 
 
 def keep_small() -> None:
-    """Leaves pandas out and limits the arenas. Call it once, before threads start."""
+    """Prevents the import of pandas, and limits the number of malloc arenas. Call it once, before threads start."""
     leave_pandas_out()
     limit_arenas()
 
 
 def leave_pandas_out() -> None:
-    """Makes later imports of pandas in this process fail as if it were not installed. Does nothing if pandas is loaded already."""
+    """Makes later imports of pandas in this process fail as if pandas were not installed. Does nothing if pandas is already loaded."""
     if not any(isinstance(finder, _WithoutPandas) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WithoutPandas())
 
 
 def limit_arenas() -> None:
-    """Limits the number of malloc arenas, unless the operator set it (MALLOC_ARENA_MAX) or malloc is not glibc's."""
+    """Limits the number of malloc arenas. Does nothing if the operator set the number in MALLOC_ARENA_MAX, or if malloc is not glibc's."""
     if ARENAS_VARIABLE not in os.environ:
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:

@@ -24,7 +24,7 @@ def source_of(config: DestinationConfig) -> Source:
 
 
 def source_at(config: DestinationConfig, given: SourceConfig) -> Source:
-    """Returns a source in conf/ as a value for connections."""
+    """Converts a source in conf/ to the value that connections use."""
     return Source(
         destination=config.name,
         host=given.host,
@@ -42,12 +42,14 @@ def source_at(config: DestinationConfig, given: SourceConfig) -> Source:
 
 
 def reader_of(config: DestinationConfig) -> Source | None:
-    """Returns the replica that snapshots read instead of the source, and in which times are searched. Returns None if conf/ names none."""
+    """Returns the replica that Sluice reads instead of the source for snapshots and to find positions by time. Returns None if conf/ names
+    no replica.
+    """
     return source_at(config, config.reader) if config.reader is not None else None
 
 
 def bastion_of(given: SshConfig) -> Bastion:
-    """Returns the bastion in conf/."""
+    """Converts the SSH settings in conf/ to the bastion through which connections to a source go."""
     return Bastion(
         host=given.host,
         port=given.port,

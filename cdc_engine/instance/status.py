@@ -1,4 +1,5 @@
-"""Defines the status of an engine. It is written to status.json once per second, for the sensor and `./sluice status`."""
+"""Defines the status of an engine, which the engine writes to status.json once per second. The sensor and `./sluice status` read the file.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +14,17 @@ from sluice.cdc_engine.instance.consumers.subscriptions import ConsumerStatus
 from sluice.cdc_engine.parser.stream.event_parser import StreamCounters
 from sluice.cdc_engine.position import Position
 
-# A larger difference between the clocks of the sources is reported. NTP keeps clocks within milliseconds of each other.
+# If the clocks of a group's sources differ by more than this, the status reports it. NTP keeps clocks within milliseconds of each other.
 CLOCKS_DIFFER_SECONDS_MAX = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamFigures:
-    """Figures of an engine's stream. Most count from the start of the engine.
+    """Figures of an engine's stream. Most are counted since the start of the engine.
 
-    `received_at` is when something was last received (seconds since 1970, 0: never). `events_max` is the ring's limit. `behind_seconds` is
-    for how long the source has had changes that are not read. `shared` tells whether the server sends this stream once for several
-    destinations.
+    `received_at` is when the source last sent something (seconds since 1970, 0: never). `events_max` is the limit of the ring.
+    `behind_seconds` is for how long the source has had changes that are not read. `shared` tells whether several destinations share this
+    connection to the server.
     """
 
     bytes: int = 0
@@ -49,7 +50,7 @@ def figures_of(
         connections=counters.connections,
         received_at=counters.received_at,
         put_wait_seconds=metrics.put_wait_seconds,
-        # Discarded events count as acked too, so both sequences only grow, and their difference is what waits.
+        # Discarded events count as put and as acked. So both sequences only grow, and their difference is the number of events that wait.
         put_sequence=metrics.put_sequence + metrics.forgotten_events,
         ack_sequence=metrics.ack_sequence + metrics.forgotten_events,
         events_max=metrics.events_max,
@@ -60,8 +61,9 @@ def figures_of(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemberFigures:
-    """A member of a group. `missing` says why its engine does not run here, and `trouble` why its source sends nothing. Both are empty if
-    all is well. `ahead_seconds` is by how much the source's clock is ahead of this host's, or None if it is unknown.
+    """The status of one member of a group. `missing` says why the member's engine does not run in this process, and `trouble` why its
+    source sends nothing; an empty text means no problem. `ahead_seconds` is by how much the source's clock is ahead of this host's, or None
+    if that is unknown.
     """
 
     name: str
@@ -72,9 +74,9 @@ class MemberFigures:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupFigures:
-    """The figures of a group. `waits_for` names the members for which consumers wait, with the reason if it is known. `late` is how many
-    transactions arrived late, over all consumers. `barrier_us` is the commit time up to which the slowest consumer has acked, in µs since
-    1970, or 0.
+    """The figures of a group. `waits_for` names the members for which consumers wait, with the reason if it is known. `late` counts, over
+    all consumers, the transactions that arrived after younger ones were handed out. `barrier_us` is the commit time up to which the slowest
+    consumer has acked, in µs since 1970, or 0.
     """
 
     members: tuple[MemberFigures, ...]
@@ -84,8 +86,8 @@ class GroupFigures:
 
     @property
     def clocks_differ_seconds(self) -> float:
-        """The largest difference between the clocks of two sources at the last check. The order of transactions of different sources is
-        not more exact than this.
+        """The largest difference between the clocks of two sources at the last check. Transactions of different sources are ordered only as
+        exactly as this difference.
         """
         clocks = [each.ahead_seconds for each in self.members if each.ahead_seconds is not None]
         return max(clocks) - min(clocks) if clocks else 0.0
@@ -123,13 +125,13 @@ class EngineStatus:
     age of the oldest transaction without an ack, or the time for which the source is known to have unread changes, whichever is larger. It
     is 0 if everything is acked.
 
-    `retention_left_hours` is for how long the source will keep the binlog that a restart would read; None means unlimited, or unknown.
-    `oldest_binlog_hours` is the age of the source's oldest binlog file; None means unknown. `ticked_at_us` and `acked_at_us` are when the
-    sensor last ticked and when a run's batch was last acked; 0 means not since the engine started. `commit_conflicts` counts how often
-    another writer of a Delta table committed first, or replaced a run's commit.
+    `retention_left_hours` is for how many more hours the source will keep the binlog that a restart would read; None means unlimited, or
+    unknown. `oldest_binlog_hours` is the age of the source's oldest binlog file; None means unknown. `ticked_at_us` and `acked_at_us` are
+    when the sensor last ticked and when a run's batch was last acked; 0 means not since the engine started. `commit_conflicts` counts how
+    often another writer of a Delta table committed before a run, or replaced a run's commit.
 
-    `consumers` has the statuses of the consumers, and `group` the figures if this is a group's engine. `troubles` are other problems, one
-    sentence each, with what to do (`health`).
+    `consumers` has the statuses of the consumers. `group` has a group's figures if this is the engine of a group. `troubles` has a sentence
+    for each other problem, which says what to do (`health`).
     """
 
     state: str
@@ -176,7 +178,7 @@ class RateMeter:
 
 
 def write_status(path: Path, status: EngineStatus) -> None:
-    """Replaces status.json atomically. Does not call fsync, because nothing depends on the file."""
+    """Replaces status.json atomically. Does not call fsync, because no decision depends on the file after a crash."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(status.to_json(), indent=1))
     temporary.replace(path)

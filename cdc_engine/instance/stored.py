@@ -1,5 +1,5 @@
-"""Opens the event store of a destination as conf/ and the ledger require. Used by `wiring`. `engine_acts` uses it before it discards
-stored events.
+"""Opens the event store of a destination as conf/ and the ledger require, for `wiring`. Also checks, for `engine_acts`, whether stored
+events may be discarded.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def store_of(
     *,
     read_elsewhere: bool = False,
 ) -> MemoryEventStore:
-    """Opens the store of a destination. `read_elsewhere`: since this store was written, another engine with a folder of its own has read
-    the stream.
+    """Opens the event store of a destination. `read_elsewhere` is True if another engine, with its own folder, has read the stream since
+    this store was written.
 
-    Raises StoreUnfitError, StoreDamagedError or StoreFullError if the stored events cannot be used, and SourceConnectionError if the
-    source must be asked and does not answer.
+    Raises StoreUnfitError, StoreDamagedError or StoreFullError if the stored events cannot be used, and SourceConnectionError if the source
+    must be asked and does not answer.
     """
     plan = StorePlan(
         kind=config.store.kind,
@@ -54,8 +54,8 @@ def store_of(
 
 
 def only_copy(config: DestinationConfig, source: Source, meta: MetaManager, directory: Path) -> str:
-    """Returns why the changes after the cursor are only in the store, or an empty text if the source or the archive still has them. Raises
-    SourceConnectionError.
+    """Returns why only the store has the changes after the cursor, or an empty text if the source or the archive still has these changes.
+    Raises SourceConnectionError.
     """
     cursor = meta.ledger.cursor
     if cursor is None or config.archive or not (directory / EVENTS_DIRECTORY).is_dir():
@@ -64,14 +64,14 @@ def only_copy(config: DestinationConfig, source: Source, meta: MetaManager, dire
 
 
 def _digest(config: DestinationConfig) -> str:
-    """Returns a digest of the table filters. Stored events contain only rows of tables that these filters keep, so other filters need the
-    source again.
+    """Returns a digest of the table filters. Stored events contain only rows of tables that these filters keep, so after a change of the
+    filters the source must be read again.
     """
     return hashlib.sha256(json.dumps([config.include, config.exclude]).encode()).hexdigest()[:16]
 
 
 def _why_lost(source: Source, begin: Position, meta: MetaManager) -> str:
-    """Returns why the source cannot be read from a position, or an empty text if it can."""
+    """Returns why the stream cannot be read from the source at the position `begin`, or an empty text if it can."""
     epochs = Epochs(highest=meta.ledger.epoch, unfinished=meta.ledger.unfinished)
     connection = SourceConnection(source)
     try:

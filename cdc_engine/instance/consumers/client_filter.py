@@ -1,7 +1,7 @@
-"""Evaluates the table filter that a client sends. It has the syntax of the filters in conf/, but no pattern can take exponential time.
-Used by `consumers`.
+"""Evaluates the table filter that a client sends. The filter has the syntax of the filters in conf/, but no pattern can take exponential
+time. Used by `consumers`.
 
-Python's regular expressions backtrack. A client could block the whole process, and with it the lake, with a few brackets. So this module
+Python's regular expressions backtrack, so a client could block the whole process, and with it the lake, by a short pattern. So this module
 uses RE2, through Arrow. RE2 has the same syntax, except that it refuses lookaround and backreferences.
 """
 

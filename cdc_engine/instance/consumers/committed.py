@@ -1,11 +1,11 @@
-"""Encodes a consumer's position as a text that a broker stores in the transaction of a batch. After a crash, reads the text back and
-decides where the consumer continues. Pure. Used by `consumers` and `group.committed`.
+"""Encodes a consumer's position as a text, which a broker stores in the same transaction as a batch's messages. After a crash, decodes the
+text and decides where the consumer continues. Pure. Used by `consumers` and `group.committed`.
 
     batch ─▶ messages + text of the batch's end ─▶ one transaction of the broker ─▶ ack ─▶ cursor in the ledger
                                                             │ crash before the ledger has the cursor
                                                             └──▶ text ─▶ the stream continues after the batch
 
-The text contains the whole position. A count of messages would not be enough, because the batches after a restart may have other sizes.
+The text contains the whole position. A number of messages would not be enough, because batches after a restart may have other sizes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True)
 class Counting:
-    """What must be equal before two positions can be compared: the destination's highest epoch, and the filter of captured tables. A
-    position within a transaction counts row events of the captured tables, so another filter counts differently.
+    """The epoch and the table filter on which the meaning of a consumer's position depends: the destination's highest epoch, and the filter
+    of captured tables. A position within a transaction counts row events of captured tables, so with another filter the same count means
+    another position.
     """
 
     epoch: int
@@ -46,8 +47,8 @@ class Counting:
 
 
 class StreamPositionCodec:
-    """Encodes the positions of a destination's consumer for a broker, and compares them with the acked one
-    (`server.consumer.PositionCodec`). `identity` returns the consumer's identity, and `counting` the current `Counting`.
+    """Encodes the positions of a destination's consumer for a broker, and compares committed positions with the acked one
+    (`server.consumer.PositionCodec`). `identity` returns the consumer's identity, and `counting` the current epoch and table filter.
     """
 
     def __init__(self, identity: Callable[[], str], counting: Callable[[], Counting]) -> None:
@@ -68,8 +69,8 @@ def packed(identity: str, record: dict[str, Any]) -> str:
 
 
 def unpacked(text: str, identity: str) -> dict[str, Any] | None:
-    """Decodes a text of `packed`. Returns None if another consumer wrote the text. Raises PublishError if another version of Sluice wrote
-    it.
+    """Decodes a text that `packed` encoded. Returns None if another consumer wrote the text. Raises PublishError if another version of
+    Sluice wrote the text.
     """
     try:
         record = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
@@ -79,7 +80,8 @@ def unpacked(text: str, identity: str) -> dict[str, Any] | None:
     except (ValueError, zlib.error, KeyError, TypeError, RecursionError) as error:
         raise _of_another_version(error) from None
     if owner != identity:
-        # The consumer was forgotten, or the ledger was created again. The new consumer sends everything after its own position.
+        # An earlier consumer wrote the text: an operator forgot that consumer, or the ledger was created again. The new consumer sends
+        # everything after its own position.
         log.warning("committed_position_of_another_consumer", consumer=identity, committed_by=owner)
         return None
     return dict(record)
@@ -93,14 +95,14 @@ def _of_another_version(error: Exception) -> PublishError:
 
 
 def stream_record(position: StreamPosition, counting: Counting) -> dict[str, Any]:
-    """Returns the record that `packed` encodes, for a position in the stream of one destination."""
+    """Converts a position in the stream of one destination to the record that `packed` encodes."""
     at = position.window_position
     within = {"events": at.events, "begun": at.begun, "last": at.last, "tables": zlib.crc32(counting.tables.encode())}
     return {"position": at.position.to_json(), **(within if at.events else {}), "state": position.state}
 
 
 def later_of(acked: StreamPosition, record: dict[str, Any], counting: Counting) -> StreamPosition | None:
-    """Returns the committed position of a record if it is after the acked position, otherwise None. Raises PublishError if the two
+    """Returns the committed position in a broker's record if it is after the acked position, otherwise None. Raises PublishError if the two
     positions cannot be compared.
     """
     try:
@@ -114,7 +116,7 @@ def later_of(acked: StreamPosition, record: dict[str, Any], counting: Counting) 
 def _is_later(committed: StreamPosition, acked: StreamPosition) -> bool:
     """Returns whether the committed position is after the acked one. Compares epochs and order keys.
 
-    After a failover by GTID, it compares executed sets instead. A position on the new server has a higher epoch, but may be before the
+    After a failover by GTID, compares the executed sets instead. A position on the new server has a higher epoch, but may be before the
     position that was committed on the old server.
     """
     ours, theirs = acked.position, committed.position
@@ -124,8 +126,8 @@ def _is_later(committed: StreamPosition, acked: StreamPosition) -> bool:
 
 
 def _position_of(record: dict[str, Any], counting: Counting) -> StreamPosition:
-    """Returns the position in a record. If other tables are captured now, the record's number of row events no longer fits. Then returns
-    the position before the transaction, so the first messages of the transaction are sent again.
+    """Returns the position in a broker's record. If conf/ now captures other tables, the record's number of row events no longer fits:
+    returns the position before the transaction, so that the transaction's first messages are sent again.
     """
     position = Position.from_json(record["position"])
     if "events" in record and record["tables"] != zlib.crc32(counting.tables.encode()):

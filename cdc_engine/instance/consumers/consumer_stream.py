@@ -1,10 +1,11 @@
-"""Reads the stream for one consumer. The consumer reads from the window that it shares with others. While its position is not in the
-window, it reads a stream of its own.
+"""Reads the stream for one consumer. Consumers share the window, the newest part of the stream. While a consumer's position is not in the
+window, the consumer reads its own stream.
 
     behind the window ──▶ its own stream, from its position ──caught up──▶ the window
     at the window's end, while the live stream waits for the lake ──▶ its own stream
 
-So a slow consumer stops no other one. `Selection` selects what a consumer gets. `DestinationStream` reads.
+So a slow consumer delays no other consumer. `DestinationStream` reads the window or the own stream, and `Selection` selects what the
+consumer gets.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.event_sink import CapturedTables
 from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition, WindowReading
 
-LOOK_SECONDS = 0.5  # A reader waits this long at most. Then it decides again which stream it reads.
+LOOK_SECONDS = 0.5  # A reader waits at most this long for changes. Then it decides again whether to read the window or its own stream.
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamPosition:
-    """A consumer's position in a stream. If the position is within a transaction, `state` tells which of its entries were handed out."""
+    """A consumer's position in a stream. If the position is within a transaction, `state` tells which entries of the transaction were
+    handed out.
+    """
 
     window_position: WindowPosition
     state: State = FIRST_STATE
@@ -46,7 +49,9 @@ class StreamPosition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chosen:
-    """What one consumer gets of a piece of the stream: a statement, or entries in order. `elements` describes `kinds` and `indices`."""
+    """What one consumer gets from a piece of the stream: a statement, or entries in order. The module `elements` describes `kinds` and
+    `indices`.
+    """
 
     block: Block
     kinds: Int8s
@@ -65,7 +70,7 @@ class StreamReader:
 
 
 class Stream(Protocol):
-    """What a consumer can read from: a window, or a stream that reads the source itself."""
+    """What a consumer reads: the window, or the consumer's own stream, which reads the source."""
 
     def read(
         self,
@@ -83,7 +88,7 @@ class OwnStream(Stream, Protocol):
     def wake(self) -> None: ...
     def close(self) -> None: ...
     def stream_state(self) -> StreamState | None:
-        """Returns the position up to which the stream has read the source, or None if it does not read the source now."""
+        """Returns the position up to which the stream has read the source, or None if the stream does not read the source now."""
 
 
 class LiveStream(Stream, Protocol):
@@ -91,8 +96,8 @@ class LiveStream(Stream, Protocol):
 
 
 class Selection:
-    """Selects what a consumer gets: statements, and the row events of tables that all its filters keep. `shown` checks whether a table's
-    rows can be shown. `entries` are the kinds of entries that the consumer wants.
+    """Selects what a consumer gets: statements, and the row events of tables that all of the consumer's filters keep. `shown` checks
+    whether a table's rows can be shown. `entries` are the kinds of entries that the consumer gets.
     """
 
     def __init__(
@@ -108,8 +113,8 @@ class Selection:
         self._selected = SelectedTables(tables, self.shown)
 
     def chosen(self, pieces: Sequence[WindowPiece], state: State) -> tuple[tuple[Chosen, ...], State]:
-        """Selects what the consumer gets from some pieces. Raises ConsumerStoppedError if the pieces contain rows of a selected table that
-        cannot be read.
+        """Selects what the consumer gets from some pieces of the stream. Raises ConsumerStoppedError if the pieces contain rows of a
+        selected table that cannot be read.
         """
         found = []
         for piece in pieces:
@@ -136,8 +141,8 @@ class Selection:
         return self._selected.selected(block.tables)[block.event_table]
 
     def readable(self, pieces: Sequence[WindowPiece]) -> int | None:
-        """Returns how many whole transactions come before the first row event that cannot be read, or None if every row
-        event can be read.
+        """Returns how many whole transactions in the pieces come before the first row event that cannot be read, or None if every row event
+        can be read.
         """
         transactions = 0
         for piece in pieces:
@@ -168,8 +173,8 @@ class Selection:
             )
 
     def _refuse_other_rules(self, block: Block) -> None:
-        """Raises ConsumerStoppedError if a table was renamed and conf/ has other rules for the new name. Rules belong to names. Under the
-        new name, the consumer would see rows and columns that the rules of the old name filter or mask.
+        """Raises ConsumerStoppedError if a table was renamed and conf/ has other row rules for the new name. Rules belong to names, so
+        under the new name the consumer would get rows and columns that the rules of the old name filter or mask.
         """
         for change in block.changes:
             name, origin = f"{change.database}.{change.table}", change.renamed_from
@@ -195,9 +200,9 @@ class Selection:
 
 
 class DestinationStream:
-    """Reads the stream of a destination for one consumer (`server.consumer.ConsumerStream`). `open_own` opens a stream at a position.
-    `held_up` returns whether the live stream waits for the lake. With `full`, a reader waits until as much is available as it requested,
-    or until its timeout.
+    """Reads the stream of a destination for one consumer (`server.consumer.ConsumerStream`). `open_own` opens the consumer's own stream at
+    a position. `held_up` returns whether the live stream waits for the lake. With `full`, a read waits until as much as the consumer
+    requested is available, or until the timeout.
     """
 
     def __init__(
@@ -241,8 +246,8 @@ class DestinationStream:
                 return None, position
 
     def _up_to_unreadable(self, reading: WindowReading) -> tuple[Sequence[WindowPiece], WindowPosition]:
-        """Shortens a reading to the whole transactions before the first row that cannot be read, and returns them with their end. So the
-        consumer gets these transactions before it stops. If no whole transaction is left, returns the reading unchanged.
+        """Returns the whole transactions of a reading that come before the first row that cannot be read, and the position after them. So
+        the consumer gets these transactions before it stops. If there is no such transaction, returns the whole reading.
         """
         count = self.selection.readable(reading.pieces)
         if not count:
@@ -276,8 +281,8 @@ class DestinationStream:
         entries_max: int = BATCH_EVENTS_MAX,
         full: bool = False,
     ) -> WindowReading | None:
-        """Returns the changes after a position, from the live stream or from the consumer's own. Returns None if the caller must call
-        again.
+        """Returns the changes after a position, from the live stream's window or from the consumer's own stream. Returns None if the caller
+        must call again.
         """
         alone, held_up = self._own is not None, self._held_up()
         wait = 0.0 if alone or held_up else wait_seconds
@@ -290,8 +295,9 @@ class DestinationStream:
         try:
             found = self._own.read(position, bytes_max, entries_max, wait_seconds, given_up, full=full)
         except SluiceError:
-            self.close()  # The stream has ended; the next call opens another one.
+            self.close()  # The consumer's own stream has ended. The next call opens another one.
             raise
-        if found is None:  # The consumer was rolled back, or the live stream began another epoch.
+        # The own stream cannot read from this position: the consumer was rolled back, or the live stream began another epoch.
+        if found is None:
             self.close()
         return found

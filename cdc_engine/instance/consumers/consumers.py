@@ -1,6 +1,6 @@
-"""Manages the consumers of one destination: their numbers, their cursors in the ledger, and their status.
+"""Manages the consumers of one destination: their numbers, their cursors in the ledger, and their statuses.
 
-Called by the protocol server, by brokers and by the groups that the destination is a member of, from any thread.
+The protocol server, brokers, and the groups that have the destination as a member call it from any thread.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ NO_FORMS = Forms()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsumerStreams:
-    """What the consumers of a destination read: the window `live`, or the stream that `open_own` opens if a consumer's position is not in
-    the window. `held_up` returns whether the live stream waits for space in the store.
+    """The streams that the consumers of a destination read: the window `live`, or the consumer's own stream that `open_own` opens if the
+    window does not have the consumer's position. `held_up` returns whether the live stream waits for space in the store.
     """
 
     live: Window
@@ -50,7 +50,7 @@ class ConsumerStreams:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LiveSource:
-    """What a group needs to know about a member's live stream: its source, how far it has read, and why it does not run."""
+    """What a group uses of a member's live stream: its source, the position up to which it has read, and the reason if it does not run."""
 
     source: Source | None = None
     stream_state: Callable[[], StreamState | None] = lambda: None
@@ -61,10 +61,10 @@ NO_SOURCE = LiveSource()
 
 
 class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
-    """The consumers of a destination. The destination's filter `server_filter` applies in addition to a consumer's own. `wants` makes the
-    function that selects statements for a consumer.
+    """The consumers of a destination. The destination's filter `server_filter` applies in addition to a consumer's own filter. `wants`
+    makes the function that selects statements for a consumer.
 
-    `brokers` are as in `Subscriptions`. They subscribe before anything is read.
+    `brokers` has the name and the filter of each broker, by consumer number. Brokers subscribe before anything is read.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
 
     @property
     def begin(self) -> Position:
-        """The position before the oldest change that a new consumer can get."""
+        """The position where a new consumer starts: before the oldest change in the window."""
         return self._streams.live.begin
 
     @property
@@ -102,7 +102,7 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
         return Counting(self._meta.ledger.epoch, f"{self._server_filter.include}\n{self._server_filter.exclude}")
 
     def stream_for(self, reader: StreamReader, filters: Sequence[TableFilter]) -> DestinationStream:
-        """Returns the stream for one reader. `filters` apply in addition to the destination's filter."""
+        """Returns a stream for one reader. `filters` apply in addition to the destination's filter."""
         captured, entries = CapturedTables([self._server_filter, *filters]), self._entries_for(reader)
         client = not reader.group and reader.client_id not in self.forms.of_brokers
         return DestinationStream(
@@ -121,8 +121,8 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
 
     def statuses(self, live: Position | None) -> tuple[ConsumerStatus, ...]:
         """Returns the status of each consumer. `live` is the position up to which the destination has read."""
-        # The ledger is read without the lock, because a consumer that is being closed may hold the lock for long. A ledger is immutable and
-        # is replaced as a whole.
+        # Reads the ledger without the lock, because a consumer that is being closed may hold the lock for long. That is safe, because a
+        # ledger is immutable and is replaced as a whole.
         return tuple(self._status(record, live) for record in self._meta.ledger.consumers)
 
     def _records(self, ledger: Ledger) -> tuple[Consumer, ...]:

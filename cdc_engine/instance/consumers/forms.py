@@ -1,5 +1,5 @@
-"""Collects what conf/ says about the rows that consumers get: values, columns and keys (`Forms`). Streams and servers
-of consumers use it.
+"""Collects the settings of conf/ about the rows that consumers get: values, columns and keys (`Forms`). The streams and servers of
+consumers use them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from sluice.cdc_engine.sink.column_filter import ColumnFilter
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownEntries:
-    """Which kinds of entries a consumer gets. With `rows_queries` it gets the SQL of statements that change rows. With `transactions` it
-    gets every begin and end of a transaction, and otherwise one every few seconds. `others` are statements of Canal's type QUERY.
+    """Which kinds of entries a consumer gets. With `rows_queries`, the consumer gets the SQL of statements that change rows. With
+    `transactions`, it gets every begin and end of a transaction; without, only one every few seconds. `others` are statements of Canal's
+    type QUERY.
     """
 
     rows: bool = True
@@ -38,9 +39,9 @@ class Forms:
     """Settings that decide how consumers see rows. `policies` (with the row rules) and `keys` have entries only for tables
     ("database.table") with such settings.
 
-    `kept` returns the captured columns of a table; None means all. `named` returns the columns that conf/ captures and those that it
-    leaves out. `entries` applies to clients, and `of_brokers` to brokers by their numbers. With `full_batches`, a client's get waits until
-    it can take as much as it requests.
+    `kept` returns the captured columns of a table; None means all. `named` returns the columns that conf/ includes and the columns that it
+    excludes. `entries` has the kinds of entries for clients, and `of_brokers` those for each broker by its number. With `full_batches`, a
+    client's get waits until as much as the client requests is available.
     """
 
     policies: Mapping[str, ValuePolicy] = dataclasses.field(default_factory=dict)

@@ -1,5 +1,5 @@
-"""Finds the table schemas and prepared XA transactions with which a consumer's own stream starts. They come from the live stream's schema
-history. If the consumer is ahead of the live stream, the statements in between are read from the source. Used by `own_stream`.
+"""Finds the table schemas and prepared XA transactions with which a consumer's own stream starts. They come from the live stream. If the
+consumer is ahead of the live stream, the DDL statements between the two positions are read from the source. Used by `own_stream`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, 
 
 
 def known_position(begin: Position, live: Position) -> Position:
-    """Returns the earlier one of two positions: `begin`, where a consumer starts to read, and `live`, up to which the live stream has
-    read. The schemas at the result are known.
+    """Returns the earlier one of two positions: `begin`, where a consumer starts to read, and `live`, up to which the live stream has read.
+    The schemas at the result are known.
 
-    If the positions are of two servers, returns the position after the transactions that both have executed, or `begin` if these are
-    unknown. Raises ValueError if a GTID set cannot be parsed.
+    If the positions belong to two servers, returns the position after the transactions that are in both executed sets, or `begin` if the
+    sets are unknown. Raises ValueError if a GTID set cannot be parsed.
     """
     if begin.counts_as(live):
         return min(begin, live, key=lambda each: each.order_key)
@@ -42,8 +42,8 @@ def known_position(begin: Position, live: Position) -> Position:
 
 
 class OwnStart:
-    """The start of a consumer's own stream at `begin`. At first, `history` has the schemas at the earlier position `known`. `learn` reads
-    the source from there, so that `history` and `prepared` are valid at `begin`.
+    """The start of a consumer's own stream at `begin`. At first, `history` has the schemas at `known`, which is `begin` or an earlier
+    position. `learn` reads the source from `known` on, after which `history` and `prepared` are valid at `begin`.
     """
 
     def __init__(self, begin: Position, known: Position, history: TableHistory, prepared: OwnPrepared) -> None:
@@ -51,8 +51,8 @@ class OwnStart:
         self._known, self._learnt = known, False
 
     def learn(self, source: Source, archive: Archive | None, captured: Captured, given_up: Callable[[], bool]) -> None:
-        """Reads the statements up to `begin` from the source, at the first call. Raises the errors of `scan_ddl`. After an error, the next
-        call starts again.
+        """At the first call, reads the DDL statements from `known` to `begin` from the source. Raises the errors of `scan_ddl`; the next
+        call then starts again.
         """
         if self._learnt:
             return
@@ -82,7 +82,7 @@ def own_start(
     review: SchemaDecisions,
     recorded_before: Callable[[str, Position], Content | None],
 ) -> OwnStart | None:
-    """Returns the start of a consumer's own stream, or None if the schema history does not reach back that far. Raises PositionLostError
+    """Returns the start of a consumer's own stream, or None if the schema history does not reach back to `begin`. Raises PositionLostError
     if a GTID set cannot be parsed. `recorded_before` is `PreparedFiles.recorded_before`.
     """
     try:

@@ -1,6 +1,6 @@
-"""Reads the source for one consumer, over a connection of its own and with a schema history of its own in memory. Writes nothing.
+"""Reads the source for one consumer, over a separate connection and with a separate schema history in memory. Writes nothing.
 
-`own_start` provides the schemas at the start. Later statements change them as they arrive.
+`own_start` provides the schemas at the position where the stream starts. DDL statements in the stream change these schemas.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from sluice.cdc_engine.store.window.window import Window
 from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord
 
-OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # How many bytes may be read ahead of a consumer.
+OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # The maximum of bytes that are read before the consumer has requested them.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnStreams:
-    """Opens streams for consumers that are not in the window. `records` returns the destination's schema history, which reaches at least
-    to `known_to`. `epoch` and `server_uuid` are those of the live stream.
+    """Opens own streams for consumers whose positions are not in the window. `records` returns the records of the destination's schema
+    history, which reach at least to the position that `known_to` returns. `epoch` and `server_uuid` return those of the live stream.
 
     `archive` has binlog files that the server has purged. `by_time` finds a position by commit time, and is None if conf/ does not allow
     that. `recorded_before` is as in `own_start`, `isolated` as in `Window`, and `rows_queries` as in `StreamRules`.
@@ -64,7 +64,8 @@ class OwnStreams:
         )
         name = "-".join(filter(None, [destination, reader.group, str(reader.client_id)]))
         named = self.source.named(name)
-        live = self.known_to()  # This position is read before the records, so that the records reach at least to it.
+        # Gets this position before the records of the schema history, so that the records reach at least to the position.
+        live = self.known_to()
         own = own_start(
             begin,
             live,
@@ -91,8 +92,8 @@ class OwnStreams:
         return SourceStream(self, named, own, rules, start=start, live_epoch=live_epoch, way_out=way_out)
 
     def _from(self, begin: Position, epoch: int) -> Position:
-        """Returns the start position in the live stream's epoch, so that both streams number binlog files in the same way. If the position
-        is of another epoch, the stream starts by its GTID set.
+        """Converts a start position to the live stream's epoch, so that the own stream and the live stream number binlog files in the same
+        way. If the position belongs to another epoch, the own stream starts by the position's GTID set.
         """
         if begin.epoch == epoch or not begin.gtid_set:
             return begin
@@ -104,8 +105,8 @@ class OwnStreams:
 def in_live_epoch(
     by_time: ByTime, live_epoch: Callable[[], int], cursor: Position, facts: ServerFacts, epochs: Epochs
 ) -> DumpStart | Lost:
-    """Finds a start by commit time, in the epoch that the live stream began on the new server. If the live stream has not changed to the
-    new server yet, the start has the epoch that it will begin.
+    """After a failover, finds a start position on the new server by commit time. The position has the epoch that the live stream began
+    there. If the live stream has not changed to the new server yet, the position has the epoch that the live stream will begin.
     """
     start = by_time(cursor, facts, epochs)
     if isinstance(start, Lost) or live_epoch() <= cursor.epoch:
@@ -114,8 +115,9 @@ def in_live_epoch(
 
 
 class SourceStream:
-    """Reads the source for one consumer (`consumer_stream.OwnStream`). `streams` opened it. `source` has a replica identity of its own.
-    `way_out` says how the consumer can continue if its position is lost. `live_epoch` is the live stream's epoch at the start.
+    """Reads the source for one consumer (`consumer_stream.OwnStream`). `streams` opened this stream. `source` has a separate replica
+    identity. `way_out` says how the consumer can continue if its position is lost. `live_epoch` is the live stream's epoch when this stream
+    starts.
     """
 
     def __init__(
@@ -155,10 +157,11 @@ class SourceStream:
         *,
         full: bool = False,
     ) -> WindowReading | None:
-        """Reads like a window. If an error ended the stream, raises it after everything before the error was read.
+        """Returns the changes after a position, as `Window.read` does. If an error ended the stream, raises the error after everything
+        before it was read.
 
-        Also returns None if the live stream has begun another epoch. The caller then opens another stream, which numbers files as the live
-        stream does.
+        Also returns None if the live stream has begun another epoch. The caller then opens another own stream, which numbers binlog files
+        as the live stream does.
         """
         if self._epoch() != self._live_epoch:
             return None

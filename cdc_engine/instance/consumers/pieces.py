@@ -1,4 +1,4 @@
-"""Splits pieces of a stream at the ends of transactions. Pure. Used to read destinations and groups."""
+"""Splits pieces of a stream at the ends of transactions. Pure. The streams of destinations and groups use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition
 
 
 def ends_in(piece: WindowPiece) -> int:
-    """Returns how many transactions end in a piece."""
+    """Returns how many transactions end in a piece of the stream."""
     return piece.last_transaction - piece.first_transaction
 
 
@@ -38,7 +38,7 @@ def parted(piece: WindowPiece, count: int) -> tuple[WindowPiece, WindowPiece]:
 
 
 def end_of(pieces: Sequence[WindowPiece]) -> WindowPosition:
-    """Returns the position after some pieces, whose last one ends with a transaction. It computes the executed GTID set, which takes time
-    proportional to the transactions in the block.
+    """Returns the position after some pieces of the stream; the last piece must end with a transaction. Computes the executed GTID set,
+    which takes time proportional to the number of transactions in the block.
     """
     return WindowPosition(end_position(pieces[-1].block, pieces[-1].last_transaction - 1))

@@ -1,7 +1,7 @@
-"""Decides which tables of a stream a consumer gets, and of which tables the rows can be shown. Used by `consumer_stream`.
+"""Decides which tables of a stream a consumer gets, and which tables have rows that can be shown. Used by `consumer_stream`.
 
-Consumers follow the schema in the stream, even if the lake has stopped a table. Rows of a table cannot be shown if its schema is unknown,
-if a type has no text form, or if conf/ names masks, conditions or columns that do not fit its schema.
+Consumers get rows with the schema that the stream has, also of a table that is stopped for the lake. The rows of a table cannot be shown if
+its schema is unknown, if a column type has no text form, or if conf/ names masks, conditions or columns that do not fit its schema.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sluice.cdc_engine.sink.event_sink import CapturedTables
 
 
 class Readable:
-    """Checks whether the rows of a table version can be shown with the settings in conf/. Caches the result by version."""
+    """Checks whether the rows of a table version can be shown to consumers with the settings in conf/. Caches the result by version."""
 
     def __init__(self, forms: Forms) -> None:
         self.forms = forms
@@ -55,8 +55,8 @@ class Readable:
         return ""
 
     def _hidden_elsewhere(self, version: TableVersion) -> list[str]:
-        """Returns the columns that conf/ hides and that the table does not have. A rename that the lake has not applied may have given the
-        column another name, under which its values would be visible.
+        """Returns the columns that conf/ masks or excludes and that the table does not have. Such a column may have been renamed while the
+        table was stopped for the lake, and its values would be visible under the new name.
         """
         policy = self.forms.policies.get(version.name, DEFAULT_POLICY)
         named = self.forms.named(version.name)[1] if self.forms.named is not None else frozenset[str]()
@@ -65,7 +65,9 @@ class Readable:
 
 
 class SelectedTables:
-    """Decides which tables of a block a consumer gets, as masks by table index. Recomputes the masks when a table is added to the list."""
+    """Decides which tables of a block a consumer gets, as masks over the block's list of tables. Recomputes the masks when a table is added
+    to the list.
+    """
 
     def __init__(self, captured: CapturedTables, shown: Readable) -> None:
         self._captured, self._shown = captured, shown
@@ -78,7 +80,7 @@ class SelectedTables:
         return self._selected
 
     def unreadable(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns a mask of the tables that the filters keep and whose rows cannot be shown."""
+        """Returns a mask of the tables that the consumer's filters keep and whose rows cannot be shown."""
         self._look(tables)
         return self._unreadable
 

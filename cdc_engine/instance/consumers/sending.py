@@ -1,5 +1,5 @@
 """Sends the changes of a destination or a group to the brokers in conf/. Each broker is a consumer with a thread that sends. `engine` and
-`group.engine` begin and end it.
+`group.engine` begin and end the sending.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ def rules_of(config: BrokerConfig) -> Rules:
 
 
 def name_of(config: BrokerConfig) -> str:
-    """Returns a broker's kind and servers, to name the broker in messages."""
+    """Returns a broker's kind and servers, as the name of the broker in messages."""
     return f"{config.kind} {config.servers}"
 
 
 class Subscribing(Protocol[Got_co]):
-    """The consumers of a destination (`Consumers`) or of a group (`GroupConsumers`)."""
+    """The methods of a destination's `Consumers` and a group's `GroupConsumers` that senders call."""
 
     def subscribe(self, client_id: int, client_filter: str = "") -> ConsumerTaken[Got_co]: ...
     def service(self, client_id: int) -> ConsumerTaken[Got_co]: ...
 
 
 class Sending(Generic[ContentT]):
-    """The senders of one destination or group. `maker_of` returns the function that makes a broker's messages from the content and the id
-    of a batch, or raises ConfigurationError for an invalid rule. `publisher_of` connects to a broker; the default is the publisher of its
-    kind.
+    """The senders of one destination or group, one for each broker. `maker_of` returns the function that makes a broker's messages from the
+    content and the id of a batch, or raises ConfigurationError for an invalid rule. `publisher_of` returns the publisher that connects to a
+    broker; the default is the publisher for the broker's kind.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class Sending(Generic[ContentT]):
 
 
 def form_of(config: BrokerConfig) -> Format | Subjects:
-    """Returns the format of a broker's messages. If the format has schemas, returns its subjects in the schema registry. Raises
-    ConfigurationError if such a format has no registry.
+    """Returns the format of a broker's messages. If the format has schemas, returns its subjects in the schema registry instead. Raises
+    ConfigurationError if a format with schemas has no registry.
     """
     form, registry = FORMS[config.format], config.registry
     if not isinstance(form, SchemaForm):
@@ -127,7 +127,9 @@ def form_of(config: BrokerConfig) -> Format | Subjects:
 
 
 def message_maker(config: BrokerConfig, forms: Forms) -> MessageMaker:
-    """Returns what makes a broker's messages, with the settings for rows. Raises ConfigurationError for an invalid rule in conf/."""
+    """Returns the object that makes a broker's messages, with the settings `forms` for rows. Raises ConfigurationError for an invalid rule
+    in conf/.
+    """
     return MessageMaker(
         Routing(rules_of(config)),
         form_of(config),

@@ -1,4 +1,4 @@
-"""Serves the consumers of a destination or a group through Canal's protocol. `engine` and `group.engine` begin and end it."""
+"""Serves the consumers of a destination or a group through Canal's protocol. `engine` and `group.engine` begin and end the serving."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sluice.cdc_engine.source.settings import LOOPBACK
 
 
 class Clients(Protocol):
-    """The consumers of a destination (`Consumers`) or of a group (`GroupConsumers`)."""
+    """The methods of a destination's `Consumers` and a group's `GroupConsumers` that the protocol server calls."""
 
     def broker_of(self, client_id: int) -> str: ...
     def subscribe(self, client_id: int, client_filter: str = "") -> SessionConsumer: ...
@@ -28,14 +28,14 @@ class Clients(Protocol):
 
 
 class ServedEntries(Protocol):
-    """Converts what a consumer gets to entries of Canal's protocol."""
+    """Converts the changes that a consumer gets to entries of Canal's protocol."""
 
     def messages(self, content: Any, /) -> bytes: ...
 
 
 class ServedConsumers:
-    """Gives sessions of the protocol server access to the consumers (`session.Served`). `consumers` raises NotStartedError if this process
-    does not read the destination.
+    """Gives the protocol server's sessions access to the consumers (`session.Served`). `consumers` returns the consumers, or raises
+    NotStartedError if this process does not read the destination.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class ServedConsumers:
         return self._for_clients(client_id).service(client_id)
 
     def _for_clients(self, client_id: int) -> Clients:
-        """Returns the consumers. Raises ConfigurationError if the number belongs to a broker, because the broker would miss what a client
-        acks under its number.
+        """Returns the consumers for a client. Raises ConfigurationError if the client's number belongs to a broker, because the broker
+        would not get the changes that a client acks under this number.
         """
         consumers = self._consumers()
         if broker := consumers.broker_of(client_id):
@@ -69,8 +69,8 @@ class ServedConsumers:
 
 
 def address_of(config: CanalServerConfig) -> Address:
-    """Returns the address to listen on. Raises ConfigurationError if it would be open to anyone on the network, or if the password's hash
-    is invalid.
+    """Returns the address on which the protocol server listens. Raises ConfigurationError if anybody on the network could connect without a
+    password, or if the password's hash is invalid.
     """
     access = Access(user=config.user, password_hash=config.password_hash)
     _ = access.hash_now()
@@ -91,7 +91,9 @@ def address_of(config: CanalServerConfig) -> Address:
 
 
 class Serving:
-    """Listens for the clients of one destination or group. If it cannot listen, `trouble` says why, and the destination runs without it."""
+    """Listens for the Canal clients of one destination or group. If listening fails, `trouble` says why, and the destination runs without
+    clients.
+    """
 
     def __init__(
         self,
@@ -120,7 +122,9 @@ class Serving:
                 self.trouble = f"{error}, or free this port: Sluice tries again each second"
 
     def again(self) -> None:
-        """Tries to listen again if `trouble` is set. Raises nothing: an invalid setting in conf/ or the environment becomes the trouble."""
+        """Tries to listen again if `trouble` is set. Raises no error: for an invalid setting in conf/ or the environment, `trouble` says
+        so.
+        """
         if not self.trouble:
             return
         try:
@@ -137,7 +141,9 @@ class Serving:
 
 
 def entry_maker(display: Display, forms: Forms) -> EntryMaker:
-    """Returns what makes a destination's entries, with the settings for rows. Raises ConfigurationError for an invalid time zone."""
+    """Returns the object that makes a destination's entries, with the settings `forms` for rows. Raises ConfigurationError for an invalid
+    time zone.
+    """
     return EntryMaker(display, described, forms.policies, forms.kept, forms.keys)
 
 

@@ -1,4 +1,4 @@
-"""Describes a statement as Canal's entries do: its kind, and the table that the entry's header names."""
+"""Describes a statement for Canal's entries: the kind of the statement, and the table that the entry's header names."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ _ACTIONS: tuple[tuple[str, EventType | None], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class StatementDescription:
-    """What an entry says about a statement. The entry's header names `schema` and `table`. `tables` are all tables that the statement
-    concerns, as (database, table).
+    """What an entry of Canal says about a statement. The entry's header names `schema` and `table`. `tables` are all tables that the
+    statement concerns, as (database, table).
     """
 
     kind: EventType
@@ -129,8 +129,8 @@ def _table_name(text: str) -> TableName:
 
 
 def wanted_statements(tables: CapturedTables, shown: ShownEntries = ALL_ENTRIES) -> Callable[[LoggedStatement], bool]:
-    """Returns a function that selects the statements for a consumer: those about a table that the filters keep, and those about no table.
-    Their kinds must be in `shown`.
+    """Returns a function that selects the statements for a consumer: those about a table that `tables` keeps, and those about no table, if
+    their kinds are in `shown`.
     """
 
     def wants(statement: LoggedStatement) -> bool:

@@ -1,6 +1,7 @@
-"""Lets a consumer that is behind read the event store's files. The consumer reads the source only if the files do not have its position.
+"""Lets a consumer that is behind read the changes in the event store's files. The consumer reads the source only if the files do not have
+its position.
 
-The files also have changes that the source has purged. At their end, the consumer continues in the window of the live stream.
+The files may have changes that the source has purged. At the end of the files, the consumer continues in the window of the live stream.
 """
 
 from __future__ import annotations
@@ -18,24 +19,26 @@ from sluice.cdc_engine.store.opening import another_file
 from sluice.cdc_engine.store.window.positions import WindowPosition, WindowReading, key_of
 from sluice.cdc_engine.store.window.window import Window
 
-# This window needs no limit, because a block is added only after the block before was read.
+# This window needs no limit, because a block is put into it only after the previous block was read.
 NEVER_FULL = 1 << 62
 
 
 class StoredStreams:
-    """Opens streams that read the store's files. If the files lack a position, opens a stream of the source with `otherwise`. `isolated`
-    is as in `Window`.
+    """Opens streams that read the store's files. If the files do not have a position, calls `otherwise`, which opens a stream of the
+    source. `isolated` is as in `Window`.
     """
 
     def __init__(
         self, log: EventLog, otherwise: Callable[[StreamReader, WindowPosition], OwnStream], *, isolated: bool = False
     ) -> None:
         self._log, self._otherwise, self._isolated = log, otherwise, isolated
-        # Positions at which the files had no more changes for a reader. The reader then reads the source.
+        # Each reader's position at which the files had no more changes. From this position the reader reads the source.
         self._spent: dict[StreamReader, WindowPosition] = {}
 
     def open(self, reader: StreamReader, position: WindowPosition) -> OwnStream:
-        """Opens a stream at a position: of the files if they have it, otherwise of the source. Raises the errors of `otherwise`."""
+        """Opens a stream at a position: a stream of the files if the files have the position, otherwise a stream of the source. Raises the
+        errors of `otherwise`.
+        """
         if self._spent.pop(reader, None) != position:
             try:
                 found = self._log.reader_at(position.position)
@@ -47,11 +50,11 @@ class StoredStreams:
         return self._otherwise(reader, position)
 
     def _goes_on(self, position: Position, there: Position) -> bool:
-        """Returns whether the files have everything after a position. `there` is the last end of a transaction in the files that is not
-        after the position.
+        """Returns whether the files have all changes after a position. `there` is the last end of a transaction in the files that is not
+        after `position`.
 
-        Offsets do not prove it. A stream that was requested by GTID set excludes the transactions in the set. The files also lack some
-        transactions without rows, and a position may be after one of these.
+        Offsets do not prove that, because a stream that was requested by GTID set excludes the transactions in the set. The files also lack
+        some transactions without rows, and a position may be directly after such a transaction.
         """
         if key_of(there) == key_of(position):
             return not another_file(there, position) and same_executed(there.gtid_set, position.gtid_set)
@@ -73,8 +76,8 @@ class StoredStreams:
 
 
 class StoredStream:
-    """Reads stored files for one consumer (`consumer_stream.OwnStream`). `reader` reads what follows `begin`. Calls `spent` if nothing
-    follows.
+    """Reads the store's files for one consumer (`consumer_stream.OwnStream`). `reader` reads the changes after `begin`. If the files have
+    no further changes, the stream calls `spent`.
     """
 
     def __init__(
@@ -93,7 +96,9 @@ class StoredStream:
         *,
         full: bool = False,
     ) -> WindowReading | None:
-        """Reads like a window, but never waits. Returns None at the end of the files, or if the files were removed."""
+        """Returns the changes after a position, as `Window.read` does, but never waits. Returns None at the end of the files, or if the
+        files were removed.
+        """
         del timeout_seconds, full
         while not given_up():
             found = self._window.read(position, bytes_max, entries_max)

@@ -1,8 +1,8 @@
-"""Manages the consumers of a destination or a group by their numbers: who is subscribed, the service of each, and the cursors in the
-ledger. Thread-safe.
+"""Manages the consumers of a destination or a group by their numbers: which of them are subscribed, the service of each, and their cursors
+in the ledger. Thread-safe.
 
-Cursors are saved in the ledger every second (`keep`, which the engine calls) and when the engine stops. After a kill, the changes that
-were acked in the last second are handed out again. `consumers` and `group.consumers` have the subclasses.
+The engine calls `keep` every second, which saves the cursors in the ledger. `close` saves them when the engine stops. After a kill, the
+changes that were acked in the last second are handed out again. `consumers` and `group.consumers` have the subclasses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.server.consumer import ConsumerService
 from sluice.cdc_engine.sink.table_filter import TableFilter
 
-# The maximum of consumers per destination. The ledger has a record for each, and each write replaces the whole ledger.
+# The maximum of consumers per destination. It is low because the ledger has a record for each consumer, and each write replaces the whole
+# ledger.
 CONSUMERS_MAX = 64
 IDENTITY_BYTES = 6
 IN_STEP, ALONE, STOPPED, IDLE = "IN_STEP", "ALONE", "STOPPED", "IDLE"
@@ -35,7 +36,7 @@ log = structlog.get_logger()
 
 
 class ConsumerRecord(Protocol):
-    """What the ledger stores about a consumer."""
+    """The ledger's record of a consumer."""
 
     @property
     def client_id(self) -> int: ...
@@ -52,16 +53,16 @@ ContentT = TypeVar("ContentT")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsumerStatus:
-    """The status of a consumer. A consumer IN_STEP reads the live stream. ALONE reads over its own connection. STOPPED has a `reason`.
-    IDLE has requested nothing since the engine started.
+    """The status of a consumer. In the state IN_STEP, the consumer reads the live stream; in ALONE, its own stream. In STOPPED, `reason`
+    says why. In IDLE, the consumer has requested nothing since the engine started.
 
-    `position` is the acked position. `behind_seconds` is how far it is behind the position up to which the destination has read, by the
-    source's clock. `waiting` is the number of deliveries without an ack, and `waiting_since` the time of the oldest of them (seconds since
-    1970, 0 if there is none). `name` is set if the consumer is a broker.
+    `position` is the acked position. `behind_seconds` is how far the consumer is behind the position up to which the destination has read,
+    by the source's clock. `waiting` is the number of deliveries without an ack, and `waiting_since` the time of the oldest such delivery
+    (seconds since 1970, 0 if there is none). `name` is set if the consumer is a broker.
 
-    For a group: `members` has the acked position of each member, and everything up to the commit time `barrier_us` is acked. `late` counts
-    transactions that arrived after younger ones of other members were handed out. `waits_for` names the member that may have the next
-    transaction, and why that is unknown.
+    For the consumer of a group, `members` has the acked position of each member, and everything up to the commit time `barrier_us` is
+    acked. `late` counts transactions that arrived after younger ones of other members were handed out. `waits_for` names the member that
+    may have the next transaction, and why that transaction is unknown.
     """
 
     client_id: int
@@ -80,8 +81,8 @@ class ConsumerStatus:
 
 
 def forget_requested(directory: Path, meta: MetaManager, consumers: Forgetting | None) -> None:
-    """Removes the consumers that an operator requested to forget. Works without `consumers` too, because conf/ may name none any more. If
-    it raises MetaError, the request stays.
+    """Removes the consumers that an operator requested to forget. `consumers` is None if conf/ allows no consumers any more; the records
+    are then removed from the ledger. If it raises MetaError, the request stays.
 
     A broker that conf/ still names subscribes again by itself, as a new consumer.
     """
@@ -99,7 +100,7 @@ class Forgetting(Protocol):
 
 
 def without(client_id: int) -> Transition:
-    """Returns the ledger transition that removes the consumer."""
+    """Returns the change to the ledger that removes the consumer."""
     return lambda ledger: ledger.without_consumer(client_id)
 
 
@@ -113,36 +114,38 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
 
     @abc.abstractmethod
     def _records(self, ledger: Ledger) -> tuple[RecordT, ...]:
-        """Returns the records of these consumers in a ledger."""
+        """Returns the records that a ledger has of these consumers."""
 
     @abc.abstractmethod
     def _with(self, ledger: Ledger, record: RecordT) -> Ledger:
-        """Returns the ledger with this record added or replaced."""
+        """Returns a ledger in which this record of a consumer is added or replaced."""
 
     @abc.abstractmethod
     def _born(self, client_id: int, client_filter: str) -> RecordT:
-        """Returns the record of a new consumer. Raises SluiceError if the position where it starts is not known yet."""
+        """Returns the record of a new consumer. Raises SluiceError if the position where the consumer starts is not known yet."""
 
     @abc.abstractmethod
     def _moved(self, record: RecordT, client_filter: str, acked: PositionT | None) -> RecordT:
-        """Returns the record with a new filter. The position `acked` becomes its cursor; None leaves the cursor as it is."""
+        """Returns a consumer's record with a new filter and with the position `acked` as its cursor. If `acked` is None, the cursor stays
+        as it is.
+        """
 
     @abc.abstractmethod
     def _identified(self, record: RecordT, identity: str) -> RecordT:
-        """Returns the record with a new identity."""
+        """Returns a consumer's record with a new identity."""
 
     @abc.abstractmethod
     def _serving(self, record: RecordT, tables: TableFilter) -> ConsumerService[PositionT, ContentT]:
-        """Returns a service that starts at the cursor of the record."""
+        """Returns a service for the consumer of a record, which starts at the record's cursor."""
 
     def broker_of(self, client_id: int) -> str:
         """Returns the name of the broker with that number, or an empty text if no broker has it."""
         return self._brokers.get(client_id, ("", ""))[0]
 
     def identity_of(self, client_id: int) -> str:
-        """Returns the identity of a consumer. The first call chooses it and saves it in the ledger. A consumer that was forgotten and
-        subscribes again gets another one. Raises NotSubscribedError if no consumer has the number, and MetaError if the ledger cannot be
-        saved.
+        """Returns the identity of a consumer. The first call makes the identity and saves it in the ledger. A consumer that was forgotten
+        and subscribes again gets another identity. Raises NotSubscribedError if no consumer has the number, and MetaError if the ledger
+        cannot be saved.
         """
         with self._lock:
             record = self._record(client_id)
@@ -186,7 +189,7 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
             return found or self._begun(record, client_tables(record.filter))
 
     def keep(self) -> None:
-        """Saves the cursors that have moved in the ledger. If it raises MetaError, the next call saves them."""
+        """Saves in the ledger the cursors that have moved. If it raises MetaError, the next call saves them."""
         with self._lock:
             moved = [
                 now

@@ -50,8 +50,9 @@ def known_begin(
     *,
     claim: Callable[[Iterable[TableVersion]], None],
 ) -> Position:
-    """Decides where a destination starts to read, loads the schemas at that position, saves it in the ledger, and returns it. For a new
-    destination, calls `claim` with the captured tables first. If `claim` raises, the destination does not start.
+    """Decides at which position a destination starts to read, loads the schemas at that position, saves the position in the ledger, and
+    returns it. For a new destination, first calls `claim` with the captured tables. If `claim` raises an error, the destination does not
+    start.
     """
     begin = meta.ledger.resume_position
     if begin is not None and history.covers(begin):
@@ -60,7 +61,9 @@ def known_begin(
     connection = SourceConnection(source_of(config))
 
     def of_users(database: str, table: str) -> bool:
-        """Returns whether a table is a user's. All such tables are read, because a RENAME may turn any of them into a captured one."""
+        """Returns whether a table belongs to a user, not to the server. The schemas of all users' tables are read, because a RENAME may
+        give any of them a name that conf/ captures.
+        """
         return is_of_users(database) or tables.keeps(database, table)
 
     try:
@@ -79,8 +82,8 @@ def known_begin(
         claim(each.version() for each in snapshot.tables if tables.keeps(each.database, each.table))
     if begin is not None or choice != StartChoice():
         snapshot = _of_then(config, snapshot, first)
-    # The ledger is written before the history. If there is a history and the ledger has no cursor, the ledger was lost
-    # (`refuse_lost_ledger`).
+    # The cursor is written to the ledger before the schema history is written. So a schema history without a cursor in the ledger proves
+    # that the ledger was lost (`refuse_lost_ledger` checks this).
     if meta.ledger.cursor is None:
         left = left_consumers(directory, cast("Position", first)) if config.has_consumers else ()
         meta.update(lambda ledger: functools.reduce(Ledger.with_consumer, left, ledger.set_cursor(first)))
@@ -93,9 +96,10 @@ def known_begin(
 
 
 def _follow_mixed(config: DestinationConfig, history: TableHistory, begin: Position) -> None:
-    """Adds triggers and views to the schema history, if the history has none and the source now writes its binlog in MIXED format.
+    """Adds the source's triggers and views to the schema history, if the history has none and the source now writes its binlog in MIXED
+    format.
 
-    If the source does not answer, the history stays as it is, and the parser refuses the MIXED format (`StreamRules.follows_mixed`).
+    If the source does not answer, the schema history stays as it is, and the parser refuses the MIXED format (`StreamRules.follows_mixed`).
     """
     if history.knows_objects(begin):
         return
@@ -125,7 +129,7 @@ def _no_table(_database: str, _table: str) -> bool:
 
 
 def requested_position_of(config: DestinationConfig) -> RequestedPosition:
-    """Returns the start position that conf/ requests. Raises PositionLostError if this is a position of another source."""
+    """Returns the start position that conf/ requests. Raises PositionLostError if the position belongs to another source."""
     start = config.start_here()
     return RequestedPosition(
         file=start.file,
@@ -137,7 +141,9 @@ def requested_position_of(config: DestinationConfig) -> RequestedPosition:
 
 
 def _of_then(config: DestinationConfig, snapshot: SchemaSnapshot, begin: Position) -> SchemaSnapshot:
-    """Returns the current schemas without the tables that a statement changed after `begin`. Their schemas at `begin` are unknown."""
+    """Returns the current schemas of those tables that no statement changed after `begin`. The schemas that the other tables had at `begin`
+    are unknown.
+    """
     touched = TouchedTables(snapshot)
     scan_ddl(source_of(config), begin, touched, archive_of(config))
     if touched.names:

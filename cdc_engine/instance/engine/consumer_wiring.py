@@ -1,4 +1,4 @@
-"""Makes the consumers of a destination, and the window that they read."""
+"""Makes the objects that serve a destination's consumers, and the window of the stream that the consumers read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from sluice.cdc_engine.table_meta.history.review_files import ReviewFiles
 
 
 def window_of(config: DestinationConfig, begin: Position) -> Window:
-    """Returns the window for consumers and groups."""
+    """Returns the window that the destination's consumers and groups read. The window starts at `begin`."""
     return Window(begin, bytes_max=config.canal_server.window_bytes_max, isolated=config.batch.ddl_isolation)
 
 
@@ -53,7 +53,9 @@ class LiveParts:
 def consumers_of(
     config: DestinationConfig, directory: Path, meta: MetaManager, parts: LiveParts, prepared: PreparedFiles
 ) -> Consumers:
-    """Returns the consumers of a destination. They read the live stream of `parts` where its window has their positions."""
+    """Returns the consumers of a destination. A consumer reads the live stream of `parts` if the stream's window has the consumer's
+    position.
+    """
     live, begin, store = parts.parser, parts.begin, parts.store
     tables = TableFilter(config.include, config.exclude)
     decisions = review_of(config, directory)
@@ -66,7 +68,7 @@ def consumers_of(
         recorded_before=prepared.recorded_before,
         archive=archive_of(config),
         epoch=lambda: meta.ledger.epoch,
-        # The server to which the epoch belongs. The ledger names it only after an ack.
+        # The server to which the epoch belongs. In a new epoch, the ledger names this server only after an ack.
         server_uuid=lambda: live.position.server_uuid if live.position else meta.ledger.server_uuid,
         by_time=by_time_of(source_of(config), config, tables.keeps),
         isolated=config.batch.ddl_isolation,
@@ -93,7 +95,7 @@ def consumers_of(
 
 
 def review_of(config: DestinationConfig, directory: Path) -> SchemaDecisions:
-    """Returns the rules of conf/ and the answers of operators about schema changes."""
+    """Returns what decides about schema changes: the policies in conf/ and the answers of operators."""
     files = ReviewFiles(directory)
     return SchemaDecisions(
         destination=config.name,

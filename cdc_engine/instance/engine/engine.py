@@ -1,9 +1,9 @@
 """Runs the engine of one destination: starts and stops its parts, hands out batches, and reports its status. `launcher` runs one per
 destination.
 
-Parts start in the order lease → meta → schema → store → sink → service → parser, and stop in reverse order. When the parser ends, its
-error becomes a state that `status` shows. Batches that were handed out stay valid and are still settled. An engine without its lease
-(LEASE_LOST) neither reads nor writes: `launcher` stops it, and starts another one that waits for the lease.
+Parts start in the order lease → meta → schema → store → sink → service → parser, and stop in reverse order. When the parser ends with an
+error, the engine gets a state for the error, which `status` shows. Batches that were handed out before can still be settled. An engine that
+lost its lease (LEASE_LOST) neither reads nor writes. `launcher` stops this engine, and starts another one that waits for the lease.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from sluice.cdc_engine.telemetry.traces import Traces
 
 log = structlog.get_logger()
 
-# Operators see these states of the parser under other names.
+# The engine reports these states of the parser to operators under other names.
 OPERATOR_WORDS = {STREAMING: EngineState.RUNNING, CONNECTING: EngineState.STARTING}
 STATUS_SECONDS = 1.0
 
@@ -81,7 +81,7 @@ class Engine:
         self._state: EngineState = EngineState.STOPPED
         self._reason = ""
         self._stopping = threading.Event()
-        self._steering = threading.RLock()  # Held while the parser is started or stopped.
+        self._steering = threading.RLock()  # A thread holds this lock while it starts or stops the parser.
         self._acts = EngineActs(self._destination, self.directory)
         self._reporter: threading.Thread | None = None
         self._rate = RateMeter()
@@ -170,7 +170,7 @@ class Engine:
                 each.end()
 
     def _keep_cursors(self) -> None:
-        """Saves the cursors of consumers, on a thread of its own. A ledger store that does not answer must not delay the check of the
+        """Saves the cursors of consumers, on a thread of its own, so that a ledger store that does not answer cannot delay the check of the
         lease.
         """
         while (parts := self._parts) is not None and not self._stopping.wait(STATUS_SECONDS):
@@ -193,7 +193,9 @@ class Engine:
 
     @property
     def ended(self) -> bool:
-        """Whether the engine ended by itself, because it lost the lease or another source must be read. Another engine must follow it."""
+        """Whether the engine ended by itself, because it lost the lease or because another source must be read. `launcher` then starts
+        another engine.
+        """
         return self._state == EngineState.LEASE_LOST or self._gave_way.is_set()
 
     @property
@@ -245,14 +247,14 @@ class Engine:
         self._failover = failover_of(self._destination, self.directory, parts, self._gave_way.set)
 
     def _began_elsewhere(self, start: DumpStart) -> None:
-        """Saves the new epoch before the first block arrives, if the stream continues on a server whose binlog file names start again."""
+        """If the stream continues on a server where binlog file names start again, saves the new epoch before the first block arrives."""
         parts, epoch = self._opened(), start.position.epoch
         if parts.meta.ledger.epoch < epoch:
             others = cannot_repeat(self._destination, parts.history.all_cascades())
             parts.meta.update(begins(epoch, stops_of(keyed_tables(self._destination, parts), start, others)))
 
     def _rewind(self, position: Position | None) -> None:
-        """Reads again from a position, because a rollback goes back to changes that are no longer in the ring."""
+        """Restarts the stream at a position, because a rollback needs changes that are no longer in the ring."""
         parts = self._opened()
         with self._steering:
             parts.parser.stop()
@@ -266,8 +268,8 @@ class Engine:
         self._service.read_again(self._client)
 
     def _watch_source(self) -> None:
-        """Starts the source watch and the failover in threads. `stop` does not join them, because a source may need long before a request
-        fails.
+        """Starts the source watch and the failover in threads. `stop` does not wait for the threads, because a request to a source may take
+        long to fail.
         """
         self._unwatched = threading.Event()
         for watch, word in ((self._watch, "watch"), (self._failover, "failover")):
@@ -278,12 +280,12 @@ class Engine:
     # ── batches ──
 
     def outstanding(self) -> OutstandingBatch | None:
-        """Returns the first batch in flight, once it is staged. Repeated calls return the same batch."""
+        """Returns the first batch in flight, or None until one is staged. Repeated calls return the same batch."""
         return self._handing_out().outstanding()
 
     def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
-        """Returns the batch in flight, or else the next one. Returns None if none is staged within the timeout. With `appendable`, the end
-        of the next batch may stay open until its run takes it.
+        """Returns the batch in flight. If no batch is in flight, stages the next one, and returns None if that is not done within the
+        timeout. With `appendable`, changes may be appended to the next batch until its run takes it.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -293,14 +295,15 @@ class Engine:
                 return batch
 
     def _carry_out(self) -> None:
-        """Executes operators' requests (for tables, or for a lost position) before the next batch."""
+        """Executes operators' requests about tables, or about a lost position, before the next batch is handed out."""
         parts, hand_out = self._opened(), self._handing_out()
         steering = Steering(parts=parts, hand_out=hand_out, still=self._steering, read_again=self._read_again)
         self._acts.carry_out(self._state, steering)
 
     def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
-        """Fixes the end of a batch, and returns the batch. With `append`, first appends the changes that arrived since it was staged. The
-        batch's run calls this before it merges, and may repeat the call. Raises CanalServiceError if the batch is no longer outstanding.
+        """Fixes the end of a batch, and returns the batch. With `append`, first appends the changes that arrived since the batch was
+        staged. The run of the batch calls `take` before it merges, and may repeat the call. Raises CanalServiceError if the batch is no
+        longer in flight.
         """
         return self._handing_out().take(batch, append=append)
 
@@ -311,48 +314,48 @@ class Engine:
         self._conflicts.look()
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
-        """Rolls a batch back, so the same changes are handed out again under a new delivery. With `damaged`, they are staged again,
-        because the run could not read the files. Raises CanalServiceError as `ack` does.
+        """Rolls a batch back, so that the same changes are handed out again under a new delivery number. With `damaged`, the run could not
+        read the staged files, so the changes are staged again. Raises CanalServiceError as `ack` does.
         """
         self._handing_out().rollback(batch, damaged=damaged)
         self._conflicts.look()
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
-        """Stops tables that cannot be merged, at the start of the batch. The batch is then handed out again without them. `reasons` maps
-        "database.table" to (state, reason). Raises CanalServiceError as `ack` does.
+        """Stops the tables of a batch that cannot be merged. Each table stops at the batch's start, and the batch is handed out again
+        without these tables. `reasons` maps "database.table" to (state, reason). Raises CanalServiceError as `ack` does.
         """
         self._handing_out().stop_tables(batch, reasons)
 
     # ── status ──
 
     def tell_waiting(self, reason: str) -> None:
-        """Sets the reason why the next batch is not handed out yet, for the status. Empty when it is handed out."""
+        """Sets the reason, for the status, why the next batch is not handed out yet. The reason is empty when the batch is handed out."""
         self._waiting = reason
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        """Sets sentences for the status: what other programs did to the Delta tables or to conf/, and which runs fail. Empty if there is
-        nothing to report.
+        """Sets the sentences in the status about what other programs did to the Delta tables or to conf/, and about runs that fail.
+        `troubles` is empty if there is nothing to report.
         """
         self._lake = troubles
 
     def tell_tick(self, failed: str = "") -> None:
-        """Records that the sensor ticked, or why a tick failed. The status shows how long ago the last tick was, because nothing is merged
-        without ticks.
+        """Records a tick of the sensor. `failed` is the reason if the tick failed. The status shows how long ago the last tick was, because
+        nothing is merged without ticks.
         """
         self._pulse.ticked(failed)
 
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:
-        """Records the Dagster state of the batch's run. Empty if there is no run."""
+        """Records the state in Dagster of the batch's run. `state` is empty if the batch has no run."""
         self._pulse.saw_run(batch.delivery, state)
 
     def tell_failing(self, reason: str) -> None:
-        """Sets why several runs in a row failed to merge the batch. The status shows it until a batch is acked, or until the reason is set
-        to an empty text.
+        """Sets the reason why several runs in a row failed to merge the batch. The status shows the reason until a batch is acked, or until
+        the reason is set to an empty text.
         """
         self._pulse.failing = reason
 
     def status(self) -> EngineStatus:
-        """Returns the current status of the engine. Cheap: it asks no source and no store."""
+        """Returns the current status of the engine, without a request to a source or a store."""
         parts = self._opened()
         metrics, ledger = parts.store.metrics(), parts.meta.ledger
         state, reason = self._state_now()
@@ -388,7 +391,7 @@ class Engine:
         return self._watch.behind_seconds() if self._watch is not None else 0.0
 
     def _oldest_us(self, parts: EngineParts) -> int:
-        """Returns when the oldest change without an ack was committed, in µs since 1970. Returns 0 if all are acked."""
+        """Returns when the oldest change without an ack was committed, in µs since 1970. Returns 0 if all changes are acked."""
         times = (parts.store.oldest_time_us, self._handing_out().first_commit_time_us)
         return min((each for each in times if each), default=0)
 
@@ -419,7 +422,8 @@ class Engine:
         )
 
     def _state_now(self) -> tuple[str, str]:
-        """Returns the parser's state and reason. If the parser runs but batches cannot be staged, returns the error of staging."""
+        """Returns the engine's state and the reason for it. If the parser runs but batches cannot be staged, returns the error of staging.
+        """
         trouble = self._handing_out().trouble
         if trouble is not None and self._state in {EngineState.RUNNING, EngineState.STARTING}:
             return trouble.code, str(trouble)
@@ -429,7 +433,8 @@ class Engine:
         while not self._stopping.wait(STATUS_SECONDS):
             try:
                 self._lease.check()
-                # An engine with another ledger must end here. Otherwise it would hold the lease and write nothing, forever.
+                # Raises LeaseLostError if the stored ledger is no longer this engine's. Otherwise the engine would keep the lease forever
+                # and write nothing.
                 self._opened().meta.require_own()
                 self._revive()
                 if self._serving is not None:
@@ -447,7 +452,9 @@ class Engine:
                 log.warning("status_not_written", destination=self.name, reason=str(error))
 
     def _lose(self, reason: str) -> None:
-        """Stops all reading, staging and writing of the destination, because another process may hold its lease by now."""
+        """Stops everything that this engine reads, stages and writes for the destination, because another process may hold the lease by
+        now.
+        """
         self._tell(EngineState.LEASE_LOST, reason)
         self._stop_serving()  # First, because another engine may already send the same changes to consumers.
         self._service.stop(self.name)
@@ -457,8 +464,8 @@ class Engine:
         self._close_consumers()
 
     def _revive(self) -> None:
-        """Restarts the parser if it ended with an error that may pass, such as a full disk. `revive_seconds` decides when. Called while
-        the engine holds the lease.
+        """Restarts the parser if it ended with an error that may pass by itself, such as a full disk. `revive_seconds` decides when. Called
+        while the engine holds the lease.
         """
         parser = self._opened().parser
         if self._state == EngineState.RUNNING:
@@ -474,10 +481,10 @@ class Engine:
 
     def _tell(self, state: str, reason: str) -> None:
         reported = OPERATOR_WORDS.get(state) or engine_state(state)
-        # The parser stopped, but not the engine: it starts again at another position.
+        # Only the parser stopped, not the engine: the parser starts again at another position.
         starts_again = reported == EngineState.STOPPED and not self._stopping.is_set()
         if starts_again or not engine_follows(self._state, reported):
-            return  # The present state says more than "stopped".
+            return  # The engine keeps its present state, which says more than "stopped".
         self._state, self._reason, self._changed_at = reported, reason, time.monotonic()
         if reported in ENDED:
             log.error("engine_stopped", destination=self.name, state=reported, reason=reason)

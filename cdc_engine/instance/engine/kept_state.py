@@ -26,8 +26,8 @@ SCHEMA_FILE = "schema.jsonl"
 
 
 def history_kept(directory: Path, token: int = 0) -> Repository:
-    """Opens the schema history of a destination, which is stored where its ledger is. `token` is the lease's, or 0 for a caller that only
-    reads. Raises ConfigurationError or MetaError.
+    """Opens the schema history of a destination, which is in the same record store as the destination's ledger. `token` is the fencing
+    token of the lease, or 0 for a caller that only reads. Raises ConfigurationError or MetaError.
     """
     location = as_location(directory)
     return (
@@ -38,24 +38,26 @@ def history_kept(directory: Path, token: int = 0) -> Repository:
 
 
 def copies_of(directory: Path, token: int = 0) -> PreparedCopies | None:
-    """Returns where engines on other hosts find copies of prepared XA transactions, or None if all hosts share the folder."""
+    """Returns the store in which engines on other hosts find copies of prepared XA transactions, or None if all hosts share the
+    destination's folder.
+    """
     location = as_location(directory)
     return PreparedCopies(location, token) if location.is_apart else None
 
 
 def take_up(directory: Path) -> Transition:
-    """Returns the ledger transition at the start of an engine. It keeps the batches in flight before the first one whose staged files are
-    missing. All later changes are staged again.
+    """Returns the change to the ledger that an engine makes when it starts. If the staged files of a batch in flight are missing, this
+    batch and all later ones are removed from the ledger, and their changes are staged again.
     """
     return lambda ledger: ledger.restarted(StagedBatches(directory).is_whole)
 
 
 def refuse_lost_ledger(meta: MetaManager, kept: Repository, directory: Path) -> None:
-    """Raises LedgerLostError if a destination ran before and its ledger is lost. As a new destination, it would silently miss the changes
-    before its new start.
+    """Raises LedgerLostError if a destination ran before and its ledger is lost. If the destination began as a new one, its lake would
+    silently lack the changes before the new start.
 
-    A ledger without a position is refused too. The position is saved before the schema history, so such a ledger is a copy that was made
-    before the first start. A schema history, staged batches, prepared transactions or stored events prove that the destination ran before.
+    A schema history, staged batches, prepared transactions or stored events prove that the destination ran before. A ledger without a
+    position is refused too: the position is saved before the schema history, so such a ledger is a copy from before the first start.
     """
     if meta.ledger.cursor is not None:
         return
@@ -79,14 +81,16 @@ def refuse_lost_ledger(meta: MetaManager, kept: Repository, directory: Path) -> 
 
 
 def remove_strays(meta: MetaManager, directory: Path) -> None:
-    """Removes staged files that a killed process left. The ledger does not name them, so no run reads them."""
+    """Removes staged files that a killed process left behind. Only files that the ledger does not name are removed, because no run reads
+    these.
+    """
     named = [batch.path for batch in meta.ledger.outstanding if batch.path]
     StagedBatches(directory).remove_others(meta.ledger.ledger_id, named)
 
 
 def positions_to_keep(meta: MetaManager, begin: Position, directory: Path, groups: tuple[Path, ...]) -> list[Position]:
-    """Returns the positions from which changes may be read again: the start of the stream, stops of tables, snapshots that may be
-    canceled, and cursors of consumers and groups.
+    """Returns the positions from which changes may be read again: where the stream starts, where tables stopped, where open snapshots began
+    to buffer changes, and the cursors of consumers and groups.
     """
     stops = (stopped.position for stopped in meta.ledger.stopped_tables)
     since = (each.since for each in SnapshotRecords(directory).all() if each.is_open and each.since is not None)
@@ -104,9 +108,9 @@ def positions_while_running(
     *,
     window: Window | None = None,
 ) -> list[Position]:
-    """Returns the positions from which a running engine may read again, as `positions_to_keep` does. A rollback reads again from the
-    cursor; until the ledger has one, from `begin`. A new consumer starts at the oldest change in `window`, and needs the source if the
-    window has dropped this change meanwhile.
+    """Returns the positions from which a running engine may read changes again: those of `positions_to_keep`, the store's acked position,
+    and the start of `window`. After a rollback, the engine reads again from the cursor, or from `begin` if the ledger has no cursor. A new
+    consumer starts at the oldest change in `window`, and reads the source if the window has dropped this change meanwhile.
     """
     kept = positions_to_keep(meta, meta.ledger.cursor or begin, directory, groups)
     return [*kept, *filter(None, [store.acked_position, window.begin if window is not None else None])]
@@ -115,7 +119,7 @@ def positions_while_running(
 def never_read_again(
     meta: MetaManager, store: EventStore, directory: Path, groups: tuple[Path, ...]
 ) -> Position | None:
-    """Returns the position before which nothing is read again, or None if it is unknown now."""
+    """Returns the position before which no change will be read again, or None if this position is unknown now."""
     positions = [position for position in (store.acked_position, meta.ledger.cursor) if position is not None]
     if not positions:
         return None

@@ -1,7 +1,7 @@
-"""Checks once per minute, over a connection of its own, whether the stream still matches the source's binlog. Started by `engine`.
+"""Checks once per minute, over a separate connection, whether the stream still matches the source's binlog. `engine` starts it.
 
-`parser.watch` interprets the answers. If the stream does not match the binlog, or does not move, it is reconnected. The parser then
-decides as at any start: it continues, begins an epoch, or stops as POSITION_LOST.
+`parser.watch` interprets the source's answers. If the stream does not match the binlog, or does not move, this module reconnects it. The
+parser then decides, as at every start, whether to continue, to begin an epoch, or to stop in the state POSITION_LOST.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = structlog.get_logger()
 
 
 class Watched(Protocol):
-    """What the watch needs of the parser."""
+    """The methods of the parser that the source watch calls."""
 
     def stream_state(self) -> StreamState | None:
         """Returns how far the stream has read, or None if there is no stream."""
@@ -53,7 +53,7 @@ class Watched(Protocol):
 
 
 def _nothing_saved() -> None:
-    """Returns None. For a caller without a saved position."""
+    """Returns None. The default of `saved` for a caller without a saved position."""
 
 
 def watch_of(config: DestinationConfig, parts: EngineParts, seconds: float) -> SourceWatch:
@@ -70,11 +70,12 @@ def watch_of(config: DestinationConfig, parts: EngineParts, seconds: float) -> S
 
 
 class SourceWatch:
-    """Watches a source. `ask` returns the source's facts about itself and its files. `saved` returns where reading would continue after a
-    restart. `archived` tells whether an archive has what the source purged.
+    """Checks at intervals whether the stream still matches the source's binlog. `ask` returns the source's facts about its settings and
+    binlog files. `saved` returns the position where reading would continue after a restart. `archived` tells whether an archive has binlog
+    files that the source purged.
 
-    If fewer than `retention_left_hours_min` are left, or the source keeps its binlog for less than `retention_hours_min`, a warning is
-    reported. All methods except `run` may be called from any thread.
+    `retention_trouble` warns if the source purges the needed binlog in fewer than `retention_left_hours_min` hours, or keeps its binlog for
+    fewer than `retention_hours_min`. All methods except `run` may be called from any thread.
     """
 
     def __init__(
@@ -98,25 +99,28 @@ class SourceWatch:
         self._answered_at, self._unanswered = clock(), ""
 
     def run(self, stopping: threading.Event) -> None:
-        """Checks the stream until `stopping` is set. If a check found that the stream does not match, the next one comes sooner."""
+        """Checks the stream at intervals until `stopping` is set. After a check that found a mismatch, the next check comes sooner."""
         while not stopping.wait(
             self._seconds if not self._watch.misfit else min(self._seconds, limits.WATCH_AGAIN_SECONDS)
         ):
             try:
                 self.look(stopping)
-            except Exception as error:  # The error may be of any kind; a watch that ends silently checks no more.
+            # Errors of any kind are caught, because an error that ended this thread would silently end the checks.
+            except Exception as error:
                 self._unanswered = str(error) or type(error).__name__
                 log.warning("source_not_asked", reason=str(error))
 
     def look(self, stopping: threading.Event | None = None) -> None:
-        """Checks the stream once, and reconnects it if it does not match. Raises SluiceError if the source does not answer."""
+        """Checks the stream once, and reconnects it if it does not match the source's binlog. Raises SluiceError if the source does not
+        answer.
+        """
         stream_state = self._parser.stream_state()
         if stream_state is None:
-            # Without a stream, nothing can be checked. The parser's state shows the reason.
+            # Without a stream, nothing can be checked. The parser's state says why there is no stream.
             self._watch, self._answered_at = Watch(), self._clock()
             return
         facts = self._ask(stream_state.position.file, *self._end_of_saved(), *self._unknown_oldest())
-        # The source does not name its current file. An empty name would match every stream, or none.
+        # The source did not name its current binlog file. With an empty name, every stream would seem to match, or none.
         if not facts.file:
             raise SourceConnectionError("the source did not report the end of its binlog")
         self._answered_at, self._unanswered, self._facts = self._clock(), "", facts
@@ -128,13 +132,15 @@ class SourceWatch:
             self._parser.reconnect(reason)
 
     def _end_of_saved(self) -> tuple[str, ...]:
-        """Returns the file after the saved position's file. When it was created, the saved position's file ended."""
+        """Returns the binlog file that follows the file of the saved position. The creation time of the following file is the time when the
+        saved position's file ended.
+        """
         after = next_file(self._saved_file(), self._facts) if self._facts else ""
         return (after,) if after else ()
 
     def _unknown_oldest(self) -> tuple[str, ...]:
-        """Returns the oldest file of the last answer if its creation time is unknown. To read this time costs one more connection, but
-        only after a purge.
+        """Returns the source's oldest binlog file if its creation time is not known yet. Reading the creation time costs one more
+        connection, but the oldest file changes only after a purge.
         """
         return self._oldest.unknown(self._facts) if self._facts else ()
 
@@ -143,7 +149,7 @@ class SourceWatch:
         return saved.file if saved else ""
 
     def _saved_here(self) -> Position | None:
-        """Returns the saved position, or None if it belongs to another server."""
+        """Returns the saved position, or None if the position belongs to another server than the one that answered."""
         saved, facts = self._saved(), self._facts
         return saved if saved and facts and saved.server_uuid in ("", facts.server_uuid) else None
 
@@ -152,8 +158,9 @@ class SourceWatch:
         return bool(saved and self._facts and is_gone(saved, self._facts, archived=self._archived))
 
     def retention_left_hours(self) -> float | None:
-        """Returns for how many hours the source will keep what a restart would read, as of the last check. 0: it is purged, or older than
-        the source promises to keep. None: the retention is unlimited, or unknown because the source promises nothing.
+        """Returns for how many more hours the source will keep the binlog that a restart would read, as of the last check. 0 means that
+        this binlog is purged, or is older than the source promises to keep. None means that the retention is unlimited, or unknown because
+        the source promises nothing.
         """
         if self._is_gone():
             return 0.0
@@ -163,14 +170,16 @@ class SourceWatch:
         return None if until is None else round(max(0.0, until - now) / 3600, 2)
 
     def oldest_binlog_hours(self) -> float | None:
-        """Returns the age of the source's oldest binlog file in hours, or None if it is unknown. It shows what the source really keeps."""
+        """Returns the age of the source's oldest binlog file in hours, or None if the age is unknown. The age shows for how long the source
+        really keeps its binlog.
+        """
         age = self._oldest.age_seconds(time.time())
         return None if age is None else round(age / 3600, 2)
 
     def retention_trouble(self) -> str:
-        """Returns a sentence about the retention, or an empty text. It reports that the binlog that a restart would read is purged or may
-        soon be purged, or that the source keeps its binlog for fewer hours than conf/ accepts. If `retention_left_hours_min` is 0, it only
-        reports a purge.
+        """Returns a warning about the retention, or an empty text. It warns if the binlog that a restart would read is purged or may soon
+        be purged, or if the source keeps its binlog for fewer hours than conf/ accepts. If `retention_left_hours_min` is 0, it warns only
+        after a purge.
         """
         facts = self._facts
         if facts is None:
@@ -187,12 +196,16 @@ class SourceWatch:
         return kept or purges_early(self._oldest, facts, time.time(), self._retention_hours_min)
 
     def behind_seconds(self) -> float:
-        """Returns for how many seconds, at least, the binlog has had changes that are not read. Returns 0 if there are none."""
+        """Returns the minimum of seconds for which the binlog has had changes that the stream has not read. Returns 0 if the stream has
+        read everything.
+        """
         stream_state = self._parser.stream_state()
         return 0.0 if stream_state is None else self._watch.behind_seconds(stream_state, self._clock())
 
     def trouble(self) -> str:
-        """Returns a sentence if the stream has a problem, or if the source has not answered for long. Otherwise returns an empty text."""
+        """Returns a warning if the stream has a problem, or if the source has not answered the checks for long. Otherwise returns an empty
+        text.
+        """
         stream_state = self._parser.stream_state()
         if stream_state is None:
             return ""

@@ -1,4 +1,4 @@
-"""Makes the function that stages batches, with the columns, keys and policies of a destination."""
+"""Makes the function that stages the batches of a destination, with the columns, keys and value policies that conf/ sets."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def _described(staged: Any) -> Staged:
 
 
 def keyed_tables(config: DestinationConfig, parts: EngineParts) -> list[TableVersion]:
-    """Returns the captured tables at the stream's position. Each has the key from conf/ if conf/ names one."""
+    """Returns the captured tables at the stream's position. If conf/ names a key for a table, the table has this key instead of its primary
+    key.
+    """
     begin, keys = parts.parser.position or parts.meta.ledger.resume_position, keys_of(config)
     there = parts.history.versions(begin) if begin is not None else ()
     return [dataclasses.replace(each, key=keys.get(each.name, each.key)) for each in there]

@@ -56,11 +56,11 @@ def make_parts(
     groups: tuple[Path, ...] = (),
     claim: Callable[[Iterable[TableVersion]], None] = lambda _: None,
 ) -> EngineParts:
-    """Makes the parts of an engine. Reads the ledger, decides where to start (and asks the server for it if there is no cursor), and loads
-    the schemas at that position.
+    """Makes the parts of an engine. Reads the ledger, decides where the stream starts, and loads the schemas at that position. Without a
+    cursor in the ledger, asks the server for the start position.
 
-    `groups` are the folders of the groups that have this destination as a member. `claim` is as in `known_begin`. If it raises
-    SourceConnectionError, SourceCheckError, PositionLostError, MetaError or ConfigurationError, everything is closed again.
+    `groups` are the folders of the groups that have this destination as a member. `claim` is as in `known_begin`. Raises
+    SourceConnectionError, SourceCheckError, PositionLostError, MetaError or ConfigurationError, and then closes the parts that it has made.
     """
     meta = open_meta(directory, lease)
     try:
@@ -87,10 +87,10 @@ def _parts_around(
     folder.refuse_another()
     kept = history_kept(directory, lease.token)
     refuse_lost_ledger(meta, kept, directory)
-    meta.update(take_up(directory))  # A new ledger is saved before anything else of the destination.
+    meta.update(take_up(directory))  # A new ledger is written before any other file of the destination.
     remove_strays(meta, directory)
     if meta.ledger.resume_position is None:
-        forget_prepared(directory)  # They belong to an earlier ledger, which was removed.
+        forget_prepared(directory)  # The stored prepared transactions belong to an earlier ledger, which was removed.
     tables = TableFilter(config.include, config.exclude)
     history = TableHistory(kept, tables.keeps, review_of(config, directory))
     begin = known_begin(config, meta, history, tables, directory, claim=claim)
@@ -101,7 +101,7 @@ def _parts_around(
     note_transforms(policies, directory)
     history.compact(positions_to_keep(meta, begin, directory, groups), COMPACTED_RECORDS_MIN)
     listed = TableListWriter(directory, token=lease.token, fence=lease.check)
-    goes_on = store.put_position or begin  # The stream continues after the stored events.
+    goes_on = store.put_position or begin  # The stream continues after the events that are in the store's files.
     window = window_of(config, goes_on) if config.has_consumers or groups else None
     running = functools.partial(positions_while_running, meta, store, begin, directory, groups, window=window)
     published = PublishedHistory(history, listed, fence=lease.check, begins=folder.note, kept=running)

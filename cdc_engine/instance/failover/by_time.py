@@ -1,5 +1,5 @@
-"""Decides whether a stream may continue on another server at a position that is found by commit time. Also decides which tables stop then,
-because some changes are read twice.
+"""Decides whether a stream may continue on another server at a position that is found by commit time. Near that position some changes are
+read twice, so this module also decides which tables stop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ NO_OTHERS: Mapping[str, str] = {}
 
 
 def by_time_of(source: Source, config: DestinationConfig, captured: Callable[[str, str], bool]) -> ByTime | None:
-    """Returns the function that finds a start on the server by commit time, or None if conf/ does not allow it (`failover`)."""
+    """Returns the function that finds a start position on the server by commit time, or None if the setting `failover` in conf/ does not
+    allow that.
+    """
     if config.failover != "by_time":
         return None
     changed = functools.partial(changed_by, captured)
@@ -30,8 +32,8 @@ def by_time_of(source: Source, config: DestinationConfig, captured: Callable[[st
 
 
 def cannot_repeat(config: DestinationConfig, cascades: Iterable[Cascade]) -> dict[str, str]:
-    """Returns the tables that have a key, but to which changes cannot be applied twice, as "database.table" → reason. These are child
-    tables of a cascade, and tables with a history or a change log. `cascades` come from the schema history.
+    """Returns the tables that have a key, but to which changes cannot be applied twice, as "database.table" → reason. They are child tables
+    of a cascade, and tables with a history or a change log. `cascades` come from the schema history.
     """
     reasons = {".".join(each.child): _of_cascade(each) for each in cascades}
     for name, table in config.tables.items():
@@ -52,8 +54,8 @@ def _of_cascade(cascade: Cascade) -> str:
 def stops_of(
     tables: Sequence[TableVersion], start: DumpStart, others: Mapping[str, str] = NO_OTHERS
 ) -> tuple[StoppedTable, ...]:
-    """Returns the stops of the tables to which changes cannot be applied twice. Returns none if the stream continues exactly where it
-    ended. `others` comes from `cannot_repeat`.
+    """Stops the tables to which changes cannot be applied twice: returns a stop with its reason for each of them. Returns no stops if the
+    stream continues exactly where it ended. `others` comes from `cannot_repeat`.
     """
     if not start.read_twice_seconds:
         return ()

@@ -1,8 +1,8 @@
-"""Sends heartbeats to the current source, and switches to another source if they fail. Started by `engine`.
+"""Sends heartbeats to the current source, and switches to another source if the heartbeats fail. `engine` starts it.
 
-The switch is one durable write (`source.in_use`), so after a crash the file names one source or the other. After the write the engine
-ends, and `launcher` starts another one. It connects to the new source, finds where the stream continues there, and begins an epoch.
-`sluice source switch` writes the same file. The next heartbeat notices it.
+The switch is one durable write of the source in use (`source.in_use`), so after a crash the record names one source or the other. After the
+write the engine ends, and `launcher` starts another engine. The new engine connects to the new source, finds where the stream continues
+there, and begins an epoch. `sluice source switch` writes the same record, and the next heartbeat notices the change.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ log = structlog.get_logger()
 
 
 def sources_of(config: DestinationConfig) -> dict[str, Source]:
-    """Returns the sources in conf/ by address, the primary server first."""
+    """Returns the sources that conf/ names, by address. The primary server comes first."""
     return {each.address: source_at(config, each) for each in config.sources or (config.source,)}
 
 
 def reading_now(config: DestinationConfig, directory: Path) -> DestinationConfig:
-    """Returns the configuration with the source that was chosen last, by any host. Raises ConfigurationError or MetaError."""
+    """Returns the configuration of a destination with the source that any host chose last. Raises ConfigurationError or MetaError."""
     return config.reading(address_chosen(directory) or config.sources[0].address) if config.sources else config
 
 
 def ask(source: Source, file: str = "") -> TakeoverAnswer:
-    """Asks a source for its facts, and checks whether it can be captured. `file` is a binlog file whose creation time is needed."""
+    """Asks a source for its facts, and checks whether Sluice can capture it. `file` is a binlog file whose creation time is needed."""
     try:
         with contextlib.closing(SourceConnection(source)) as connection:
             facts = read_facts(connection, file)
@@ -58,8 +58,9 @@ def ask(source: Source, file: str = "") -> TakeoverAnswer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailoverDependencies:
-    """What the failover needs of the engine. `position` returns where reading continues after everything that was handed out. `lacks`
-    returns why the current source cannot continue there, or an empty text. `gives_way` is called once, when another source must be read.
+    """The callbacks of the engine that the failover calls. `position` returns where reading continues after everything that was handed out.
+    `lacks` returns why the current source cannot continue at that position, or an empty text. `gives_way` is called once, when another
+    source must be read.
     """
 
     directory: Path
@@ -137,7 +138,7 @@ class Failover:
             answer = ask(self._sources[address], position.file if position else "")
             by_time = by_time_of(self._sources[address], self._destination, self._captured)
             return refusal(position, answer, self._dependencies.epochs(), by_time) or self._silence_of(address)
-        except Exception as error:  # The error may be of any kind; the other sources must still be asked.
+        except Exception as error:  # Errors of any kind are caught, because the other sources must still be asked.
             return str(error) or type(error).__name__
 
     def _silence_of(self, address: str) -> str:
@@ -148,8 +149,8 @@ class Failover:
             heartbeat.close()
 
     def _taken(self, address: str, chosen: str) -> bool:
-        """Writes the switch, and returns True. Returns False and writes nothing if the engine was stopped, or if somebody chose another
-        source than `chosen` meanwhile.
+        """Records that the source `address` is read from now on, and returns True. Returns False and writes nothing if the engine was
+        stopped, or if somebody chose another source than `chosen` meanwhile.
         """
         if self._stopping.is_set() or address_chosen(self._dependencies.directory) != chosen:
             return False
@@ -158,8 +159,8 @@ class Failover:
         return True
 
     def trouble(self) -> str:
-        """Returns a sentence if the source does not answer heartbeats, and why no other source is read instead. Returns an empty text if
-        all is well.
+        """If the source does not answer heartbeats, returns a sentence that says so, and why no other source is read instead. Otherwise
+        returns an empty text.
         """
         if self._broken:
             return f"whether {self._reading} answers is not checked: {self._broken}"
@@ -189,8 +190,8 @@ def failover_of(
 
 
 def _unreadable(parser: EventParser) -> str:
-    """Returns why the stream cannot continue on the current source although the source answers, or an empty text. Another source may have
-    the missing transactions.
+    """Returns why the stream cannot continue on the current source, although the source answers, or an empty text. The reason is that
+    transactions are missing there, which another source may have.
     """
     return parser.lacks or (str(parser.last_error) if isinstance(parser.last_error, PositionLostError) else "")
 

@@ -1,8 +1,8 @@
 """Decides which other source can continue the stream from a position, and in which order sources are tried. Used by `failover`.
 
-A source can take over if its GTIDs prove two things: it has executed everything that was read, and it has purged nothing after it. If a
-source lacks something that was read, the failover waits for it and names it. To read from it would leave changes in the lake that no
-source has.
+A source can take over if its GTIDs prove two things: it has executed every transaction that was read, and it has purged no later
+transaction. If a source lacks a transaction that was read, the failover does not switch, and reports the source. Otherwise the lake would
+have changes that this source does not have.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from sluice.cdc_engine.position import Position
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TakeoverAnswer:
-    """The answer of a source. If it did not answer, `facts` is None, and `trouble` says why."""
+    """What a source answered when the failover asked whether it can take over. If the source did not answer, `facts` is None, and `trouble`
+    says why.
+    """
 
     address: str
     facts: ServerFacts | None
@@ -27,19 +29,19 @@ class TakeoverAnswer:
 
 @dataclasses.dataclass(frozen=True)
 class Beats:
-    """How many heartbeats in a row failed, and why the last one did."""
+    """How many heartbeats in a row failed, and why the last of them failed."""
 
     missed: int = 0
     failure: str = ""
 
     def after(self, failure: str) -> Beats:
-        """Returns the count after another heartbeat. `failure` is empty if the source answered, which resets the count."""
+        """Returns the count after another heartbeat. `failure` is empty if the source answered; the count is then 0."""
         return Beats(self.missed + 1, failure) if failure else Beats()
 
 
 def refusal(position: Position | None, answer: TakeoverAnswer, epochs: Epochs, by_time: ByTime | None = None) -> str:
     """Returns why a source cannot continue the stream at `position`, or an empty text if it can. `position` is None if nothing was read
-    yet. `by_time` finds a start by commit time, if conf/ allows that.
+    yet. `by_time` finds a start position by commit time, and is None if conf/ does not allow that.
     """
     if answer.facts is None:
         return answer.trouble or "the server does not answer"

@@ -1,7 +1,7 @@
-"""Finds what a backfill or a repair reads: an interval of the binlog, the schemas that decode it, the tables, and the facts that `rules`
-needs. Used by `plan` and `work`.
+"""Finds what a backfill or a repair reads: an interval of the binlog, the tables with their schemas, and the facts from which `rules`
+decides whether a table is refused. Used by `plan` and `work`.
 
-A backfill reads from a time to the end of the source's binlog. A repair reads from the lake's position to the end.
+A backfill reads from a time to the end of the source's binlog. A repair reads from the lake's position to the end of the binlog.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BinlogInterval:
-    """The interval of the binlog after `begin`, up to and including `end`. The binlog itself ends at `read_to`. `transactions` are the
-    transactions that were requested by GTID, or None for the whole interval.
+    """An interval of the binlog: the changes after the position `begin` up to and including `end`. The binlog ends at `read_to`.
+    `transactions` are the transactions that an operator requested by GTID, or None for the whole interval.
     """
 
     begin: Position
@@ -53,8 +53,8 @@ class BinlogInterval:
     transactions: FoundTransactions | None = None
 
     def reach(self, file: str) -> None:
-        """Fetches `file` and the files after it from the archive, if they are older than `files` and conf/ has a command for that. Raises
-        SourceConnectionError if the command fails.
+        """Fetches `file` and the files after it from the archive, if they are older than `files` and conf/ has a command that fetches
+        archived files. Raises SourceConnectionError if the command fails.
         """
         self.files.reach(lambda oldest: not comes_before(file, oldest))
 
@@ -81,8 +81,8 @@ def locate_interval(config: DestinationConfig, ledger: Ledger, request: Requeste
 
 
 def from_the_lake(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:  # noqa: ARG001  as `work.Find`
-    """Returns the interval that a repair reads: from the ledger's cursor to the binlog's end. Both the lake and the source's rows have all
-    changes before the cursor. Raises ActRefusedError or SourceConnectionError.
+    """Returns the interval that a repair reads: from the ledger's cursor to the end of the binlog. The lake and the source's rows both
+    include all changes before the cursor. Raises ActRefusedError or SourceConnectionError.
     """
     files = binlog_files(config)
     facts = files.facts
@@ -109,8 +109,8 @@ def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
 def schemas_of(
     config: DestinationConfig, records: Sequence[HistoryRecord], interval: BinlogInterval
 ) -> IntervalSchemas:
-    """Returns the schemas that decode the rows of the interval. They are the schemas at the lake's position, or at the end of an archive
-    that ends before it.
+    """Returns the schemas that decode the rows of the interval: those at the lake's position, or at the end of an archive that ends before
+    the lake's position.
     """
     captured = TableFilter(config.include, config.exclude).keeps
     known_at = min(interval.cursor, interval.read_to, key=lambda each: each.order_key)
@@ -120,8 +120,8 @@ def schemas_of(
 def records_of(
     config: DestinationConfig, directory: Path, interval: BinlogInterval, given: Path | None
 ) -> list[HistoryRecord]:
-    """Returns the schema history of the destination. If `given` names a file, returns the history in it (a saved one, or the dump of a
-    database). Raises MetaError or ConfigurationError.
+    """Returns the records of the destination's schema history. If `given` names a file, returns the schemas in the file instead: a saved
+    schema history, or the dump of a database. Raises MetaError or ConfigurationError.
     """
     if given is None:
         return history_kept(directory).look()
@@ -138,8 +138,8 @@ def tables_unlike(
 ) -> frozenset[str]:
     """Returns the tables whose columns in the requested schema file differ from those at the lake's position.
 
-    Returns none if a past state is built, because statements since then may have changed the columns. Also returns none if the
-    destination's schema history cannot be read.
+    Returns no tables if the request builds a past state, because later statements may have changed the columns. Also returns no tables if
+    the destination's schema history cannot be read.
     """
     if request.schemas is None or request.past:
         return frozenset()
@@ -151,7 +151,7 @@ def tables_unlike(
 
 
 def tables_of(ledger: Ledger, schemas: IntervalSchemas, request: RequestedInterval) -> tuple[str, ...]:
-    """Returns the requested tables, also if they are stopped. Raises ConfigurationError if a requested table is not captured."""
+    """Returns the names of the requested tables, also of stopped ones. Raises ConfigurationError if a requested table is not captured."""
     stopped = {each.name for each in ledger.stopped_tables}
     return rules.chosen(request, sorted(stopped | schemas.versions().keys()))
 
@@ -166,8 +166,8 @@ def facts_of(
     unlike: Collection[str] = (),
     given: Path | None = None,
 ) -> tuple[TableFacts, ...]:
-    """Returns the facts for `rules.refusal`. `staged` are the parts of the interval that were staged. `unlike` are the tables that have
-    other columns in the schema file `given`. Raises MetaError.
+    """Returns the facts about each table from which `rules.refusal` decides. `staged` has the results of staging parts of the interval.
+    `unlike` has the tables whose columns differ in the schema file `given`. Raises MetaError.
     """
     ledger, versions, keys = read_ledger(directory), schemas.versions(), keys_of(config)
     snapshots = {each.name: str(each.state) for each in SnapshotRecords(directory).all() if each.is_open}
@@ -196,12 +196,13 @@ def facts_of(
 
 
 def _facts_or_error(facts: Callable[[str], TableFacts], name: str) -> TableFacts:
-    """Returns the facts of a table. After an unexpected error, returns facts that contain the error, so that only this table is refused."""
+    """Returns the facts about a table. After an unexpected error, returns facts that contain the error, so that only this table is refused.
+    """
     try:
         return facts(name)
     except SluiceError:
         raise
-    except Exception as error:  # The error may be of any kind; the other tables continue.
+    except Exception as error:  # Errors of any kind are caught, so that the other tables continue.
         logger.exception("the schema and settings of %s could not be read, so the backfill leaves it out", name)
         return TableFacts(name=name, raised=f"{type(error).__name__}: {error}")
 

@@ -1,8 +1,8 @@
-"""Plans a backfill: what it would read and change, and which tables it would refuse. Changes nothing. `sluice backfill --plan` shows the
-plan.
+"""Plans a backfill: what the backfill would read and change, and which tables it would refuse. Changes nothing. `sluice backfill --plan`
+shows the plan.
 
-Stages a part of the interval into a temporary folder, as the backfill would. Extrapolates the number of changes and the time from this
-part to the whole interval.
+Stages a part of the interval into a temporary folder, as the backfill would, and extrapolates from this part the number of changes and the
+time for the whole interval.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ SAMPLE_BYTES_MAX = 64 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackfillTablePlan:
-    """The plan for one table. `refused` says why it cannot be backfilled and what to do instead, or is empty. `changes` is the expected
-    number of changes.
+    """The plan for one table. `refused` says why the table cannot be backfilled and what to do instead, or is empty. `changes` is the
+    expected number of changes.
 
     `reaches_back` is True if the schema history still knows the table at the beginning of the interval. `statements` are the statements in
     the interval that concern the table.
@@ -57,11 +57,11 @@ class BackfillTablePlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The plan of a backfill. Times are in ISO form. The changes between the positions `begin` and `end` are included. Reading ends at
-    `read_to`.
+    """The plan of a backfill. Times are in ISO form. The backfill applies the changes between the positions `begin` and `end`, and reads
+    the binlog up to `read_to`.
 
-    If `gtids` is set, only these transactions are included, and `changes` is an upper limit. If `counted` is True, the whole interval was
-    read, so `changes` is exact. `bytes` is how much of the binlog the backfill must read.
+    If `gtids` is set, the backfill applies only these transactions, and `changes` is an upper limit. If `counted` is True, the plan has
+    read the whole interval, so `changes` is exact. `bytes` is how much of the binlog the backfill must read.
     """
 
     destination: str

@@ -1,7 +1,7 @@
-"""Reads an interval of the binlog while the stream continues, and stages it like a batch. Used by `plan` and `work`.
+"""Reads an interval of the binlog while the stream continues, and stages the interval's changes like a batch. Used by `plan` and `work`.
 
-The engine does not notice it. Reading has its own connection, which does not count as a replica, and its own scan with the schemas of the
-interval.
+This reading does not affect the engine. It has a separate connection, which the server does not count as a replica, and a separate scan
+with the schemas of the interval.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def binlog_files(config: DestinationConfig) -> BinlogFiles:
 
 
 def files_for(config: DestinationConfig, archive: str, cursor: Position | None) -> ReadableFiles:
-    """Returns the files of the archive that a request names, without asking the source. If it names none, returns the source's files.
-    Raises the errors of `binlog_files`, and PositionLostError.
+    """Returns the binlog files in the archive that a request names, without asking the source. If the request names no archive, returns the
+    source's binlog files. Raises the errors of `binlog_files`, and PositionLostError.
     """
     return archive_alone(Archive(archive), cursor) if archive and cursor is not None else binlog_files(config)
 
 
 class IntervalReader:
-    """Reads the interval after `start`, up to `until` if it is given, and about `bytes_max` at most.
+    """Reads the binlog after the position `start`, up to `until` if that is given, and at most about `bytes_max` bytes.
 
     Afterwards, `bytes` is how much of the binlog was read, `end` is the end of the last transaction that was read, and `whole` tells
     whether the whole interval was read.
@@ -114,7 +114,9 @@ class IntervalReader:
         return f"{database}.{table}" in self._tables
 
     def _within(self, block: Block, until: Position | None) -> tuple[BlockSlice, bool]:
-        """Returns the events of those transactions of a block that end at or before `until`, and whether `until` is reached. Sets `end`."""
+        """Returns the events of those transactions in a block that end at or before `until`, and whether `until` is reached. Sets the
+        attribute `end`.
+        """
         whole = BlockSlice(block, 0, block.event_count)
         if not block.transaction_count:
             return whole, False

@@ -1,8 +1,8 @@
 """Decides what a backfill or a repair may do. Pure: `interval` collects the facts.
 
-A backfill reads the binlog from a time up to the lake's position. It sets each key that changed in the interval to its state after its
-last change. A repair reads the binlog from the lake's position on, for the keys that it names. Both need two conditions: every change of
-the table's rows is in row events that the server still has, and one schema is valid for all of them.
+A backfill reads the binlog from a time up to the lake's position. It sets the row of each key that changed in the interval to its state
+after the last change. A repair reads the binlog from the lake's position on, for the keys that the operator names. Both are possible only
+if the server still has a row event for every change of the table's rows, and if one schema is valid for all these events.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from sluice.cdc_engine.time_text import time_text
 
 SHOWN_STATEMENTS = 3
 SNAPSHOT_WAY = "re-snapshot the table with `sluice snapshot start`"
-# Rough values on 2 processors, for estimates only. The first is the time that the merge of a table takes at least. The second is what each
-# change adds.
+# Rough values on 2 processors, for estimates only: the least time that the merge of a table takes, and the time that each change adds.
 MERGE_SECONDS_A_TABLE, MERGE_SECONDS_A_CHANGE = 4.0, 30e-6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestedInterval:
-    """What an operator requests: the interval [from_us, to_us) in µs since 1970, or the transactions of the GTID set `gtids`. `to_us` None
-    means up to the end. `tables` are "database.table" names; empty means all captured tables.
+    """The part of the binlog that an operator requests: the interval [from_us, to_us) in µs since 1970, or the transactions of the GTID set
+    `gtids`. If `to_us` is None, the interval reaches to the end of the binlog. `tables` are "database.table" names; empty means all
+    captured tables.
 
-    With `all_or_none`, a named table that is refused fails the whole request; otherwise it is left out. `archive` names binlog files that
-    are read instead of the source. `schemas` is a file with schemas; None means the destination's schema history. With `past`, a state of
-    the past is built, so the interval need not reach the lake's position.
+    If a named table is refused, the whole request fails with `all_or_none`; without it, only the table is left out. `archive` names binlog
+    files that are read instead of the source. `schemas` is a file with schemas; None means the destination's schema history. With `past`,
+    the request builds a past state, so the interval need not reach the lake's position.
     """
 
     from_us: int
@@ -48,12 +48,13 @@ class RequestedInterval:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableFacts:
-    """What decides whether a table is refused. `stop` is the state in which the table stopped, and `snapshot` the state of its open
-    snapshot; both may be empty. `follows` is True if foreign keys change its rows without row events.
+    """The facts about a table that decide whether a backfill or repair refuses it. `stop` is the state in which the table stopped, and
+    `snapshot` the state of its open snapshot; both may be empty. `follows` is True if foreign keys change the table's rows without row
+    events.
 
-    `statements` are the statements in the interval that concern the table, with their positions. `unread` says why its rows cannot be
-    decoded. With `partial`, its row images lack columns. With `quarantined`, some of its values cannot be decoded. `unlike` is the schema
-    file if the table has other columns in it. `raised` is an error that prevented all other facts.
+    `statements` are the statements in the interval that concern the table, with their positions. `unread` says why the table's rows cannot
+    be decoded. With `partial`, its row images lack columns. With `quarantined`, some of its values cannot be decoded. `unlike` is the
+    requested schema file if the table's columns in the file differ. `raised` is an error because of which all other facts are missing.
     """
 
     name: str
@@ -73,8 +74,8 @@ class TableFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RefusalAdvice:
-    """What to do about a refused table. `again` is the advice for statements and for rows that cannot be decoded. `partial` is the advice
-    for row images that lack columns; it is empty, or ends with ", or ".
+    """The advice that messages give about a refused table. `again` is the advice if the interval has DDL statements, or rows that cannot be
+    decoded. `partial` is the advice if row images lack columns; it is empty, or ends with ", or ".
     """
 
     again: str
@@ -85,7 +86,7 @@ BACKFILL_ADVICE = RefusalAdvice(again="take a later --from")
 REPAIR_ADVICE = RefusalAdvice(
     again="start the repair again", partial="start the repair again when less is written to the table, or "
 )
-# The first rule that applies is reported. The braces are filled from the facts of the table and the advice.
+# The first rule that applies to a table gives the message. The fields in braces are filled from the table's facts and the advice.
 REFUSALS: tuple[tuple[Callable[[TableFacts], object], str], ...] = (
     (lambda table: table.raised, "the schema and settings of the table could not be read ({raised}): {instead}"),
     (lambda table: table.stop, "the table has stopped ({stop}): resume the table first, or {instead}"),
@@ -157,7 +158,7 @@ def transactions_of(request: RequestedInterval, facts: ServerFacts) -> GtidSet:
     """Returns the transactions that a request names by GTID. Raises ConfigurationError if the source has no GTIDs, or if the text is not a
     GTID set.
     """
-    if not (facts.gtid_enabled or facts.executed):  # The facts of an archive have no settings, only the executed set.
+    if not (facts.gtid_enabled or facts.executed):  # The facts that are read from an archive contain no settings, only the executed set.
         raise ConfigurationError(
             "--gtids: the source has no GTIDs (gtid_mode is not ON); name times with --from and --to"
         )
@@ -185,7 +186,9 @@ def chosen(request: RequestedInterval, captured: Sequence[str]) -> tuple[str, ..
 
 
 def check_source(destination: str, cursor: Position | None, server_uuid: str) -> Position:
-    """Returns the cursor. Raises ActRefusedError if there is none, or if it belongs to another server."""
+    """Checks that the source is the server of the cursor, and returns the cursor. Raises ActRefusedError if the destination has no cursor,
+    or if its cursor belongs to another server.
+    """
     if cursor is None:
         raise ActRefusedError(f"{destination} has no position yet: start the engine with `sluice up`, then try again")
     if cursor.server_uuid not in ("", server_uuid):
@@ -198,7 +201,9 @@ def check_source(destination: str, cursor: Position | None, server_uuid: str) ->
 
 
 def check_reaches(request: RequestedInterval, read_to: Position, lake: Position) -> None:
-    """Raises ActRefusedError if an archive ends before the lake's position. Later changes of a key would be missing."""
+    """Raises ActRefusedError if the requested archive ends before the lake's position, because the changes after the archive's end would
+    then be missing.
+    """
     if request.archive and not request.past and read_to.order_key < lake.order_key:
         raise ActRefusedError(
             f"the archive {request.archive} ends at {read_to}, and the lake is at {lake}: put the later "
@@ -215,11 +220,11 @@ def files_between(logs: Sequence[BinaryLog], begin: Position, end: Position) -> 
 
 
 def scaled(count: int, read_bytes: int, all_bytes: int) -> int:
-    """Extrapolates a number, counted in a part of the interval, to the whole interval."""
+    """Extrapolates a number that was counted in `read_bytes` of the interval to the whole interval of `all_bytes`."""
     return count if read_bytes <= 0 or read_bytes >= all_bytes else round(count * all_bytes / read_bytes)
 
 
 def seconds_expected(read_bytes: int, read_seconds: float, all_bytes: int, tables: int, changes: int) -> float:
-    """Returns how long a backfill takes: reading at the measured rate, and merging."""
+    """Estimates how many seconds a backfill takes: reading the interval at the measured rate, and merging the tables."""
     reading = all_bytes * read_seconds / read_bytes if read_bytes else 0.0
     return reading + tables * MERGE_SECONDS_A_TABLE + changes * MERGE_SECONDS_A_CHANGE

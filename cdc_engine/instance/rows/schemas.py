@@ -1,7 +1,7 @@
-"""Finds the schemas that decode an interval of the past. They are the schemas at the lake's position.
+"""Provides the schemas that decode an interval of the binlog: the schemas that the tables have at the lake's position.
 
-A table is refused if a statement in the interval concerns it (`rules`). So no earlier schema is needed, and a backfill does not depend on
-how far the schema history reaches back. Used by the scan of a backfill.
+`rules` refuses a table if a statement in the interval concerns it. So no earlier schema is needed, and a backfill does not depend on how
+far the schema history reaches back. The scan of a backfill or repair uses this module.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ TEXT_CHARS_MAX = 80  # A longer text of a statement is cut in messages.
 
 
 class IntervalSchemas:
-    """The schemas for an interval that begins at `start` (`ports.SchemaHistory`). For each subject, the newest of `records` at `known_at`
-    is valid in the whole interval. `statements` collects the statements that concern a table ("database.table"), with their positions.
+    """The schemas for an interval that begins at `start` (`ports.SchemaHistory`). For each table, the newest schema in `records` at the
+    position `known_at` is valid in the whole interval. `statements` collects, by "database.table", the statements that concern a table,
+    with their positions.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class IntervalSchemas:
         self._start, self._captured = start, captured
         self._server = self._known.server(start.order_key) or DdlServerFacts(flavour="mysql", charset="")
         self.statements: dict[str, list[str]] = defaultdict(list)
-        # A dump does not tell whether its server distinguishes letter case.
+        # Names without letter case → names. The dump of a database does not say whether its server's table names are case-sensitive.
         self._folded: dict[TableKey, list[TableKey]] = defaultdict(list)
         for name in self._known.table_names():
             self._folded[_folded(name)].append(name)
@@ -80,8 +81,8 @@ class IntervalSchemas:
     # ── called by the scan ──
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
-        """Finds the schema of a table map, as `TableHistory.resolve` does. The rows of a stopped table are dropped, because no consumer
-        reads the interval.
+        """Returns the version of the table that a table map describes, as `TableHistory.resolve` does. The rows of a stopped table are
+        dropped, because no consumer reads the interval.
         """
         try:
             return self._history.resolve(table_map, position)
@@ -96,7 +97,7 @@ class IntervalSchemas:
         position: Position,
         session: StatementSession = NO_SESSION,
     ) -> tuple[TableChange, ...]:
-        """Records which tables a statement concerns. Their schemas stay as they are."""
+        """Records which tables a statement concerns. The statement does not change their schemas."""
         read = self._read(statement, self._server.known(session))
         objects = self._known.stored_objects(self._start.order_key)
         read = _reaching_everything(read, objects, default_database)
@@ -110,16 +111,16 @@ class IntervalSchemas:
         return ()
 
     def _read(self, text: str, session: StatementSession) -> Statement:
-        """Parses a statement. If the parser fails, returns a statement that may concern every table that its text names."""
+        """Parses a statement. If the parser fails, returns a statement that counts as concerning every table whose name is in the text."""
         try:
             return read_statement(
                 text, self._server.flavour, session.sql_mode, Literals(session.client, session.connection)
             )
-        except Exception:  # As in `history`: a defect of the parser must not hide a change.
+        except Exception:  # Errors of any kind are caught, because a defect of the statement parser must not hide a change.
             return Unread(leading_words(text), "", text=text)
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
-        return ()  # A table with cascades is refused.
+        return ()  # No cascade is needed, because `rules` refuses a table with cascades.
 
     def follows(self, database: str, table: str) -> bool:  # noqa: ARG002  of the contract
         return False
@@ -136,7 +137,7 @@ def _folded(name: TableKey) -> TableKey:
 
 
 def known_at(records: Iterable[HistoryRecord], position: Position) -> frozenset[str]:
-    """Returns the tables ("database.table") whose schema at a position is still in the history."""
+    """Returns the tables ("database.table") whose schema at `position` is still among `records` of the schema history."""
     known = KnownSchemas()
     for record in records:
         known.remember(record)
@@ -145,12 +146,12 @@ def known_at(records: Iterable[HistoryRecord], position: Position) -> frozenset[
 
 
 def _reaching_everything(statement: Statement, objects: StoredObjects | None, default_database: str) -> Statement:
-    """Marks a statement that may write other tables through a trigger, a view or a function, so that it counts as one that may write all
-    tables. Returns other statements unchanged.
+    """If a statement may write other tables through a trigger, a view or a function, marks it as a statement that may write all tables.
+    Returns other statements unchanged.
 
-    What triggers and views exist now does not matter, because others may have existed in the interval. The SELECT of a CREATE TABLE may
-    read a view that calls a function. Tables in the server's own databases have no triggers; RDS writes a heartbeat there. If the history
-    has no triggers and views (`objects` is None), the source does not write the MIXED format, and no statement is marked.
+    The triggers and views that exist now do not decide, because others may have existed in the interval. The SELECT of a CREATE TABLE may
+    read a view that calls a function. Tables in the server's own databases, where RDS writes a heartbeat, have no triggers. If `objects` is
+    None, the source does not write its binlog in the MIXED format, and no statement is marked.
     """
     if objects is None:
         return statement
@@ -167,7 +168,9 @@ def _reaching_everything(statement: Statement, objects: StoredObjects | None, de
 def _touched(
     statement: Statement, known: KnownSchemas, full_name: Callable[[TableName], TableKey], default_database: str
 ) -> Sequence[TableKey]:
-    """Returns the tables whose rows or columns a statement may have changed. It may return too many, never too few."""
+    """Returns the tables whose rows or columns a statement may have changed. The result may contain unchanged tables, but lacks no changed
+    one.
+    """
     if _changes_nothing(statement):
         return ()
     names = concerned(statement, known, full_name, default_database)

@@ -1,7 +1,8 @@
-"""Reads the source's rows with certain keys, as a snapshot reads its chunks: while the stream continues.
+"""Reads those rows of the source that have certain keys, while the stream continues, as a snapshot reads its chunks.
 
-The caller passes a position before the reading and gets one after it. The rows contain all changes up to the first position, and none
-after the second. The stream tells which keys changed between the two.
+The caller passes a position of the binlog from before the rows are read, and gets a position from after the last row was read. The rows
+include all changes up to the first position, and no change after the second position. The stream shows which keys changed between the two
+positions.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ POLL_SECONDS = 0.2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsRead:
-    """Rows of one table. `files` are Parquet files with the table's columns only. `columns` has (name, Spark type, nullable). `high` is
-    the end of the source's binlog after the last row was read. `read_at_us` is when reading began, in µs since 1970.
+    """The rows that were read from one table. `files` are Parquet files that have only the table's columns. `columns` has (name, Spark
+    type, nullable). `high` is the end of the source's binlog after the last row was read. `read_at_us` is when reading began, in µs since
+    1970.
     """
 
     name: str
@@ -40,15 +42,15 @@ class RowsRead:
 
 
 class SourceRows:
-    """Reads rows of one destination's source. Making the object opens no connection."""
+    """Reads rows of tables from the source of one destination. The constructor opens no connection."""
 
     def __init__(self, config: SluiceConfig, destination: str, pause: Callable[[float], object] = time.sleep) -> None:
         self._directory, self._pause = config.destination_dir(destination), pause
         self._tables = SourceTables(config, destination)
 
     def read(self, name: str, conditions: Iterable[str], low: Position, folder: Path) -> RowsRead:
-        """Reads the rows of "database.table" that meet one of the SQL conditions. Raises ActRefusedError if the table is not captured or
-        its rows cannot be decoded, and the errors of reading.
+        """Reads the rows of the table `name` ("database.table") that meet one of the SQL conditions. Raises ActRefusedError if the table is
+        not captured or its rows cannot be decoded, and the errors of `TableReader`.
         """
         table = self._tables.table(name)
         if table is None:
@@ -67,7 +69,7 @@ class SourceRows:
                     if number == 1:
                         wait_until_shown(reader, low, self._pause)
                     else:
-                        # Raises an error if the source was switched since the first condition was read.
+                        # Raises an error if another source has become the source in use since the first condition was read.
                         reader.shows(low)
                     rows += _read(reader, name, number, files[-1])
                     high = reader.end()
@@ -84,8 +86,8 @@ class SourceRows:
         )
 
     def wait_until_past(self, high: SourceEnd, low: Position, seconds: float) -> None:
-        """Waits until the cursor has passed `high`. Then the lake has every change that the rows may contain. Raises ActRefusedError after
-        `seconds`.
+        """Waits until the cursor has passed `high`, so that the lake has every change that the read rows may include. Raises
+        ActRefusedError after `seconds`.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -104,7 +106,7 @@ class SourceRows:
 
 
 def _read(reader: TableReader, name: str, number: int, path: Path) -> int:
-    """Reads the rows of one condition, as one chunk without bounds. Returns the number of rows."""
+    """Reads the rows that meet one condition into the file `path`, as a snapshot's chunk without key bounds. Returns the number of rows."""
     try:
         facts = reader.read(Chunk(number=number), path)
     except TableChangedError as error:

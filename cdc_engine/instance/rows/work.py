@@ -1,7 +1,8 @@
-"""Reads the changes for a backfill or a repair, at least up to the lake's position. Called by its run.
+"""Reads the changes for a backfill or a repair, at least up to the lake's position. The run of the backfill or repair calls it.
 
-First it reads the interval and what follows it, while merges continue. Then it takes the run lock, and reads what the stream has received
-meanwhile. Under the lock no table changes, so the run knows the position of each table in the lake.
+First, this module reads the interval and the binlog after it, while merges continue. Then the run takes the run lock, and the module reads
+what the stream has received meanwhile. Under the run lock no lake table changes, so the run knows up to which position each table is
+complete.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ FOLDER, LOCK_FILE = "backfills", "backfill.lock"
 
 @contextlib.contextmanager
 def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
-    """Yields a folder for one backfill or repair, and removes it afterwards. First removes the folders of operations that were killed.
+    """Yields a temporary folder for one backfill or repair, and removes the folder afterwards. First removes the folders of operations that
+    were killed.
 
-    Only one operation per destination runs at a time, because two would read the same binlog and then wait for each other. Waits
-    `wait_seconds` for the other one, and then raises ActRefusedError.
+    Each destination runs only one operation at a time, because two would read the same binlog and then wait for each other. Waits
+    `wait_seconds` for a running operation to end, and then raises ActRefusedError.
     """
     if as_location(directory).is_apart and not (directory / FOLDER_FILE).is_file():
         raise ActRefusedError(
@@ -84,8 +86,8 @@ def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
 
 
 class BackfillReading:
-    """Reads the source for one backfill or repair, into `folder`. `refused` maps "database.table" to why the table is left out. It grows
-    while the source is read.
+    """Reads the source for one backfill or repair, and stages the changes in `folder`. `refused` maps "database.table" to the reason why a
+    table is left out. Tables are added to `refused` while the source is read.
 
     `find` finds the interval. `advice` says what to do about refused tables.
     """
@@ -102,8 +104,8 @@ class BackfillReading:
         find: Find = locate_interval,
         advice: rules.RefusalAdvice = rules.BACKFILL_ADVICE,
     ) -> None:
-        """Finds the interval. Raises PositionLostError if the time or a GTID is purged, and ConfigurationError or ActRefusedError if the
-        request is refused.
+        """Finds the interval to read. Raises PositionLostError if the binlog of the requested time or GTID is purged, and
+        ConfigurationError or ActRefusedError if the request is refused.
         """
         rules.check_request(request, now_us)
         self._config, self._directory, self._request, self.folder = config, directory, request, folder
@@ -114,7 +116,7 @@ class BackfillReading:
         self._schemas = schemas_of(config, records, self.interval)
         self.names = tables_of(self._ledger, self._schemas, request)
         self._unlike = tables_unlike(config, directory, self.interval, self._schemas, request)
-        # Made once: a transform's module that is edited meanwhile must not be imported again.
+        # The value policies are made once, so that a transform's module that is edited during the operation is not imported again.
         self._policies = policies_of(config)
         refuse_other_functions({name: self._policies[name] for name in self.names if name in self._policies}, directory)
         self.staged: list[StagingResult] = []
@@ -123,39 +125,39 @@ class BackfillReading:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The tables that are not refused and have changes in what was read."""
+        """The tables that have changes in the binlog that was read, and that are not refused."""
         there = {table.name for batch in self.staged for table in batch.manifest.tables}
         return tuple(name for name in self.names if name not in self.refused and name in there)
 
     @property
     def end(self) -> Position:
-        """The end of the interval. If no end was requested, the position up to which changes were read."""
+        """The end of the interval. If no end was requested, this is the position up to which changes were read."""
         open_end = self._request.to_us is None and not self._request.gtids
         return self.read_to if open_end else self.interval.end
 
     @property
     def changed_in(self) -> tuple[tuple[int, int], ...]:
-        """Intervals of order keys, as (after, up to). Rows that changed in one of them are included."""
+        """Intervals of order keys, each as (after, up to). The operation includes the rows that changed in one of these intervals."""
         found = self.interval.transactions
         return ((-1, self.end.order_key),) if found is None else found.order_keys
 
     @property
     def times(self) -> tuple[int, int]:
-        """The interval as (from, before) in µs since 1970. The second time is 0 if no end was requested."""
+        """The requested interval as (from, before) in µs since 1970. The second time is 0 if no end was requested."""
         found = self.interval.transactions
         return (self._request.from_us, self._request.to_us or 0) if found is None else (found.from_us, found.to_us)
 
     def read(self) -> None:
-        """Reads up to the end of the source's binlog. Raises ActRefusedError if a requested table or all tables are refused, before it
-        reads if that is known.
+        """Reads up to the end of the source's binlog. Raises ActRefusedError if a requested table or all tables are refused. If that is
+        known before, reads nothing.
         """
         self.judge()
         self._go_on()
         self.judge()
 
     def catch_up(self) -> tuple[str, Position]:
-        """Reads further if the lake may be at a later position by now, and checks the tables again. Call it under the run lock. Returns
-        the id and the cursor of the ledger. Raises the errors of `read`.
+        """Reads more of the binlog if the lake may have reached a later position meanwhile, and checks the tables again. Call it under the
+        run lock. Returns the id and the cursor of the ledger. Raises the errors of `read`.
         """
         ledger = read_ledger(self._directory)
         cursor = self._refuse_another(ledger)
@@ -188,8 +190,8 @@ class BackfillReading:
         self._progress(measured(min(read_bytes, size_bytes), size_bytes, time.monotonic() - self._began))
 
     def _refuse_another(self, ledger: Ledger) -> Position:
-        """Returns the cursor of a ledger. Raises ActRefusedError if the destination got another ledger or another server since the
-        operation began.
+        """Returns the cursor of the current ledger. Raises ActRefusedError if the destination got another ledger or another server since
+        the operation began.
         """
         cursor, before = ledger.cursor, self._ledger.cursor
         if ledger.ledger_id != self._ledger.ledger_id or cursor is None or before is None:
@@ -204,14 +206,14 @@ class BackfillReading:
         return cursor
 
     def judge(self) -> None:
-        """Refuses tables by what is known so far. Raises ActRefusedError as `read` does."""
+        """Adds to `refused` the tables that the facts known so far exclude. Raises ActRefusedError as `read` does."""
         facts = facts_of(
             *(self.names, self._config, self._directory, self._schemas, self.staged),
             unlike=self._unlike,
             given=self._request.schemas,
         )
         found = {each.name: rules.refusal(each, self._advice) for each in facts}
-        # A refused table stays refused, because its changes are no longer read.
+        # A refused table stays refused, because its changes were not read since it was refused.
         self.refused = {**{name: why for name, why in found.items() if why}, **self.refused}
         named = [name for name in self._request.tables if name in self.refused and self._request.all_or_none]
         if named or len(self.refused) == len(self.names):

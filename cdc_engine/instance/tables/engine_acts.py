@@ -1,6 +1,7 @@
-"""Executes requests for tables while no batch is in flight: resumes, re-snapshots, and a new start after a lost position.
+"""Executes operators' requests while no batch is in flight: resumes tables, re-snapshots tables, and starts again after a lost position.
 
-`engine` calls it before each batch. Operators make a request with a file that `acts` writes. conf/ makes some by itself (`snapshot`).
+`engine` calls this module before each batch. `acts` writes a file for each request of an operator. The setting `snapshot` of conf/ may
+cause re-snapshots without a request.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from sluice.cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
 
-# How often the records of ended snapshots are removed, and how old a record must be. After this time nobody uses it any more.
+# How often the records of ended snapshots are removed, and how old such a record must be. After this time nobody reads the record any more.
 FORGET_SECONDS = 3600.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Steering:
-    """What this module needs of a started engine. Hold `still` while you stop or start the parser. `read_again` reads again from the
-    cursor.
+    """The parts and callbacks of a started engine that this module uses. `still` is the lock to hold while the parser is stopped or
+    started. `read_again` makes the engine read the stream again from the cursor.
     """
 
     parts: EngineParts
@@ -51,7 +52,7 @@ class Steering:
 
 
 class EngineActs:
-    """Executes the requests for one destination. While there are none, a call only looks at a few files."""
+    """Executes the operators' requests and the due re-snapshots of one destination. Without a request, a call only reads a few files."""
 
     def __init__(self, config: DestinationConfig, directory: Path) -> None:
         self._config, self._directory = config, directory
@@ -59,8 +60,8 @@ class EngineActs:
         self._waits_for, self._forget_at = "", 0.0
 
     def carry_out(self, state: EngineState, steering: Steering) -> None:
-        """Executes the requests and the due re-snapshots that are possible in the engine's state. If the source does not answer, a later
-        call tries again.
+        """Executes the requests and the due re-snapshots that the engine's state allows. If the source does not answer, a later call tries
+        again.
         """
         if state == EngineState.POSITION_LOST:
             self._restart(steering)
@@ -69,8 +70,8 @@ class EngineActs:
             self._forget_snapshots(steering.parts)
 
     def _restart(self, steering: Steering) -> None:
-        """If a new start was requested for a lost position, starts the stream at the source's current position and re-snapshots all
-        tables.
+        """If an operator or conf/ requested a new start after a lost position, starts the stream at the source's current position and
+        re-snapshots all tables.
         """
         if not new_start.is_wanted(self._config, self._directory):
             return
@@ -98,7 +99,7 @@ class EngineActs:
             log.warning("not_begun_anew_yet", destination=self._config.name, reason=str(error))
 
     def _forget_snapshots(self, parts: EngineParts) -> None:
-        """Removes, every hour, the records of ended snapshots whose tables were dropped."""
+        """Once per hour, removes the records of ended snapshots whose tables were dropped."""
         if time.monotonic() < self._forget_at or not (names := parts.history.names):
             return
         self._forget_at = time.monotonic() + FORGET_SECONDS
@@ -111,20 +112,21 @@ class EngineActs:
             log.info("snapshots_forgotten", destination=self._config.name, tables=len(forgotten))
 
     def _take_up_tables(self, steering: Steering) -> None:
-        """Resumes or re-snapshots stopped tables that an operator requested or that are due."""
+        """Resumes or re-snapshots stopped tables, if an operator requested it or a re-snapshot is due."""
         wanted, due = requests(self._directory), self._retakes.due(steering.parts.meta.ledger.stopped_tables)
         if not wanted and not due:
             return
         try:
             steering.hand_out.while_idle(lambda: self._fulfil(wanted, due, steering))
-        except SourceConnectionError as error:  # Batches are still handed out, and a later call tries again.
+        # The source does not answer now. Batches are handed out all the same, and a later call tries again.
+        except SourceConnectionError as error:
             log.warning("tables_not_resumed_yet", destination=self._config.name, reason=str(error))
 
     def _fulfil(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...], steering: Steering) -> None:
-        """Executes the operators' requests for single tables, and what is due. Called while no batch is in flight.
+        """Executes the operators' requests about single tables, and the due re-snapshots. Called while no batch is in flight.
 
-        Most requests make the engine read the stream again. They wait while only the store has the unmerged changes, until these are
-        handed out. The cancellation of a snapshot does not wait.
+        All requests except the cancellation of a snapshot make the engine read the stream again. If only the store still has the changes
+        that are not merged, these requests wait until the changes have been handed out.
         """
         parts = steering.parts
         if self._must_wait(wanted, due, parts):
@@ -133,8 +135,8 @@ class EngineActs:
 
         def stop_stream(table: str) -> None:
             with steering.still:
-                parts.parser.stop()  # Only the parser may change the history while it reads.
-            # The stored events do not contain the table's rows, so no engine may continue from them after a crash.
+                parts.parser.stop()  # Stopped first, because only the parser may change the schema history while the parser runs.
+            # The events in the store's files lack the table's rows, so after a crash no engine may continue from these events.
             forget_events(self._directory)
             taken.append(table)
 

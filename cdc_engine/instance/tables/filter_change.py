@@ -1,14 +1,14 @@
-"""Handles tables that start in the middle of a stream: all tables of a new destination, tables that conf/ newly includes, and tables whose
-row settings changed. Called by `wiring`.
+"""When an engine starts, requests snapshots or stops for tables whose earlier rows the lake lacks or has in another form. These are all
+tables of a new destination, tables that conf/ newly includes, and tables whose row settings changed. Called by `wiring`.
 
-`filters.json` stores the patterns and the row settings with which the engine last started.
+`filters.json` stores the include and exclude patterns and the row settings with which the engine last started.
 
-- A newly included table may have rows that no change in the stream contains. If `snapshot` in conf/ allows it, a snapshot reads them.
-  Otherwise the table stops (NEWLY_INCLUDED), so that the lake never has only a part of its rows, and an operator decides.
+- A newly included table may have rows that no change in the stream contains. If `snapshot` in conf/ allows it, a snapshot reads these rows.
+  Otherwise the table stops (NEWLY_INCLUDED), so that the lake never has only a part of the table's rows, and an operator decides.
 - A table stops (RULES_CHANGED) if its row settings changed: row filter, masks, transform, or a setting in `row_shape`. The lake keeps the
   rows that were merged with the old settings until the table is re-snapshotted.
-- A table that stopped for another reason keeps its old settings. When it resumes, it stops because of the changed settings before any of
-  its changes are staged.
+- For a table that stopped for another reason, `filters.json` keeps the old settings. When the table resumes, it stops because of the
+  changed settings before any of its changes are staged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sluice.cdc_engine.states import SnapshotState, TableState
 
 FILE = "filters.json"
 RULES = ("rows, masks, transform or current_state",)
-# A table stops in one of these states if its rules do not fit its columns, or if its transform failed.
+# A table stops in one of these states if its row rules do not fit its columns, or if its transform failed.
 _UNFIT = frozenset({TableState.ROWS_RULE, TableState.TRANSFORM_FAILED})
 T = TypeVar("T")
 
@@ -53,12 +53,12 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     *,
     policies: Mapping[str, ValuePolicy] | None = None,
 ) -> None:
-    """Compares conf/ with the settings of the last start. Requests a snapshot of each newly included table or stops it, and stops each
-    table whose row settings changed. Then saves the current settings.
+    """Compares conf/ with the settings of the engine's last start. Requests a snapshot of each newly included table, or stops the table.
+    Stops each table whose row settings changed. Then saves the current settings.
 
     `tables` are the captured tables at `begin`. `known` are all tables ("database.table") that the schema history ever had. `policies` are
-    those with which the engine decodes; None means those of the current conf/. May be repeated after a crash. Raises MetaError or
-    ConfigurationError.
+    the value policies with which the engine decodes; None means the policies of the current conf/. May be repeated after a crash. Raises
+    MetaError or ConfigurationError.
     """
     tables = tuple(tables)
     refuse_misspelled(config, {*(each.name for each in tables), *(stop.name for stop in meta.ledger.stopped_tables)})
@@ -88,8 +88,9 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
 
 
 def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None:
-    """Raises ConfigurationError if conf/ has rules for a table but spells its name in another letter case. The rules would not apply,
-    because names in rules are case-sensitive, and `include` is not. `names` are the captured tables ("database.table").
+    """Raises ConfigurationError if conf/ has row rules for a captured table but spells its name in another letter case. The table would be
+    captured without the rules, because `include` ignores letter case and the names of rules do not. `names` are the captured tables
+    ("database.table").
     """
     spelled = {name.lower(): name for name in names}
     for name, table in config.tables.items():
@@ -108,8 +109,8 @@ def may_resume(
     wanted: Sequence[ResumeRequest],
     meta: MetaManager,
 ) -> list[ResumeRequest]:
-    """Returns the requests of tables whose settings did not change while they were stopped. All other requested tables get the state
-    RULES_CHANGED instead. `policies` are those with which the engine decodes.
+    """Returns the requests to resume tables whose settings did not change while the tables were stopped. All other requested tables get the
+    state RULES_CHANGED instead. `policies` are the value policies with which the engine decodes.
     """
     now = {"rules": _digests(config, policies), "shapes": _shapes(config, [each.name for each in wanted])}
     before = _kept(directory)
@@ -133,11 +134,11 @@ def may_resume(
 def take_rules(
     config: DestinationConfig, directory: Path, policies: Mapping[str, ValuePolicy], names: Collection[str]
 ) -> None:
-    """Saves that the rows of these tables in the lake have the engine's current settings. Called when tables are re-snapshotted, or when
-    an operator resumes them although older rows differ.
+    """Saves the engine's current settings as the settings of the rows that these tables have in the lake. Called when tables are
+    re-snapshotted, or when an operator resumes tables although their older rows have other settings.
 
-    `policies` are those with which the engine started and still decodes, also the changes that a snapshot buffers. If the module of a
-    transform or a salt has changed since, the next start notices it.
+    `policies` are the value policies with which the engine started. The engine still decodes with them, also the changes that a snapshot
+    buffers. If a salt or the module of a transform has changed since, the engine notices it at its next start.
     """
     before = _kept(directory)
     if before is not None and names:
@@ -151,7 +152,9 @@ def take_rules(
 
 
 def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shape]:
-    """Returns the settings for rows by "database.table", except rules and masks. Leaves out tables that have only default values."""
+    """Returns the row settings (`row_shape`) of each table by "database.table". Row rules and masks are not among them. Leaves out tables
+    that have only default values.
+    """
     found = {name: shape_of(config, name) for name in sorted({*names, *config.tables})}
     return {name: shape for name, shape in found.items() if shape}
 
@@ -159,8 +162,8 @@ def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shap
 def _changes(
     old: Mapping[str, Any], new: Mapping[str, Any], name: str, version: TableVersion | None
 ) -> tuple[str, ...]:
-    """Returns the changed settings of a table because of which its rows in the lake no longer match conf/. If the saved record has no
-    `shapes`, an older version wrote it. The lake then counts as made with the current settings.
+    """Returns the settings of a table that changed so that the table's rows in the lake no longer match conf/. If the saved record has no
+    `shapes`, an older version of Sluice wrote it, and the lake counts as made with the current settings.
     """
     rules = RULES if old["rules"].get(name, "") != new["rules"].get(name, "") else ()
     if old.get("shapes") is None:
@@ -169,16 +172,16 @@ def _changes(
 
 
 def _mixed(old: Mapping[str, T], new: Mapping[str, T], waits: Collection[str]) -> dict[str, T]:
-    """Returns the new settings, but the old ones for the tables in `waits`."""
+    """Returns the settings to save for each table: the old settings for the tables in `waits`, and the new settings for all others."""
     sources = {name: old if name in waits else new for name in sorted({*old, *new})}
     return {name: source[name] for name, source in sources.items() if name in source}
 
 
 def _digests(config: DestinationConfig, policies: Mapping[str, ValuePolicy]) -> dict[str, str]:
-    """Returns a digest of each table's rules, by "database.table". A digest reveals no salt.
+    """Returns a digest of each table's row rules, by "database.table". A digest reveals no salt.
 
-    If a table has no current-state table, its digest also tells whether it has a change log or a history. Otherwise nobody would notice
-    that a current-state table that is added later, or a history that replaces a change log, lacks all earlier rows.
+    If a table has no current-state table, the digest also depends on whether the table has a change log or a history. So the table stops if
+    a current-state table is added later, or if a history replaces a change log: the new Delta table would lack all earlier rows.
     """
     rules = {name: rules_digest(policy.rules) for name, policy in policies.items() if policy.rules}
     alone = {name: table for name, table in config.tables.items() if not table.current_state}
@@ -187,7 +190,7 @@ def _digests(config: DestinationConfig, policies: Mapping[str, ValuePolicy]) -> 
 
 
 def rules_digest(rules: RowRules) -> str:
-    """Returns a digest of a table's rules. It reveals no salt."""
+    """Returns a digest of a table's row rules. The digest reveals no salt."""
     words = json.dumps(rules.words(), sort_keys=True)
     return hashlib.scrypt(words.encode(), salt=b"sluice rules", n=1 << 12, r=8, p=1, dklen=8).hex()
 
@@ -195,10 +198,10 @@ def rules_digest(rules: RowRules) -> str:
 def _stop_changed(
     config: DestinationConfig, meta: MetaManager, table: TableVersion, begin: Position, why: Sequence[str]
 ) -> bool:
-    """Stops a table because its settings changed. Returns whether the stop now has this reason.
+    """Stops a table because its settings changed. Returns whether the table is now stopped for this reason.
 
-    A table that stopped because its rules did not fit, or its transform failed, gets this reason too, so that it is re-snapshotted with
-    the new rules. Any other stop keeps its reason; the rules are then checked when the table resumes.
+    A table that stopped because its rules did not fit, or its transform failed, gets the new reason too, so that it is re-snapshotted with
+    the new rules. A table that stopped for any other reason keeps that reason; its rules are checked when it resumes.
     """
     there = meta.ledger.stopped(table.database, table.table)
     if there is None:

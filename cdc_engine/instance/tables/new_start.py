@@ -1,8 +1,8 @@
 """After a lost position, starts a destination at its source's current position, and re-snapshots all its tables. Called by `engine`.
 
-The changes between the two positions are unknown. So buffered changes are discarded, and every table is re-snapshotted. First the
-snapshots are requested, then the schema history restarts, and last the cursor moves. After a crash in between, the position is still lost,
-and the next attempt repeats everything.
+The changes between the lost position and the new start are unknown. So buffered changes are discarded, and every table is re-snapshotted.
+First the snapshots are requested, then the schema history restarts, and last the cursor moves. After a crash between these writes, the
+position is still lost, and the next attempt repeats everything.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NewStartDependencies:
-    """What a new start needs of the engine. `seed` restarts the schema history with the schemas at a position."""
+    """The parts and callbacks of the engine that a new start uses. `seed` restarts the schema history with the schemas at a position."""
 
     config: DestinationConfig
     directory: Path
@@ -51,13 +51,13 @@ class NewStartDependencies:
 
 
 def is_wanted(config: DestinationConfig, directory: Path) -> bool:
-    """Returns whether an operator requested a new start, or conf/ allows it by itself (`snapshot: when_needed`)."""
+    """Returns whether an operator requested a new start, or conf/ allows a new start without a request (`snapshot: when_needed`)."""
     return new_start_requested(directory) or config.snapshot == "when_needed"
 
 
 def begin(dependencies: NewStartDependencies) -> Position:
-    """Starts again at the source's current position, and returns it. Call it only while the stream is not read and no batch is in flight.
-    After a SluiceError, the position is still lost.
+    """Starts the destination again at the source's current position, and returns this position. Call it only while the stream is not read
+    and no batch is in flight. After a SluiceError, the destination's position is still lost.
     """
     snapshot, position = _schemas_now(dependencies)
     captured = TableFilter(dependencies.config.include, dependencies.config.exclude)

@@ -1,13 +1,15 @@
-"""Re-snapshots stopped tables automatically if nothing else can repair them, as `sluice snapshot start` does. Called by `engine`.
+"""Re-snapshots stopped tables automatically if nothing else can repair them, as `sluice snapshot start` does on request. Called by
+`engine`.
 
-`Resnapshots` decides which tables are due: by the state of the stop and by conf/, with pauses between attempts. `resnapshot` starts the
-re-snapshot, also for an operator's request (`snapshot_requests`), while no batch is outstanding. It makes three writes:
+`Resnapshots` decides which tables are due for a re-snapshot, from the state in which a table stopped and from conf/, with pauses between
+attempts. `resnapshot` starts the re-snapshot of a table, also for an operator's request (`snapshot_requests`), while no batch is in flight.
+It makes three writes:
 
 - The snapshot record. From then on, changes of the table are buffered.
 - The schema history, which continues with the table's current schema.
 - The ledger. From then on, changes of the table are staged again.
 
-After a crash in between, the table is still stopped, and the next check repeats everything.
+After a crash between these writes, the table is still stopped, and the next check repeats all three.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from sluice.cdc_engine.states import HEALED_BY_ROWS, RESOLVABLE, TableState
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable, was_dropped
 from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema, rows_elsewhere
 
-# The shortest and the longest pause between two attempts if the first one led to no publication.
+# The shortest and the longest pause between two attempts to re-snapshot a table, if the earlier attempt led to no publication.
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 5.0, 3600.0
 
 log = structlog.get_logger()
@@ -36,10 +38,10 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResnapshotDependencies:
-    """What a re-snapshot needs of the engine. `schema` returns the schema of a stopped table where the stream continues, or None if it is
-    unknown. `resnapshot` continues the schema history with a schema from a position on. `forget_dropped` continues the schema history
-    without a table that was dropped, and returns False if the table was not dropped. `is_no_table` returns whether the name belongs to a
-    view or a sequence.
+    """The parts and callbacks of the engine that a re-snapshot uses. `schema` returns the schema of a stopped table at the position where
+    the stream continues, or None if the schema is unknown. `resnapshot` sets the table's schema in the schema history from a position on.
+    `forget_dropped` removes a dropped table from the schema history, and returns False if the table was not dropped. `is_no_table` returns
+    whether the stopped name belongs to a view or a sequence.
     """
 
     meta: MetaManager
@@ -51,7 +53,7 @@ class ResnapshotDependencies:
 
 
 class Resnapshots:
-    """Decides which stopped tables of a destination are due for a re-snapshot. Remembers when it tried each of them."""
+    """Decides which stopped tables of a destination are due for a re-snapshot. Stores when each table was tried last."""
 
     def __init__(
         self, config: DestinationConfig, records: SnapshotRecords, clock: Callable[[], float] = time.monotonic
@@ -60,22 +62,23 @@ class Resnapshots:
         self._tried: dict[str, tuple[int, float]] = {}  # Table → number of attempts, and when the next one is due.
 
     def due(self, stops: Iterable[StoppedTable]) -> tuple[StoppedTable, ...]:
-        """Returns the stopped tables whose pause is over, if only a re-snapshot can repair them and conf/ allows it. Also returns names
-        that may belong to a view or a sequence.
+        """Returns the stopped tables that are due: only a re-snapshot can repair them, conf/ allows it, and their pause is over. Also
+        returns stopped names that may belong to a view or a sequence.
         """
         now = self._clock()
         return tuple(each for each in stops if self._is_wanted(each) and self._tried.get(each.name, (0, now))[1] <= now)
 
     def _is_wanted(self, stop: StoppedTable) -> bool:
-        """Returns whether a re-snapshot repairs the table. Also returns True if the name may belong to a view or a sequence that was
-        renamed. Such a name is only resumed.
+        """Returns whether conf/ allows a re-snapshot of the table and the re-snapshot repairs it. Also returns True if the name may belong
+        to a view or a sequence that was renamed; such a name is resumed without a snapshot.
         """
         allowed = self._config.resnapshots(stop.database, stop.table)
         return stop.state == TableState.SCHEMA_UNKNOWN or (allowed and stop.state in HEALED_BY_ROWS)
 
     def take_up(self, due: Sequence[StoppedTable], dependencies: ResnapshotDependencies) -> None:
-        """Re-snapshots the tables from the cursor on. Ends the stops of tables that were dropped. Resumes names that belong to a view or a
-        sequence. If the schema of a table is unknown, the table stays stopped, and a later call tries again. No batch may be in flight.
+        """Re-snapshots the due tables from the cursor on. If a table was dropped, ends its stop. If a name belongs to a view or a sequence,
+        resumes the name. If the schema of a table is unknown, the table stays stopped, and a later call tries again. No batch may be in
+        flight.
 
         Raises SourceConnectionError if the source must be asked and does not answer.
         """
@@ -84,7 +87,7 @@ class Resnapshots:
             return
         for stop in due:
             if cursor.epoch < stop.position.epoch:
-                continue  # The stream changed to another server, of which nothing is merged yet.
+                continue  # The stream changed to another server, and no change of this server is merged yet.
             before = self._records.get(stop.name)
             tries = self._tried.get(stop.name, (0, 0.0))[0] if before is None or before.is_open else 0
             self._tried[stop.name] = (tries + 1, self._clock() + pause_seconds(tries))
@@ -97,19 +100,19 @@ class Resnapshots:
                 log.warning("table_taken_anew", table=stop.name, state=stop.state, reason=stop.reason)
             elif end_dropped(stop, cursor, dependencies):
                 continue
-            # Views and sequences have no rows in the binlog. If a table gets the name later, it stops at its first row.
+            # Views and sequences have no rows in the binlog. If a table gets this name later, the table stops at its first row.
             elif dependencies.is_no_table(stop):
                 dependencies.meta.update(_resumes(stop))
 
 
 def pause_seconds(tries: int) -> float:
-    """Returns the pause after a number of attempts without a publication."""
+    """Returns how many seconds to wait before the next attempt, after `tries` attempts without a publication."""
     return min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** min(tries, 20))
 
 
 def resnapshot(stop: StoppedTable, schema: TableSchema, cursor: Position, dependencies: ResnapshotDependencies) -> None:
-    """Continues a table at the cursor, and buffers its changes from there. Changes that were buffered before the stop are discarded,
-    because the changes between the stop and the cursor were skipped.
+    """Ends the stop of a table, and buffers the table's changes from the cursor on for its re-snapshot. Changes that were buffered before
+    the stop are discarded, because the changes between the stop and the cursor were skipped.
     """
     why = f"the table had stopped, {stop.state}: {stop.reason}"
     there = dependencies.records.get(stop.name)
@@ -122,10 +125,11 @@ def resnapshot(stop: StoppedTable, schema: TableSchema, cursor: Position, depend
 
 
 def end_dropped(stop: StoppedTable, cursor: Position, dependencies: ResnapshotDependencies) -> bool:
-    """Ends the stop of a table that was dropped while it was stopped, because there are no rows to read. Cancels its snapshot, if one is
-    open. The Delta table keeps the rows that it had at the stop. Returns False if the table was not dropped before the cursor.
+    """Ends the stop of a table that was dropped while it was stopped, because the source has no rows of it. Cancels the table's open
+    snapshot, if there is one. The Delta table keeps the rows that it had at the stop. Returns False if the table was not dropped before the
+    cursor.
 
-    The stop is removed last, so that everything is repeated after a crash.
+    The ledger's record of the stop is removed last, so that a crash before leads to another attempt.
     """
     if not dependencies.forget_dropped(stop, cursor):
         return False
@@ -150,8 +154,8 @@ def _continue_from_cursor(stop: StoppedTable, cursor: Position, why: str) -> Sna
 
 
 def schema_after(stop: StoppedTable, there: KnownTable, ask: Callable[[], TableSchema | None]) -> TableSchema | None:
-    """Returns the schema of a stopped table where the stream continues. Returns None if the schema is unknown, or if the table's rows are
-    not in row events.
+    """Returns the schema of a stopped table at the position where the stream continues. Returns None if the schema is unknown, or if the
+    binlog has the table's changes not as row events.
 
     `there` is what the schema history knows about the table. `ask` returns the source's schema, or None if a later statement has changed
     the table.

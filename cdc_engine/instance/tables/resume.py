@@ -1,9 +1,10 @@
-"""Resumes stopped tables while the engine runs, by an operator's request. The engine reads the stream again from the stop.
+"""Resumes stopped tables at an operator's request, while the engine runs. The engine reads the stream again from the position where the
+table stopped.
 
-`acts` writes the request (`meta.resume_requests`). `engine` looks for requests before each batch, and calls `take_up` while no batch is
-outstanding. The cursor moves back to the first stop. Tables that stopped there or later are read again, with everything that an operator
-changed meanwhile: an approval, a policy, a schema, a setting of the source. Other tables skip the changes that they have, by order key. If
-the cause of the stop still exists, the table stops again.
+`acts` writes the request (`meta.resume_requests`). `engine` checks for requests before each batch, and calls `take_up` while no batch is in
+flight. `take_up` moves the cursor back to the earliest stop of the requested tables. The resumed tables are read again with everything that
+an operator changed meanwhile: an approval, a policy, a schema, a setting of the source. The other tables skip the changes that the lake
+already has, by order key. If the cause of a stop still exists, the table stops again.
 """
 
 from __future__ import annotations
@@ -50,11 +51,12 @@ def take_up(
     read_again: Callable[[], None],
     folder: Path,
 ) -> None:
-    """Moves the cursor back to the first stop from which the source can still be read, and restarts the stream there. No batch may be in
+    """Moves the cursor back to the earliest stop from which the source can still be read, and restarts the stream there. No batch may be in
     flight.
 
-    `ask` returns the facts of the source, with the creation times of some files. `read_again` starts the stream at the cursor. `folder` is
-    the destination's. Raises SourceConnectionError if the source does not answer. Nothing has changed then, and the requests wait.
+    `ask` returns the facts of the source, with the creation times of some binlog files. `read_again` starts the stream at the cursor.
+    `folder` is the destination's folder. Raises SourceConnectionError if the source does not answer; nothing has changed then, and the
+    requests wait.
     """
     stops = [stop for each in wanted if (stop := meta.ledger.stopped(each.database, each.table)) is not None]
     if stops:
@@ -65,10 +67,10 @@ def take_up(
         positions = [stop.position for stop in stops if stop not in lost]
         if positions:
             _note_behind(folder, [stop for stop in stops if stop not in lost], meta.ledger)
-            # The batch with the stop was rolled back, so the stop is after the cursor. The stream then starts at the cursor.
+            # If the batch in which a table stopped was rolled back, the cursor is before the stop. The stream then starts at the cursor.
             begin = min([*positions, *filter(None, [meta.ledger.cursor])], key=lambda position: position.order_key)
             resumed = {stop.name for stop in stops if stop not in lost}
-            # The stored events lack rows of stopped tables, so no engine may continue from them after a crash.
+            # The events in the store's files lack rows of stopped tables, so after a crash no engine may continue from these events.
             forget_events(folder)
             meta.update(lambda ledger: ledger.set_cursor(begin, resumed))
             read_again()
@@ -78,8 +80,8 @@ def take_up(
 
 
 def _note_behind(folder: Path, stops: Sequence[StoppedTable], ledger: Ledger) -> None:
-    """Saves which tables are read from an earlier position than the others. Also saves the order key up to which the others have all
-    changes, so that they do not get them again.
+    """Saves which tables are read again from their stops. Also saves the order key up to which all other tables are complete in the lake,
+    so that these tables do not get the same changes twice.
     """
     cursor = ledger.cursor.order_key if ledger.cursor else 0
     until, tables = _behind(folder)
@@ -104,8 +106,8 @@ def _behind(folder: Path) -> tuple[int, dict[str, int]]:
 
 
 def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
-    """Returns a function for a batch that starts at `start`. For a table ("database.table"), it returns the order key up to which the lake
-    has the table.
+    """Returns a function for a batch that starts at `start`. From a table ("database.table"), the function returns the order key up to
+    which the lake has all changes of the table.
     """
     until, tables = _behind(folder)
     if start.order_key >= until:
@@ -114,7 +116,9 @@ def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
 
 
 def _why_lost(stop: StoppedTable, ledger: Ledger, facts: ServerFacts) -> str:
-    """Returns why a table cannot continue from its stop, or an empty text if it can. The text includes the reason of the stop."""
+    """Returns why a table cannot continue from the position where it stopped, or an empty text if it can. The text includes the reason of
+    the stop.
+    """
     before = stop.reason if stop.state == TableState.RESUME_LOST else f"{stop.state}: {stop.reason}"
     if stop.position.epoch != ledger.epoch:
         why = (

@@ -1,8 +1,8 @@
-"""Defines which settings of conf/ determine what a table's rows look like, and whether rows in the lake are wrong after a change of such a
-setting. Pure.
+"""Defines which settings of conf/ determine what a table's rows in the lake look like, and whether the rows are wrong after such a setting
+has changed. Pure.
 
-`filter_change` saves the settings of a table (`shape_of`), and stops the table when `changed_settings` names one. Each setting of a table
-or a destination is classified below. A test fails for a setting that is not.
+`filter_change` saves these settings of a table (`shape_of`), and stops the table when `changed_settings` returns a setting. The tables
+below classify each setting of a table or a destination. A test fails if a setting is not classified.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Shape = Mapping[str, str]  # Setting → its value in conf/. Settings with the d
 
 
 class ShapeEffect(enum.StrEnum):
-    """What a changed setting does to the rows that are in the lake already."""
+    """How a changed setting affects the rows that are already in the lake."""
 
     SHAPES_ROWS = "shapes rows"  #: The setting is in `shape_of`. After a change the table is re-snapshotted.
     RULES = "rules"  #: The setting is in the digests of `filter_change`. After a change the table is re-snapshotted.
-    #: The setting selects the Delta table. After a change the table stops in TABLE_MISSING or TABLE_OWNED, because the last run recorded
-    #: another path.
+    #: The setting selects the Delta table to which a source table is written. After a change the table stops in TABLE_MISSING or
+    #: TABLE_OWNED, because the last run recorded another path.
     LOCATION = "location"
     NONE = "none"
 
@@ -40,8 +40,8 @@ OF_TABLE: Final[Mapping[str, ShapeEffect]] = {
     "cascades": ShapeEffect.SHAPES_ROWS,
     **dict.fromkeys(("rows", "masks", "transform", "current_state"), ShapeEffect.RULES),
     "path": ShapeEffect.LOCATION,
-    # If a change log or a history is added next to a current-state table, it starts with the next change. A `gap` row in the change log
-    # marks what is missing.
+    # A change log or a history that is added to a table with a current-state table starts with the next change. A `gap` row in the change
+    # log marks that earlier changes are missing.
     **dict.fromkeys(("change_log", "history"), ShapeEffect.RULES),
     # These settings choose the layout of files and the writer. Changed partitions are refused by name.
     **dict.fromkeys(("deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"), ShapeEffect.NONE),
@@ -78,8 +78,8 @@ OF_SHARDS: Final[Mapping[str, ShapeEffect]] = {
     "options": ShapeEffect.SHAPES_ROWS,
 }
 COLUMNS, KEY = "column_include, column_exclude", "key"
-# Changes (setting, before, after) after which the rows in the lake are still right. Under `stop` or `error` the lake has no refused value.
-# A lake that followed foreign keys has their effects.
+# Changes of settings, as (setting, before, after), after which the rows in the lake are still right. With the earlier value `stop` or
+# `error`, no refused value reached the lake. With the earlier value of `cascades`, the lake has the effects of foreign keys.
 HARMLESS: Final = frozenset(
     {("undecodable", "", "quarantine"), ("zero_dates", "error", ""), ("cascades", "", "ignore")}
 )
@@ -87,7 +87,8 @@ _INCLUDE, _EXCLUDE = "include:", "exclude:"
 
 
 def shape_of(config: DestinationConfig, name: str) -> dict[str, str]:
-    """Returns the settings for the rows of "database.table", without those that have the default value."""
+    """Returns the settings that determine what the rows of "database.table" look like. Leaves out settings that have their default value.
+    """
     database, _, table = name.partition(".")
     options = config.table(database, table)
     charsets = {column.lower(): charset.lower() for column, charset in sorted(options.charsets.items())}
@@ -104,8 +105,8 @@ def shape_of(config: DestinationConfig, name: str) -> dict[str, str]:
 
 
 def changed_settings(before: Shape, after: Shape, version: TableVersion | None) -> tuple[str, ...]:
-    """Returns the settings because of whose change the rows in the lake are wrong. A key that names the primary key changes nothing, nor
-    does a column filter that keeps the same columns. `version` is the table, or None if its columns are unknown.
+    """Returns the settings whose change makes the rows in the lake wrong. A `key` that names the primary key's columns counts as unchanged,
+    as does a column filter that keeps the same columns. `version` is the table, or None if its columns are unknown.
     """
     return tuple(
         setting

@@ -1,8 +1,8 @@
-"""Executes operators' requests for snapshots that only the engine can execute: it continues a stopped table at the cursor, or cancels a
-snapshot.
+"""Executes those requests about snapshots that only the engine can execute: to re-snapshot a stopped table from the cursor on, and to
+cancel a snapshot.
 
-`engine` calls it while no batch is outstanding and the stream is not read. A request is removed last, so that it is executed again after a
-crash.
+`engine` calls this module while no batch is in flight and the stream is not read. A request is removed last, so that after a crash it is
+executed again.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestDependencies(resnapshot.ResnapshotDependencies):
-    """What the requests need of the engine. `run_lock` returns the lock that merge runs hold. `is_captured` returns whether conf/ captures
-    a table.
+    """The parts and callbacks of the engine that the requests use. `run_lock` returns the lock that merge runs hold. `is_captured` returns
+    whether conf/ captures a table.
     """
 
     run_lock: Callable[[], Lock]
@@ -47,13 +47,13 @@ class RequestDependencies(resnapshot.ResnapshotDependencies):
 
 
 def fulfil(wanted: Sequence[ResumeRequest], dependencies: RequestDependencies) -> None:
-    """Executes the requests about snapshots. Leaves the requests to resume tables to the caller."""
+    """Executes the requests about snapshots. Ignores requests to resume tables, which the caller executes."""
     for each in wanted:
         match each.kind:
             case ResumeKind.RE_SNAPSHOT:
                 _resnapshot(each, dependencies)
             case ResumeKind.CANCEL if not _canceled(each, dependencies):
-                continue  # The snapshot is being published; the next tick tries again.
+                continue  # A run may be publishing the snapshot, so the next tick tries to cancel it.
             case ResumeKind.RESUME:
                 continue
         log.info("snapshot_requested", table=each.name, kind=each.kind)
@@ -61,7 +61,9 @@ def fulfil(wanted: Sequence[ResumeRequest], dependencies: RequestDependencies) -
 
 
 def _resnapshot(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
-    """Continues the table at the cursor, or ends its stop if it was dropped. Its snapshot was requested before."""
+    """Re-snapshots a stopped table from the cursor on. If the table was dropped, only ends its stop. The snapshot record was written when
+    the operator made the request.
+    """
     cursor, stop = dependencies.meta.ledger.cursor, dependencies.meta.ledger.stopped(wanted.database, wanted.table)
     if cursor is None or stop is None:
         return
@@ -89,8 +91,8 @@ def _canceled(wanted: ResumeRequest, dependencies: RequestDependencies) -> bool:
 
 
 def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
-    """Stops the table in the ledger, and then cancels its snapshot. In the other order, a crash would leave a table that is neither
-    stopped nor buffers its changes, so its next merge would lack changes.
+    """Stops the table in the ledger, and then cancels its snapshot. In the other order, a crash between the two would leave a table that is
+    not stopped and whose changes are not buffered, so its next merge would lack changes.
     """
     record = dependencies.records.get(wanted.name)
     if record is None or not record.is_open:

@@ -1,6 +1,6 @@
-"""Gives the snapshots of one destination what they need: configuration, ledger, list of tables, and connections to read rows.
+"""Provides what the snapshots of one destination use: configuration, ledger, list of captured tables, and connections that read rows.
 
-`orchestration` calls it in a run of the snapshot job. No engine runs in that process.
+`orchestration` calls this module in a run of the snapshot job, in a process without an engine.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotCallbacks:
-    """What a snapshot run contributes: `run_lock` is the lock that merge runs hold, `publish` publishes by Spark, and `say` and `progress`
-    report. `conf_changed` returns a sentence if conf/ has changed since the run started, or an empty text.
+    """The callbacks of a snapshot run. `run_lock` returns the lock that merge runs hold. `publish` publishes a snapshot with Spark. `say`
+    and `progress` report progress. `conf_changed` returns a sentence if conf/ has changed since the run started, or an empty text.
     """
 
     run_lock: Callable[[], AbstractContextManager[object]]
@@ -63,7 +63,7 @@ class SnapshotCallbacks:
 
 
 def snapshot_dependencies(config: SluiceConfig, destination: str, callbacks: SnapshotCallbacks) -> SnapshotDependencies:
-    """Returns the dependencies of `work.run_all`. Opens no connection yet."""
+    """Returns the dependencies with which `work.run_all` reads and publishes the snapshots of a destination. Opens no connection."""
     tables = SourceTables(config, destination)
     return SnapshotDependencies(
         records=SnapshotRecords(config.destination_dir(destination)),
@@ -91,13 +91,14 @@ class SnapshotDecisions:
         self._tables = SourceTables(config, destination)
 
     def open(self) -> list[SnapshotRecord]:
-        """Returns the snapshots that a run can advance, now or later. Raises MetaError if the record store does not answer."""
+        """Returns the open snapshots, which a run can read or publish now or later. Raises MetaError if the record store does not answer.
+        """
         return [each for each in self._records.all() if each.has_work]
 
     def now(self) -> Iterator[tuple[SnapshotRecord, StepDecision]]:
         """Yields each open snapshot with its next step. Raises MetaError if the record store does not answer.
 
-        If an unexpected error prevents the decision, yields READ. The run that then reads the table reports the error.
+        If an unexpected error prevents the decision, yields the step READ. A run then reads the table and reports the error.
         """
         records, look = self._records.all(), self._tables.look_at_once()
         for each in records:
@@ -119,13 +120,15 @@ def _decision(
         return StepDecision(SnapshotStep.WAIT, str(error))
     except SluiceError:
         raise
-    except Exception:  # An error about one table. The run that reads the table reports it.
+    except Exception:  # An error about one table must not stop the others. The run that reads the table reports the error.
         logger.exception("the next step of a snapshot cannot be decided", extra={"table": record.name})
         return StepDecision(SnapshotStep.READ)
 
 
 class SourceTables:
-    """The captured tables of a destination with the settings in conf/, and readers of their rows. Making the object opens no connection."""
+    """Returns the captured tables of a destination with the settings of conf/ applied, and makes readers of their rows. The constructor
+    opens no connection.
+    """
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._config: DestinationConfig = config.destinations[destination]
@@ -146,7 +149,9 @@ class SourceTables:
         return self._situation(name, self._ledger.get(), self.table(name))
 
     def look_at_once(self) -> Callable[[str], SnapshotSituation]:
-        """Returns a function like `look` for many tables. It reads the ledger and the list of tables only once."""
+        """Returns a function that does the same as `look`, for many tables. The ledger and the list of tables are read once, not once per
+        table.
+        """
         ledger, versions = self._ledger.get(), self._versions()
         return lambda name: self._situation(name, ledger, self._captured(name, versions))
 
@@ -163,7 +168,9 @@ class SourceTables:
         return self._captured(name, self._versions())
 
     def _captured(self, name: str, versions: Mapping[str, TableVersion]) -> TableVersion | None:
-        """Returns a table version with the settings of conf/ applied. Returns the same object until the list of tables changes."""
+        """Returns the version of a table with the settings of conf/ applied. Repeated calls return the same object until the list of tables
+        changes.
+        """
         found = versions.get(name)
         if found is None:
             return None
@@ -230,12 +237,12 @@ class SourceTables:
         )
 
     def close(self) -> None:
-        """Closes the connections that are kept for further tables."""
+        """Closes the connections that were kept open to read further tables."""
         for kept in self._kept.values():
             kept.close()
 
     def _reading_now(self) -> DestinationConfig:
-        """Returns the configuration with the source in use, which may have changed since the run started."""
+        """Returns the configuration with the source that is in use now. A failover may have changed the source since the run started."""
         return self._config.reading_now(for_runs.local_copy(self._directory, SOURCE_FILE).parent)
 
     def _kept_to(self, server: Source) -> KeptReaders:
@@ -255,10 +262,10 @@ class SourceTables:
 
 
 class _Cached(Generic[T]):
-    """Caches the result of `read` until the content changes, because many tables are checked with the same content."""
+    """Caches what `read` returns until the content changes, because many tables are checked against the same content."""
 
     def __init__(self, stamp: Callable[[], object], read: Callable[[], T]) -> None:
-        """`stamp` returns another value after the content has changed."""
+        """`read` returns the content. `stamp` returns another value after the content has changed."""
         self._stamp_now, self._read = stamp, read
         self._stamp: object = None
         self._said: T | None = None

@@ -1,8 +1,8 @@
 """Imports the functions of transforms, and calls them with a time limit. Used by `value_policies`: in engines, in runs that read rows, and
 in `sluice check`.
 
-If conf/ does not set `version`, a function is identified by a digest of its module's file, which is a part of the table's rules. So if the
-file is edited, the next start of the engine imports the function again (`transform_modules`) and re-snapshots the table.
+If conf/ does not set `version`, a digest of the module's file identifies the function, and the table's row rules include this digest. So
+after an edit of the file, the next start of the engine imports the function again (`transform_modules`) and re-snapshots the table.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ GROUP = "sluice.transforms"
 
 
 def transform_of(name: str, settings: TransformConfig, destination: str = "") -> Transform:
-    """Imports the function of a transform, and returns the transform. `name` is "database.table". `destination` is empty if the function
-    is never called. Raises ConfigurationError if the function cannot be imported.
+    """Imports the function that conf/ names for a table's transform, and returns the transform. `name` is "database.table". `destination`
+    is empty if the function is never called. Raises ConfigurationError if the function cannot be imported.
     """
     try:
         function = _loaded(settings.function)
@@ -52,7 +52,8 @@ def transform_of(name: str, settings: TransformConfig, destination: str = "") ->
 
 @dataclasses.dataclass(eq=False)
 class _Function:
-    """An imported function. `digest` identifies the file of its module, and is empty if there is no file.
+    """The imported function of a transform. `digest` identifies the source file of the function's module, and is empty if the module has no
+    file.
 
     `late` has the threads of calls that did not return in time, by (destination, "database.table"). While such a thread runs, the function
     is not called again for this table, so that there are never more threads than tables.
@@ -96,7 +97,7 @@ class _Call:
     def run(self) -> None:
         try:
             self.result = self.function(self.rows)
-        except BaseException as error:  # The function is not Sluice's and may raise any error.
+        except BaseException as error:  # Errors of any kind are caught, because the operator's function may raise any.
             self.error = error
 
 
@@ -118,8 +119,8 @@ _IMPORTING = threading.Lock()
 
 
 def _loaded(name: str) -> _Function:
-    """Returns the function that conf/ names. If its file has changed, imports it again. Transforms that exist already keep the old
-    function.
+    """Returns the function that conf/ names. If the function's file has changed since the last import, imports it again; existing
+    transforms keep the old function.
     """
     with _IMPORTING:
         there, (module_name, path) = _FUNCTIONS.get(name), _located(name)
@@ -139,7 +140,8 @@ def _named(module: ModuleType, module_name: str, path: str, digest: str) -> _Fun
 
 
 def _located(name: str) -> tuple[str, str]:
-    """Returns the module and the function that a name in conf/ means: `module:function`, or an entry point."""
+    """Returns the names of the module and the function that a name in conf/ stands for. The name is `module:function`, or an entry point.
+    """
     module, colon, path = name.partition(":")
     if colon:
         return module, path

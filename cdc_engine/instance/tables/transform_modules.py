@@ -1,8 +1,8 @@
-"""Imports the modules of transforms, and imports them again after an edit, because an engine can restart within its process. Called by
-`transform_functions`.
+"""Imports the modules of transforms. After an edit of a module, imports it again, because a restarted engine may run in the same process.
+Called by `transform_functions`.
 
-All functions of a module come from the same import. A module is also imported again if a module that it uses has changed, if both are in
-the same package or folder.
+All functions of a module come from the same import. A module is also imported again after an edit of another module that it imports from
+its own package or folder.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ DIGEST_CHARS = 16
 _MODULES: dict[str, tuple[ModuleType, str]] = {}  # Name → the module, and the digest of its file when it was imported.
 # The folders of installed packages and of the standard library.
 _INSTALLED = {Path(sysconfig.get_path(each)) for each in ("stdlib", "platstdlib", "purelib", "platlib")}
-# When this process began. A file that was not changed since is the one that this process imported.
+# When this process began. If a module's file has not changed since, the process imported the file's present content.
 _BEGUN = time.time()
 
 
 def module_of(name: str) -> tuple[ModuleType, str]:
-    """Imports a module, and returns it with the digest of its file. If it is imported already, imports it again only if its file, or the
-    file of a module that it uses, has changed.
+    """Imports a module, and returns the module with the digest of its file. If the module is already imported, imports it again only if its
+    file, or the file of a module that it uses, has changed.
     """
     there = sys.modules.get(name)
     if there is not None:
@@ -53,7 +53,7 @@ def _imported(name: str) -> tuple[ModuleType, str]:
         spec = importlib.util.find_spec(name)
         before = _digest(str(spec.origin)) if spec is not None and spec.has_location else ""
         module = importlib.import_module(name)
-    except BaseException as error:  # The module is not Sluice's and may raise any error.
+    except BaseException as error:  # Errors of any kind are caught, because the operator's module may raise any.
         raise ConfigurationError(
             f"the module {name} cannot be imported: {type(error).__name__}: {error}; install it in the environment of Sluice "
             f"({sys.prefix}), or name its folder in PYTHONPATH"
@@ -68,14 +68,15 @@ def _forget(*modules: ModuleType) -> None:
     for each in modules:
         sys.modules.pop(each.__name__, None)
         _MODULES.pop(each.__name__, None)
-        # Python would use the .pyc file of an older source that has the same size and was written in the same second.
+        # Removes the cached .pyc file. Python would use the .pyc file of an older source file that has the same size and was written in the
+        # same second.
         with contextlib.suppress(OSError):
             Path(importlib.util.cache_from_source(file_of(each))).unlink()
 
 
 def _used_by(module: ModuleType) -> list[ModuleType]:
-    """Returns the modules of the same package or folder that a module imports, directly or through others. Leaves out other installed
-    packages and Sluice itself.
+    """Returns the modules that a module imports, directly or through other modules, from its own package or folder. Leaves out other
+    installed packages and Sluice itself.
     """
     root = _root(module)
     found, left = dict[str, ModuleType](), [module]
@@ -88,11 +89,11 @@ def _used_by(module: ModuleType) -> list[ModuleType]:
 
 
 def _imports_of(module: ModuleType) -> Iterator[ModuleType]:
-    """Yields the modules that a module's import statements name, if they are imported."""
+    """Yields the modules that the import statements of a module name. Leaves out modules that are not imported yet."""
     package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
     try:
         nodes = list(ast.walk(ast.parse(Path(file_of(module)).read_bytes())))
-    except (OSError, SyntaxError, ValueError):  # The file is not Python source, or is being edited.
+    except (OSError, SyntaxError, ValueError):  # The module's file is not Python source, or somebody is editing the file.
         return
     for node in nodes:
         names = [each.name for each in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
@@ -104,8 +105,8 @@ def _imports_of(module: ModuleType) -> Iterator[ModuleType]:
 
 
 def _root(module: ModuleType) -> Path | None:
-    """Returns the folder of the package that contains a module. If it is in no package, returns the module's folder, or None if that is
-    where packages are installed.
+    """Returns the folder of the package that contains a module. For a module outside of packages, returns the module's folder, or None if
+    packages are installed in that folder.
     """
     top, dot, _ = module.__name__.partition(".")
     if dot or hasattr(module, "__path__"):
@@ -125,7 +126,7 @@ def _is_current(module: ModuleType) -> bool:
     imported, before = _MODULES.get(module.__name__, (None, ""))
     if imported is module:
         return before == _digest(file_of(module))
-    try:  # Another part of the process imported the module, so its digest is unknown. The file may have changed since.
+    try:  # Another part of the process imported the module, so the digest at that time is unknown, and the file may have changed since.
         return not file_of(module) or Path(file_of(module)).stat().st_ctime < _BEGUN
     except OSError:
         return False

@@ -1,8 +1,9 @@
-"""Stores which transform functions and salts an engine uses, and refuses to read rows with others. Called by `wiring`, and by snapshots,
-repairs and backfills.
+"""Stores which transform functions and salts an engine uses, and refuses to read rows with other functions or salts. Called by `wiring`,
+and by snapshots, repairs and backfills.
 
-These run in other processes, which import the function and read the salt themselves. Both may have changed since the engine started, or
-differ on the host of the run. A table would then have rows of two versions, and the engine would notice it at its next start, or never.
+Snapshots, repairs and backfills run in other processes, which import the function and read the salt themselves. The function or the salt
+may have changed since the engine started, or may differ on the run's host. Without this check, the table would get rows that were made with
+two versions of the function or the salt.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ FILE = "transforms.json"
 
 
 def note_transforms(policies: Mapping[str, ValuePolicy], directory: Path) -> None:
-    """Stores digests of the engine's rules with a transform or a salt, or removes the record if there are none. The digests do not reveal
-    the salts. Raises MetaError if the record store does not answer.
+    """Stores digests of those row rules of the engine that have a transform or a salt. Removes the record if no rules have one. The digests
+    do not reveal the salts. Raises MetaError if the record store does not answer.
     """
     found = _digests(policies)
     records = record_store(directory)
@@ -33,7 +34,9 @@ def note_transforms(policies: Mapping[str, ValuePolicy], directory: Path) -> Non
 
 
 def refuse_other_functions(policies: Mapping[str, ValuePolicy], directory: Path) -> None:
-    """Raises ActRefusedError if the engine transforms or masks a table in another way than `policies`, which this process uses."""
+    """Raises ActRefusedError if the engine transforms or masks a table in another way than `policies`, the value policies that this process
+    uses.
+    """
     now = _digests(policies)
     if not now:
         return

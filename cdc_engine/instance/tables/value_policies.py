@@ -1,7 +1,7 @@
-"""Converts the settings in conf/ for values and rows to the form that decoders take.
+"""Converts the settings of conf/ about values and rows to the value policies that decoders take.
 
-Staging, backfills, snapshots and consumers all use it. So rows from the stream and rows that are read from the table have the same filter,
-masks and transform.
+Staging, backfills, snapshots and consumers all use these policies. So rows from the stream and rows that are read from the source's table
+have the same filter, masks and transform.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ T = TypeVar("T")
 
 
 class _WithShards(Mapping[str, T]):
-    """Maps the tables that conf/ names to their settings. A look-up also finds shards, which conf/ does not name one by one. Iteration
-    yields only the tables that conf/ names.
+    """Maps tables to their settings. A look-up finds the tables that conf/ names and also the shards, which conf/ does not name one by one.
+    Iteration yields only the tables that conf/ names.
     """
 
     def __init__(self, named: Mapping[str, T], config: DestinationConfig, of: Callable[[str, str], T]) -> None:
@@ -69,7 +69,9 @@ class _WithShards(Mapping[str, T]):
         return len(self._named)
 
     def __bool__(self) -> bool:
-        """Returns True also if only shards have settings. Otherwise `given or {}` would lose them."""
+        """Returns True if tables or shards have settings. If it returned False because only shards have settings, `given or {}` would lose
+        these settings.
+        """
         return bool(self._named or self._config.shards)
 
 

@@ -1,1 +1,1 @@
-"""Serves one consumer from several sources: merges the transactions of a group's members into one stream, in commit order."""
+"""Serves consumers that read several sources as one stream: merges the transactions of a group's members in commit order."""

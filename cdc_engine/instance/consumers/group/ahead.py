@@ -1,4 +1,4 @@
-"""Splits the transactions that were read from a group's member, with their commit times, into those that are handed out next and the rest.
+"""Splits the transactions that were read from a group's member into those that are handed out next and the rest, with their commit times.
 Pure.
 """
 
@@ -17,9 +17,9 @@ NOTHING: Int64s = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ahead:
-    """The transactions that were read from a member and not handed out yet. `pieces` end at `end`. `times` are the commit times of the
-    transactions that end in them, in µs since 1970. If none ends, `times` has the time of the open one. `restarted` is as in
-    `WindowReading`.
+    """The transactions that were read from a group's member and are not handed out yet. Their pieces of the stream, `pieces`, end at the
+    position `end`. `times` are the commit times of the transactions that end in the pieces, in µs since 1970. If no transaction ends,
+    `times` has the time of the open one. `restarted` is as in `WindowReading`.
     """
 
     pieces: tuple[WindowPiece, ...]
@@ -32,7 +32,7 @@ class Ahead:
         return self.pieces if count == len(self.times) else first_transactions(self.pieces, count)
 
     def after(self, count: int) -> Ahead:
-        """Returns what is left after the first `count` transactions."""
+        """Returns the transactions without the first `count`."""
         if count == len(self.times):
             return Ahead((), self.end, NOTHING)
         left = count
@@ -60,12 +60,12 @@ def ahead_of(reading: WindowReading) -> Ahead:
 
 
 def size_of(pieces: tuple[WindowPiece, ...]) -> int:
-    """Returns the bytes of the row events in the pieces."""
+    """Returns the number of bytes of the row events in some pieces of the stream."""
     return sum(int(piece.block.event_bytes[piece.first_event : piece.last_event].sum()) for piece in pieces)
 
 
 def _time_us(pieces: tuple[WindowPiece, ...]) -> int:
-    """Returns the commit time of the transaction in the pieces, or 0 if it is unknown."""
+    """Returns the commit time, in µs since 1970, of the transaction in some pieces of the stream, or 0 if the time is unknown."""
     for piece in pieces:
         if piece.last_event > piece.first_event:
             return int(piece.block.event_time_us[piece.first_event])

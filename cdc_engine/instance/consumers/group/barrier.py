@@ -1,10 +1,11 @@
 """Decides which member's transactions a group hands out next, or which member the group waits for. Pure. Called by `group_stream`.
 
-For each member, the next transaction is known, or a time before which no transaction will come. The member with the earliest time is next;
-members with equal times are ordered by name. If this member has transactions, the group hands out those that are older than the next one
-of every other member. If it has none, the group waits, because an older transaction may still arrive from it.
+For each member, either the time of its next transaction is known, or a time before which no further transaction will come. The member with
+the earliest time is next; members with equal times are ordered by name. If the next member has transactions, the group hands out those that
+are older than the next transaction of every other member. If it has none, the group waits, because the member may still send a transaction
+that is older than those of the others.
 
-So the order does not depend on when transactions arrive. An idle member delays nobody while its clock advances.
+So the order does not depend on when transactions arrive. An idle member does not delay the group while the member's clock advances.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from sluice.cdc_engine.contracts import Int64s
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Known:
-    """What is known about one member. Times are in µs since 1970.
+    """What the group knows about one member's transactions. Times are in µs since 1970.
 
-    `times` are the commit times of the transactions that were read, ascending. No later transaction of the member is older than
-    `clock_us`. `begun`: the next transaction was partly handed out. `absent`: the group does not wait for the member.
+    `times` are the ascending commit times of the transactions that were read and not handed out. No transaction that the member sends later
+    is older than `clock_us`. `begun` is True if the next transaction was partly handed out, and `absent` if the group does not wait for the
+    member.
     """
 
     times: Int64s
@@ -41,17 +43,17 @@ class NextTransactions:
 
 @dataclasses.dataclass(frozen=True)
 class BarrierWait:
-    """The decision to wait for `member`, because its next transaction may be older than those of the others."""
+    """The decision to wait for `member`, because its next transaction may be older than those of the other members."""
 
     member: str
 
 
 def decide(known: Mapping[str, Known], barrier_us: int = 0) -> NextTransactions | BarrierWait:
-    """Decides which member of `known` is next. If a transaction was partly handed out, its rest is next, so that no other transaction
-    interrupts it.
+    """Decides which member of `known` is next. If a transaction was partly handed out, the rest of this transaction is next, so that no
+    other transaction interrupts it.
 
-    Everything up to the time `barrier_us` was handed out. An older transaction arrived late. It counts as if it had this time, so it is
-    next at once.
+    Everything up to the time `barrier_us` was handed out. A transaction that is older arrived late: it counts as if it had the time
+    `barrier_us`, so it is next at once.
     """
     for member, each in sorted(known.items()):
         if each.begun:

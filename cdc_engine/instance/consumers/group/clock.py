@@ -1,4 +1,6 @@
-"""Asks the source of a group's member for its time, so that the group knows that an idle member has no older transaction."""
+"""Asks the source of a group's member for the time of its clock, so that the group knows up to which time an idle member has no
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +17,24 @@ from sluice.cdc_engine.parser.stream.watch import StreamState
 from sluice.cdc_engine.source.server import Source
 
 ASK_SECONDS = 0.25
-AGAIN_SECONDS = 2.0  # How long to wait after a request that got no answer.
-# How many answers are kept. A stream that lags may have reached only the time of an older answer.
+AGAIN_SECONDS = 2.0  # How many seconds to wait before the next request after a request without an answer.
+# How many of the source's answers are kept. A stream that lags may have reached only the time of an older answer.
 ANSWERS_MAX = 4
 
 log = structlog.get_logger()
 
 
 class Asker(Protocol):
-    """Asks one source for its time. Not thread-safe."""
+    """Asks one source for the time of its clock. Not thread-safe."""
 
     def ask(self) -> ClockAnswer:
-        """Returns the source's answer. Raises SluiceError if the source does not answer."""
+        """Asks the source for its time, and returns the answer. Raises SluiceError if the source does not answer."""
 
     def close(self) -> None: ...
 
 
 class SourceAsker:
-    """Asks a source over a connection of its own."""
+    """Asks a source for the time of its clock, over a separate connection."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -55,8 +57,8 @@ class SourceAsker:
 
 
 class MemberClock:
-    """Asks a member's source for its time again and again, in a thread. Call `begin` and `end` once. The other methods may be called from
-    any thread.
+    """Asks a member's source for the time of its clock at short intervals, in a thread. Call `begin` and `end` once. The other methods may
+    be called from any thread.
     """
 
     def __init__(self, name: str, asker: Asker) -> None:
@@ -71,7 +73,7 @@ class MemberClock:
         threading.Thread(target=self._run, name=f"clock-{self._name}", daemon=True).start()
 
     def end(self) -> None:
-        """Ends the thread, but does not wait for an answer that is pending."""
+        """Ends the thread, but does not wait for the answer to a pending request."""
         self._ended.set()
 
     @property
@@ -81,17 +83,17 @@ class MemberClock:
         return answers[-1].now_us if answers else 0
 
     def reached_us(self, stream_state: StreamState | None) -> int:
-        """Returns the newest time T for which the stream has read everything that was committed before T, in µs since 1970. Returns 0 if
-        there is no such time yet.
+        """Returns the latest time before which the stream has read every commit of the source, in µs since 1970. Returns 0 if no such time
+        is known yet.
         """
         return max((each.before_us for each in list(self._answers) if each.holds(stream_state)), default=0)
 
     def ask(self) -> bool:
-        """Asks once. Returns whether the source answered."""
+        """Asks the source for its time once. Returns whether the source answered."""
         begun = time.time()
         try:
             answer = self._asker.ask()
-        # The error may be of any kind. If the thread ended, the group would wait forever.
+        # Errors of any kind are caught, because the group would wait forever if this thread ended.
         except Exception as error:
             if (why := str(error) or type(error).__name__) != self.trouble:
                 log.warning("source_clock_not_asked", member=self._name, reason=why)

@@ -1,4 +1,4 @@
-"""Encodes the position of a group's consumer as a text for a broker, and reads it back. Each member's position is encoded as in
+"""Encodes the position of a group's consumer as a text that a broker stores, and decodes the text. Each member's position is encoded as in
 `consumers.committed`. Used by `group.consumers`.
 """
 
@@ -12,9 +12,9 @@ from sluice.cdc_engine.instance.consumers.group.group_stream import GroupStreamP
 
 
 class GroupPositionCodec:
-    """Encodes the positions of a group's consumer for a broker, and compares them with the acked one (`server.consumer.PositionCodec`).
-    `identity` returns the consumer's identity. `counting` returns a member's `Counting`, or raises SluiceError if the member does not run
-    in this process.
+    """Encodes the positions of a group's consumer for a broker, and compares committed positions with the acked one
+    (`server.consumer.PositionCodec`). `identity` returns the consumer's identity. `counting` returns the epoch and table filter of a
+    member, or raises SluiceError if the member does not run in this process.
     """
 
     def __init__(self, identity: Callable[[], str], counting: Callable[[str], Counting]) -> None:

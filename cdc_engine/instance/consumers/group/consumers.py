@@ -1,6 +1,6 @@
-"""Manages the consumers of one group: their numbers, their cursors in the group's ledger (one position per member), and their status.
+"""Manages the consumers of one group: their numbers, their cursors in the group's ledger (one position per member), and their statuses.
 
-Called by the protocol server and by brokers, from any thread.
+The protocol server and brokers call it from any thread.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Service = ConsumerService[GroupStreamPosition, Runs]
 
 
 class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
-    """The consumers of a group. The group's filter `group_filter` applies in addition to the filters of its members and of a consumer.
-    `wait_seconds` is as in `GroupStream`.
+    """The consumers of a group. The group's filter `group_filter` applies in addition to the filters of the members and of each consumer.
+    If a member is silent for more than `wait_seconds`, the group continues without it.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
 
     def _serving(self, record: GroupConsumer, tables: TableFilter) -> Service:
         complete = self._begun_everywhere(record)
-        if complete != record:  # A member joined. Its start is saved before its first change is handed out.
+        if complete != record:  # A member joined the group. The position where it starts is saved before its first change is handed out.
             self._meta.update(lambda ledger: ledger.with_group_consumer(complete))
         reader = StreamReader(record.client_id, self._name)
         streams = [MemberStream(name, reader, self._members, [self._filter, tables]) for name in self._members.names]
@@ -76,8 +76,8 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
         return dataclasses.replace(record, identity=identity)
 
     def _begun_everywhere(self, record: GroupConsumer) -> GroupConsumer:
-        """Returns the record with a position for every member. A member without one gets the position before its oldest change in the
-        window. Raises SluiceError if a member does not run in this process.
+        """Returns the record of a consumer with a position for every member. A member without a position gets the position before its
+        oldest change in the window. Raises SluiceError if a member does not run in this process.
         """
         cursor = record.cursor
         new = [(name, self._members.here(name).consumers.begin) for name in self._members.names if not cursor.of(name)]
@@ -124,7 +124,7 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
         )
 
     def _behind_seconds(self, name: str, position: Position) -> float:
-        """Returns how far a position is behind what the member has read, in seconds of the member's clock."""
+        """Returns how many seconds a position is behind the position up to which a member has read, by the clock of the member's source."""
         here = self._members.known().get(name)
         stream_state = here.consumers.stream_state() if here is not None else None
         if stream_state is None or key_of(position) >= key_of(stream_state.position):

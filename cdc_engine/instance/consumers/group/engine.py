@@ -1,7 +1,7 @@
-"""Serves the consumers of one group, from the engines of its members in the same process. Used by `launcher`.
+"""Serves the consumers of one group from the streams of its members, whose engines run in the same process. Used by `launcher`.
 
-A group's engine reads no source and writes no lake. It takes the group's lease when all members run in this process, so the host that
-reads the members also serves the group. It serves nobody without the lease, or while no member runs here.
+A group's engine reads no source and writes no lake. It takes the group's lease when all members run in this process, so the host that reads
+the members also serves the group. It serves no consumer without the lease, or while no member runs in this process.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ log = structlog.get_logger()
 
 
 class GroupEngine:
-    """The engine of one group. `consumers_of` returns the consumers of a member's engine in this process. If the engine runs elsewhere, it
-    raises a SluiceError that says where.
+    """The engine of one group. `consumers_of` returns the consumers of a member's engine in this process, or raises a SluiceError that says
+    where the engine runs.
 
     All methods may be called from any thread. `on_status` receives the status once per second.
     """
@@ -70,8 +70,8 @@ class GroupEngine:
         self._here_at = time.monotonic()  # When a member was last seen running in this process.
 
     def start(self) -> None:
-        """Starts the group. It waits for members that do not run yet. An error in conf/ or in the environment becomes its state, until
-        somebody corrects the cause.
+        """Starts the group, which then waits for members that do not run yet. An error in conf/ or in the environment becomes the group's
+        state, until somebody corrects the cause.
         """
         self._keeper = threading.Thread(target=self._keep, name=f"group-{self.name}", daemon=True)
         self._try()
@@ -86,7 +86,9 @@ class GroupEngine:
 
     @property
     def holds_lease(self) -> bool:
-        """Always True. A group without the lease takes the lease by itself when its members run here."""
+        """Always True, so that `launcher` does not replace this engine: a group without the lease takes it by itself when its members run
+        in this process.
+        """
         return True
 
     @property
@@ -126,7 +128,7 @@ class GroupEngine:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._look()
-        except Exception as error:  # Errors of any kind are logged: if this thread ended, nothing would try again.
+        except Exception as error:  # Errors of any kind are caught and logged, because nothing would try again if this thread ended.
             why = f"{type(error).__name__}: {error}"
             log.warning("group_not_kept", destination=self.name, reason=why)
             if self._consumers is None:
@@ -235,7 +237,7 @@ class GroupEngine:
         self._lease.release()
 
     def _tell(self) -> None:
-        """Writes and reports the status. Does nothing in STANDBY, because the host that serves the group reports it."""
+        """Writes and reports the status. Does nothing in the state STANDBY, because the host that serves the group reports its status."""
         if self._state == EngineState.STANDBY:
             return
         status = self.status()

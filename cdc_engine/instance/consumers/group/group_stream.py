@@ -1,9 +1,9 @@
-"""Merges the streams of a group's members into one stream, for one consumer. `barrier` decides the order. This module reads the members
-and hands out what was decided.
+"""Merges the streams of a group's members into one stream, for one consumer. `barrier` decides the order. This module reads the members'
+streams and hands out the transactions that `barrier` chose.
 
     look at all members ─▶ decide ─▶ some transactions of one member ─▶ decide ─▶ …     until the batch is full, or a member is waited for
 
-Between two calls it stores only the position of each member. So after a rollback or a restart it continues from an earlier position.
+Between two calls, it stores only the position of each member. So after a rollback or a restart, it continues from an earlier position.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ from sluice.cdc_engine.position import GroupPosition, Position
 from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition
 
 LOOK_SECONDS = 0.1  # How often the group checks the clock of a member for which it waits.
-# One interval between checks adds at most this to a member's silence. A client may request nothing for an hour, which says nothing about
-# the member.
+# The interval between two checks adds at most this to the time for which a member counts as silent. If a client requests nothing for an
+# hour, the member was not silent for an hour.
 SILENCE_SECONDS_MAX = 1.0
 RUNS_MAX = 2000  # The maximum of runs per batch. Each run has at least one entry.
-FUTURE_US_MAX = 60_000_000  # A commit time that is further ahead of its source's clock is invalid (SET timestamp).
+# A commit time that is further ahead of its source's clock than this is invalid; a session can set it by SET timestamp.
+FUTURE_US_MAX = 60_000_000
 AWAY = (NotStartedError, LeaseLostError, EngineStartingError, EngineStoppedError, SourceConnectionError)
 
 
 @dataclasses.dataclass(frozen=True)
 class GroupStreamPosition:
-    """The position of one consumer of a group: a position for each member's name in `members`. `barrier_us` and `late` are as in
+    """The position of one consumer of a group. `members` has a position for each member's name. `barrier_us` and `late` are as in
     `GroupPosition`.
 
     `newest_us` has, per member, the commit time of the newest transaction that was handed out. `left` has the positions of members that
@@ -64,8 +65,8 @@ class GroupStreamPosition:
         return GroupPosition(members=tuple(sorted((*here, *self.left))), barrier_us=self.barrier_us, late=self.late)
 
     def restarted(self, members: Sequence[str]) -> GroupStreamPosition:
-        """Moves some members back to the start of their open transaction. Their streams restarted, and the transaction that follows is not
-        the one that was partly handed out. Returns the same position if `members` is empty.
+        """Moves some members, whose streams restarted, back to the start of their open transaction. The stream now continues with another
+        transaction than the one that was partly handed out. Returns the same position if `members` is empty.
         """
         begun = {each: StreamPosition(WindowPosition(self.members[each].position)) for each in members}
         return dataclasses.replace(self, members={**self.members, **begun}) if begun else self
@@ -73,7 +74,7 @@ class GroupStreamPosition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """Consecutive entries of one member. `forms` are the settings for the member's rows."""
+    """Consecutive entries of one member in the merged stream. `forms` are the settings for the member's rows."""
 
     member: str
     chosen: tuple[Chosen, ...]
@@ -81,8 +82,8 @@ class Run:
 
 
 class GroupProgress:
-    """Tracks each member's position while a batch is filled. Call `position` once, at the end: it computes executed sets, which takes
-    time.
+    """Tracks the position of each member while a batch is filled. Call `position` once, at the end, because it computes executed sets,
+    which takes time.
     """
 
     def __init__(self, begin: GroupStreamPosition) -> None:
@@ -91,15 +92,15 @@ class GroupProgress:
         self._ends: dict[str, tuple[WindowPiece, ...] | WindowPosition] = {}
 
     def begun(self, member: str) -> bool:
-        """Returns whether the member's next transaction was partly handed out."""
+        """Returns whether a part of the member's next transaction was already handed out."""
         return member not in self._ends and self._begin.members[member].window_position.events > 0
 
     def state(self, member: str) -> State:
         return self._states[member]
 
     def move(self, member: str, end: tuple[WindowPiece, ...] | WindowPosition, state: State, times: Int64s) -> None:
-        """Moves a member to a later position. `end` is this position, or the pieces of the stream that end there. `times` are the commit
-        times of the transactions on the way, ascending. Counts those that are older than the barrier as late.
+        """Moves a member to a later position. `end` is this position, or the pieces of the stream that end at it. `times` are the ascending
+        commit times of the transactions up to this position. Counts the transactions that are older than the barrier as late.
         """
         times = np.maximum(times, self._newest_us.get(member, 0))
         self._late += int(np.searchsorted(times, self.barrier_us, "left"))
@@ -125,11 +126,11 @@ class GroupProgress:
 
 
 class GroupStream:
-    """The merged stream of a group for one consumer (`server.consumer.ConsumerStream`). If a member is silent for more than
-    `wait_seconds`, the group continues without it; with None it waits forever.
+    """The merged stream of a group for one consumer (`server.consumer.ConsumerStream`). If a member is silent for more than `wait_seconds`,
+    the group continues without the member. If `wait_seconds` is None, the group waits forever.
 
-    `waits_for` is the member whose next transaction may be the oldest, and `why` is why that transaction is unknown. The status shows
-    both.
+    The status shows `waits_for`, the member whose next transaction may be the oldest, and `why`, the reason why that transaction is
+    unknown.
     """
 
     def __init__(
@@ -189,8 +190,8 @@ class GroupStream:
     def _merged(
         self, views: Mapping[str, View], position: GroupStreamPosition, bytes_max: int
     ) -> tuple[tuple[Run, ...], GroupStreamPosition]:
-        """Returns runs up to the size of a batch, and the position after them. If a member must be waited for first, returns the unchanged
-        position.
+        """Returns merged entries up to the size of a batch, and the position after them. If the group must first wait for a member, returns
+        the unchanged position.
         """
         ahead = {name: _counted(view) for name, view in views.items()}
         runs, moved, left = list[Run](), GroupProgress(position), bytes_max
@@ -207,13 +208,14 @@ class GroupStream:
                 break
             name, stream, whole = decision.member, self._streams[decision.member], ahead[decision.member]
             readable = stream.readable(whole.first(decision.count))
-            # If `readable` is 0, the first transaction cannot be read: `chosen` then raises the error that stops the consumer.
+            # If `readable` is 0, the rows of the first transaction cannot be read, and `chosen` below raises the error that stops the
+            # consumer.
             count = readable or decision.count
             pieces = whole.first(count)
             try:
                 chosen, state = stream.chosen(pieces, moved.state(name))
             except ConsumerStoppedError as error:
-                if (end := moved.position()) is not position:  # Hands out the runs before it first.
+                if (end := moved.position()) is not position:  # First hands out the entries that were merged before the error.
                     return tuple(runs), end
                 raise ConsumerStoppedError(f"{name}: {error}") from error
             ahead[name] = whole.after(count)
@@ -237,15 +239,17 @@ class GroupStream:
         self.absent = () if limit is None else tuple(name for name, each in self._silent.items() if each > limit)
 
     def _refuse_lost(self, view: View) -> None:
-        """Raises the error that ended a member's stream for good. Called when everything older was handed out. An error in AWAY is
-        temporary, so the group waits for the member.
+        """Raises the error that permanently ended a member's stream. Called when all older transactions were handed out. After a temporary
+        error (AWAY), raises nothing, because the group waits for the member.
         """
         if view.trouble is not None and not isinstance(view.trouble, AWAY):
             raise ConsumerStoppedError(f"{self.waits_for}: {view.trouble}") from view.trouble
 
 
 def _counted(view: View) -> Ahead:
-    """Returns the transactions with corrected times. Times never decrease within a member, and no time is later than the source's clock."""
+    """Returns a member's transactions with corrected commit times. Corrected times never decrease within a member, and none is later than
+    the clock of the member's source.
+    """
     times = view.ahead.times
     if view.newest_us:
         times = np.where(times > view.newest_us + FUTURE_US_MAX, view.newest_us, times)

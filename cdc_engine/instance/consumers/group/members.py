@@ -1,7 +1,7 @@
-"""Finds the members of a group (engines of this process), the clocks of their sources, and the stream of a member for one consumer.
+"""Finds the members of a group whose engines run in this process, the clocks of their sources, and the stream of a member for one consumer.
 
-An engine may end at any time, for example because conf/ changed or another host took over. The group then reads from the engine that
-replaces it.
+A member's engine may end at any time, for example because conf/ changed or another host took over. The group then reads from the engine
+that replaces the ended one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Members:
         self._closed = False
 
     def here(self, name: str) -> Here:
-        """Returns a member whose engine runs in this process. Raises SluiceError if it runs elsewhere or not at all."""
+        """Returns a member whose engine runs in this process. Raises SluiceError if the engine runs elsewhere or does not run."""
         consumers = self._consumers_of(name)
         with self._lock:
             found = self._here.get(name)
@@ -92,9 +92,9 @@ def _clock_of(name: str, consumers: Consumers) -> MemberClock:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class View:
-    """What `look` found after a position of a member. If there are no changes, everything that was committed before `clock_us` was read
-    (0: unknown), and `clock_trouble` may say why it is unknown. `newest_us` is the time of the member's source. `trouble` is why the
-    member could not be read.
+    """What `look` found in a member's stream after a position. If it found no changes, everything that was committed before the time
+    `clock_us` was read; 0 means that this time is unknown, and `clock_trouble` may say why. `newest_us` is the current time of the member's
+    source. `trouble` is the error because of which the member could not be read.
     """
 
     ahead: Ahead
@@ -123,16 +123,16 @@ class MemberStream:
         return self._read[0].forms if self._read is not None else Forms()
 
     def look(self, position: WindowPosition, bytes_max: int) -> View:
-        """Returns what can be read from the member now, without waiting. Raises no error: the view contains it."""
+        """Returns what can be read from the member now, without waiting. Raises no error: the returned view contains it."""
         try:
             here = self._members.here(self.name)
         except SluiceError as error:
-            self.close()  # The consumer's own stream belongs to an engine that no longer runs here.
+            self.close()  # Another engine runs the member now, so the consumer's own stream of the previous engine is closed.
             return View(Ahead((), position, NOTHING), trouble=error)
         try:
             stream = self._destination_stream(here)
             own = stream.own
-            # The state is read before the stream. If the stream then has no changes, everything up to this state was read.
+            # Gets the state of the stream before reading from it. If the stream then has no changes, everything up to this state was read.
             at = own.stream_state() if own is not None else here.consumers.stream_state()
             reading = stream.read(position, bytes_max, 0.0, _never)
         except SluiceError as error:
@@ -145,7 +145,7 @@ class MemberStream:
         return View(Ahead((), position, NOTHING), clock_us, newest_us, clock_trouble=trouble)
 
     def wait(self, position: WindowPosition, seconds: float, given_up: Callable[[], bool]) -> None:
-        """Waits until more can be read, at most `seconds`."""
+        """Waits at most `seconds` until the member has changes after the position."""
         self._woken.clear()
         try:
             stream = self._destination_stream(self._members.here(self.name))
@@ -156,13 +156,17 @@ class MemberStream:
             self._woken.wait(seconds)
 
     def chosen(self, pieces: Sequence[WindowPiece], state: State) -> tuple[tuple[Chosen, ...], State]:
-        """Selects what the consumer gets from pieces that `look` returned. Raises ConsumerStoppedError as `Selection.chosen` does."""
+        """Selects what the consumer gets from pieces of the stream that `look` returned. Raises ConsumerStoppedError as `Selection.chosen`
+        does.
+        """
         if self._read is None:
             raise NotStartedError(f"the engine of {self.name} does not run in this process; `sluice status` shows why")
         return self._read[1].selection.chosen(pieces, state)
 
     def readable(self, pieces: Sequence[WindowPiece]) -> int | None:
-        """Returns how many whole transactions of the pieces can be read, as `Selection.readable` does."""
+        """Returns how many whole transactions in the pieces come before the first row event that cannot be read, as `Selection.readable`
+        does.
+        """
         return self._read[1].selection.readable(pieces) if self._read is not None else None
 
     def wake(self) -> None:

@@ -19,7 +19,9 @@ MakerT = TypeVar("MakerT")
 
 
 class ByMember(Generic[MakerT]):
-    """Calls `make` once per member, with the settings for its rows, and caches the result. Calls it again when the settings change."""
+    """Calls `make` once per member of a group, with the settings for the member's rows, and caches the result. Calls `make` again when the
+    settings change.
+    """
 
     def __init__(self, make: Callable[[Forms], MakerT]) -> None:
         self._make = make
@@ -36,7 +38,7 @@ class GroupEntries:
     """Converts the changes of a group to entries (`consumers.served.ServedEntries`). Raises ConfigurationError for an invalid time zone."""
 
     def __init__(self, display: Display) -> None:
-        entry_maker(display, Forms())  # Raises the error of an invalid setting now, and not with the first change.
+        entry_maker(display, Forms())  # Raises the error of an invalid setting at the start, and not with the first change.
         self._makers = ByMember(lambda forms: entry_maker(display, forms))
 
     def messages(self, content: Sequence[Run], /) -> bytes:
@@ -44,12 +46,13 @@ class GroupEntries:
 
 
 class GroupMessages:
-    """Makes the messages of one broker. Raises ConfigurationError for an invalid rule in conf/."""
+    """Makes the messages of a group for one broker. Raises ConfigurationError for an invalid rule in conf/."""
 
     def __init__(self, config: BrokerConfig) -> None:
         message_maker(config, Forms())
         self._makers = ByMember(lambda forms: message_maker(config, forms))
 
     def messages(self, content: Sequence[Run], batch_id: int) -> list[Message]:
-        """Returns the messages in the order of the runs. Each topic and partition has this order too."""
+        """Returns the messages of a batch in the order of its runs of entries. Each topic and partition has its messages in this order too.
+        """
         return [message for run in content for message in self._makers.of(run).messages(run.chosen, batch_id)]

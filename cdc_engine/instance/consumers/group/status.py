@@ -1,4 +1,6 @@
-"""Collects the figures of a group for its status: its members, how far it has handed out, and for which members it waits."""
+"""Collects the figures of a group for its status: its members, up to which commit time consumers have acked, and for which members the
+group waits.
+"""
 
 from __future__ import annotations
 
