@@ -167,7 +167,8 @@ class HandOut:
             if longer := self._append_to(head, parts) if parts else None:
                 return longer
         except (CanalServiceError, MetaError, LeaseLostError):
-            raise  # Either the batch was settled meanwhile, or it is unknown whether the ledger has recorded the longer batch.
+            # Either the batch was settled meanwhile, or it is unknown whether the ledger has recorded the longer batch.
+            raise
         except SluiceError as error:
             logger.warning(
                 "nothing was appended to delivery %d of %s; the waiting changes will be in the next batch: %s",
@@ -193,7 +194,8 @@ class HandOut:
             with contextlib.ExitStack() as undo:
                 undo.callback(self._batches.remove, staged.path, head.ledger_id)
                 if staged.stopped or not set(head.tables) <= set(staged.tables):
-                    return False  # A table stops in the appended changes, but a table must stop at the start of a batch.
+                    # A table stops in the appended changes, but a table must stop at the start of a batch.
+                    return False
                 longer = dataclasses.replace(
                     longer,
                     path=str(staged.path.relative_to(self._directory)),
@@ -275,7 +277,8 @@ class HandOut:
         self._traces.settled(batch, ROLLBACK, begun_ns, why)
 
     def while_idle(self, act: Callable[[], None]) -> bool:
-        """Calls `act` if no batch is in flight or being staged, and hands out no batch during that call. Returns whether it called `act`.
+        """Calls `act` if no batch is in flight or being staged, and hands out no batch during that call. Returns whether it called
+        `act`.
         """
         with self._lock:
             staging = self._running is not None and not self._running.done()

@@ -58,7 +58,8 @@ SELECTED = "everything"
 ADDRESSES = ("inet4", "inet6")
 MAGIC_BYTES = 4
 START = Position(epoch=1, file="binlog.000001", offset=MAGIC_BYTES)
-SPILLING_EVENTS = 2  # The limit of the ring for the second pass, so small that a transaction of the recording spills to a file.
+# The limit of the ring for the second pass, so small that a transaction of the recording spills to a file.
+SPILLING_EVENTS = 2
 
 
 def rehearse(folder: Path, recording: Path = RECORDING) -> int:

@@ -1,4 +1,5 @@
-"""Defines the status of an engine, which the engine writes to status.json once per second. The sensor and `./sluice status` read the file.
+"""Defines the status of an engine, which the engine writes to status.json once per second. The sensor and `./sluice status` read the
+file.
 """
 
 from __future__ import annotations

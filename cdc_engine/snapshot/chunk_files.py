@@ -1,5 +1,5 @@
-"""Stores the chunks of one generation of a snapshot: a Parquet file of rows and a record per chunk. A chunk is complete once its record
-exists. Used by `work`.
+"""Stores the chunks of a snapshot: for each chunk a Parquet file with its rows, and then a record that marks the chunk as complete. Each
+time all rows are read again, a new generation of chunks begins. Used by `work`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sluice.object_stores.stored_files import StoredFiles
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeptChunk:
-    """A chunk that was read completely. `file`: contains its rows."""
+    """A chunk that was read completely. `file` is the name of the Parquet file with its rows."""
 
     chunk: Chunk
     facts: ChunkFacts
@@ -35,8 +35,8 @@ class ChunkFiles(Protocol):
     """The chunks of one generation, written by one process at a time. Every method raises MetaError."""
 
     def prepare(self) -> tuple[KeptChunk, ...]:
-        """Returns the complete chunks without a gap, from the first one on. Removes other files of a killed process: the bounds of the next
-        chunk are searched again, and no row may be in two chunks.
+        """Returns the complete chunks from the first one up to the first gap. Removes all other files, which a killed process left: the
+        bounds of the next chunk are searched again, and no row may be in two chunks.
         """
 
     def clear(self) -> None:
@@ -79,8 +79,8 @@ class ChunksInFolder:
 class ChunksInStore:
     """Implements `ChunkFiles` in an object store; rows are written to a folder and then uploaded.
 
-    A process that stalled and was replaced by another one may still write, so each process uses file names of its own. A record therefore
-    always describes the rows in its file, and an extra file is noticed when rows are counted.
+    A process that stalled and was replaced by another process may still write. So each process uses its own file names, and a chunk's
+    record always describes the rows in its file. An extra file is noticed when rows are counted.
     """
 
     def __init__(self, placed: StoredFiles) -> None:
@@ -130,7 +130,7 @@ class ChunksInStore:
 
 
 def chunks_in(placed: StoredFiles) -> ChunkFiles:
-    """Returns the chunks of a generation for the one process that reads them."""
+    """Returns access to the chunks of one generation, in a folder or in an object store. Only one process at a time may use it."""
     return ChunksInStore(placed) if placed.url else ChunksInFolder(placed.folder)
 
 
@@ -163,7 +163,7 @@ def _rows_name(chunk: Chunk) -> str:
 
 
 def _record_name(chunk: Chunk) -> str:
-    return f"_{chunk.number:06d}.json"  # Spark ignores names that begin like this.
+    return f"_{chunk.number:06d}.json"  # Spark ignores files whose names begin with an underscore.
 
 
 def _record(chunk: Chunk, facts: ChunkFacts) -> dict[str, object]:

@@ -1,7 +1,8 @@
-"""Splits a table into chunks of its key. The server finds each bound over the key's index. The code that runs a snapshot calls this module.
+"""Splits a table into chunks, which are ranges of its key. The server finds the bound of each chunk with the key's index. Called by the
+code that runs a snapshot.
 
-A chunk is a range of keys, not of rows. So every row is in exactly one chunk at any moment, whatever is inserted, deleted or moved. Bounds
-are SQL literals, so a file can store a chunk, and a process can read it after a restart.
+Because a chunk is a range of keys, every row is in exactly one chunk at any moment, whichever rows are inserted, deleted or get another
+key. Bounds are SQL literals, so a file can store them, and after a restart a process can read the same chunk.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ PRIMARY = "PRIMARY"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """A key range. `number`: the chunk's number, from 1 on. `after`: the exclusive lower bound as SQL literals of the key columns, () for
-    the table's beginning. `up_to`: the inclusive upper bound, () for the last chunk, which is open.
+    """A key range of a table. `number` counts from 1. `after` is the exclusive lower bound as SQL literals of the key columns, or () at the
+    table's beginning. `up_to` is the inclusive upper bound, or () for the last chunk, which has no upper bound.
     """
 
     number: int
@@ -30,7 +31,7 @@ class Chunk:
 
 
 class Asks(Protocol):
-    """The part of a reader that the search for bounds needs."""
+    """The method of a `RowReader` with which the bounds of chunks are searched."""
 
     def texts(self, sql: str) -> list[tuple[str | None, ...]]:
         """Returns the rows of a query."""
@@ -39,10 +40,10 @@ class Asks(Protocol):
 def chunks(
     connection: Asks, table: TableVersion, rows_per_chunk: int, where: str = "", after: Chunk | None = None
 ) -> Iterator[Chunk]:
-    """Yields the chunks lazily, from the table's beginning or after an existing chunk. A table without a key is one chunk without bounds.
+    """Yields the chunks of a table, from the table's beginning or after the chunk `after`. Searches a bound only when its chunk is
+    requested. A table without a key is one chunk without bounds.
 
-    Each has `rows_per_chunk` of the rows that `where` selects, as the table is when the bound is searched. Raises the errors of
-    `RowReader`.
+    When its bound is searched, each chunk has `rows_per_chunk` of the rows that `where` selects. Raises the errors of `RowReader`.
     """
     if after is not None and not after.up_to:
         return
@@ -58,8 +59,8 @@ def chunks(
 
 
 def chunk_key(connection: Asks, table: TableVersion) -> Key | None:
-    """Returns the key by which a table is split; None if it has no suitable key. Its `index` is PRIMARY if the primary key begins with
-    these columns and indexes whole columns.
+    """Returns the key by which a table is split into chunks, or None if the table has no suitable key. The `index` of the key is PRIMARY if
+    the primary key begins with the key's columns and indexes whole columns.
     """
     key = key_of(table)
     if key is None:

@@ -1,15 +1,15 @@
-"""Reads the rows of a table without a key at an exactly known position of the stream. Without a key, a change cannot be matched with its
-row, so it must be known whether the rows contain the change.
+"""Reads the rows of a table without a key at an exactly known position of the stream. Without a key, a buffered change cannot be matched
+with its row, so Sluice must know whether the rows already contain the change.
 
-MariaDB reports its binlog position at the beginning of a consistent read. MySQL does not: LOCK TABLES … READ keeps writers out of the table
-for the moment in which the read begins. The read itself holds no lock, except for a table whose engine has no transactions.
+MariaDB reports its binlog position at the beginning of a consistent read. MySQL does not, so LOCK TABLES … READ blocks writers of the table
+for the moment in which the read begins. The read itself holds no lock, unless the table's storage engine has no transactions.
 
-Where the account may not lock tables, MySQL with GTIDs is read between two positions. Everything that the binlog has up to the first one is
-committed before the read begins, as `gtid_executed` shows right before. The second one is the binlog's end right after the read began. If a
-transaction between the two may have changed the table, the read begins again.
+If the account may not lock tables, MySQL with GTIDs is read between two positions of its binlog. Everything up to the first position is
+committed before the read begins, as `gtid_executed` shows. The second position is the end of the binlog directly after the read began. If a
+transaction between the two positions may have changed the table, the read begins again.
 
-Before MySQL 8.0 a table lock does not prevent changes by foreign keys, which InnoDB makes in the child table. There the parent tables are
-locked too.
+Before MySQL 8.0, a table lock does not prevent changes by foreign keys, which InnoDB makes in the child table. On such a server the parent
+tables are locked too.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from sluice.cdc_engine.snapshot.statements import quoted
 from sluice.cdc_engine.source.reader import one_line
 
 CONSISTENT_READ = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
-LOCK_SECONDS_MAX = 10  # How long the lock waits for active writers; other writers wait behind it.
+LOCK_SECONDS_MAX = 10  # How many seconds the lock waits for active writers. New writers wait behind a waiting lock.
 TRANSACTIONAL = {"INNODB", "ROCKSDB"}
 LOCKS_WITH_PARENTS = 8  # MySQL's first version whose table lock also blocks changes by foreign keys.
-UNLOCKED_TRIES = 100  # How often a read without a lock begins before it gives up.
+UNLOCKED_TRIES = 100  # How often a read without a lock begins again before the reading fails.
 POLL_SECONDS = 0.1
 pause = time.sleep  # Tests replace this function.
 
-# `positions.logged_after`. Its arguments are the position from which the binlog is read, the tables (database, name), the end (file,
-# offset) up to which their changes count, and the GTID set whose transactions do not count. It returns the binlog's end, and whether a
-# table may have changed.
+# The type of `positions.logged_after`. The arguments are the position from which the binlog is read, the tables (database, name), the end
+# (file, offset) up to which changes of these tables count, and a GTID set whose transactions do not count. The function returns the
+# binlog's end, and whether a table may have changed.
 Logged = Callable[[Position, Collection[tuple[str, str]], tuple[str, int] | None, str], tuple[Position, bool]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Unlocked:
-    """The arguments of a read without a lock. `begin`: a position in the server's binlog, with its executed set."""
+    """What a read without a lock uses. `begin` is a position in the server's binlog, with its executed set."""
 
     begin: Position
     logged: Logged
@@ -54,8 +54,8 @@ class Unlocked:
 def rows_at_a_position(
     connect: Callable[[], RowReader], table: TableVersion, unlocked: Unlocked | None = None
 ) -> Iterator[tuple[RowReader, SourceEnd]]:
-    """Yields a connection that sees the table as it was at a binlog position, and that position. `unlocked`: used if the account may not
-    lock the table. Raises SluiceError.
+    """Yields a connection whose reads show the table as it was at one binlog position, and this position. If the account may not lock the
+    table, reads without a lock as `unlocked` says. Raises SluiceError.
     """
     with contextlib.closing(connect()) as reader:
         if reader.mariadb and _is_transactional(reader, table):
@@ -81,7 +81,9 @@ def rows_at_a_position(
 def _between_positions(
     connect: Callable[[], RowReader], table: TableVersion, unlocked: Unlocked, refused: ConfigurationError
 ) -> Iterator[tuple[RowReader, SourceEnd]]:
-    """Yields the same as `rows_at_a_position`, without a lock. Raises `refused`, with its GRANT, if the table is changed too often."""
+    """Yields the same as `rows_at_a_position`, but without a lock. If the table is changed during every attempt, raises `refused`, the
+    error that names the missing GRANT.
+    """
     with contextlib.closing(connect()) as reader:
         tables = {(table.database, table.table), *_parents(reader, (table.database, table.table))}
         end, _ = unlocked.logged(unlocked.begin, tables, None, "")
@@ -101,8 +103,8 @@ def _between_positions(
 
 
 def _wait_until_committed(reader: RowReader, end: Position) -> str:
-    """Waits until reads show everything that the binlog has up to a position. Returns the GTID set that they show. Raises
-    SourceConnectionError after LOCK_SECONDS_MAX.
+    """Waits until reads of the server show every transaction in its binlog up to the position `end`. Returns the GTID set of the
+    transactions that reads show. Raises SourceConnectionError after LOCK_SECONDS_MAX.
     """
     deadline = time.monotonic() + LOCK_SECONDS_MAX
     while True:
@@ -120,7 +122,9 @@ def _wait_until_committed(reader: RowReader, end: Position) -> str:
 
 
 def reads_unlocked(reader: RowReader, table: TableVersion) -> bool:
-    """Returns whether the server shows by GTIDs which transactions are committed, and the table has consistent reads."""
+    """Returns whether the table can be read without a lock: the server's GTIDs show which transactions are committed, and the table has
+    consistent reads.
+    """
     if reader.mariadb or not _is_transactional(reader, table):
         return False
     answer = reader.texts("SHOW GLOBAL VARIABLES LIKE 'gtid_mode'")
@@ -142,8 +146,8 @@ def binlog_end(reader: RowReader) -> tuple[str, int]:
 
 
 def require_lock(reader: RowReader, table: TableVersion) -> None:
-    """Locks the table for a moment if `rows_at_a_position` needs the lock. Raises ConfigurationError with the GRANT that the account
-    lacks.
+    """Checks whether the account may lock the table, if `rows_at_a_position` needs the lock: locks it for a moment. Raises
+    ConfigurationError with the GRANT that the account lacks.
     """
     if reader.mariadb and _is_transactional(reader, table):
         return
@@ -152,9 +156,9 @@ def require_lock(reader: RowReader, table: TableVersion) -> None:
 
 
 def lock(reader: RowReader, table: TableVersion, seconds_max: int) -> None:
-    """Keeps writers and foreign keys from changing the table, after all transactions that changed it have committed. `seconds_max`: the
-    longest wait; new writers wait behind it. Raises SourceConnectionError after that, ConfigurationError if the account may not lock
-    tables.
+    """Locks the table, so that neither writers nor foreign keys change it. First waits until all transactions that changed the table have
+    committed, for at most `seconds_max`; new writers wait behind the lock. Raises SourceConnectionError after `seconds_max`, and
+    ConfigurationError if the account may not lock tables.
     """
     reader.texts(f"SET lock_wait_timeout = {seconds_max}")
     locked = ((table.database, table.table), *_tables_above(reader, (table.database, table.table)))
@@ -168,7 +172,7 @@ def unlock(reader: RowReader) -> None:
 
 
 def _tables_above(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, str]]:
-    """Returns the parent tables (`_parents`) that the server does not lock together with a table."""
+    """Returns the parent tables (`_parents`) that must be locked too, because the server does not lock them together with a table."""
     ((version,),) = reader.texts("SELECT VERSION()")
     if reader.mariadb or int((version or "0").split(".")[0]) >= LOCKS_WITH_PARENTS:
         return []
@@ -176,7 +180,7 @@ def _tables_above(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, 
 
 
 def _parents(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, str]]:
-    """Returns the (database, name) of all tables from which foreign keys pass changes on to this one."""
+    """Returns, as (database, name), all tables whose changes foreign keys pass on to this table."""
     found = [table]
     for database, name in found:
         rows = reader.texts(
@@ -189,8 +193,8 @@ def _parents(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, str]]
 
 
 def _lock(reader: RowReader, table: TableVersion, seconds_max: int) -> None:
-    """Locks the table for reading. An unchanged end of the binlog would not be sufficient, because a commit is in the binlog before it is
-    visible.
+    """Locks the table for reading. To compare the binlog's end before and after the read would not be enough, because a commit is in the
+    binlog before reads show it.
     """
     try:
         lock(reader, table, seconds_max)

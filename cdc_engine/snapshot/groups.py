@@ -1,9 +1,10 @@
 """Advances the snapshots of a destination: small tables in groups, the other tables one after the other. Called by a run of the snapshot
 job.
 
-The tables of a group begin under one hold of the run lock, are read side by side, and are published under another hold. Each table still
-has its own record, its own files and its own commit. So a crash at any point leaves each table as if it were alone, and the next run
-continues with all of them. An error of one table ends the work on this table only."""
+The tables of a group begin while the run holds the run lock, are read side by side without the lock, and are published while the run holds
+the lock again. Each table still has its own record, files and commit. So after a crash, the next run continues each table as if it were
+alone. An error of one table ends only the work on this table.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +39,21 @@ from sluice.cdc_engine.states import SnapshotState
 
 logger = logging.getLogger(__name__)
 
-TABLES_MAX = 50  # The most tables of a group.
-# A table is small up to these estimates. Larger tables are read alone: many chunks of them at the same time.
+TABLES_MAX = 50  # The maximum of tables in a group.
+# A table is small, and is read in a group, up to these estimates. A larger table is read alone, many of its chunks at the same time.
 ROWS_MAX, BYTES_MAX = 10_000, 64 << 20
-# After this time a group releases the run lock, and publishes its other tables under the next hold: merges wait for the lock.
+# After this time a group releases the run lock, because merges wait for it. The group publishes its remaining tables when it has the lock
+# again.
 PUBLISH_SECONDS_MAX = 2.0
-CALLS_SECONDS = 0.1  # How long sentences and progress of tables that are read wait at most until they are reported.
+# The longest time after which messages and progress of the tables that are being read are reported.
+CALLS_SECONDS = 0.1
 
 
 @dataclasses.dataclass
 class Advanced:
-    """What was done for some tables. `decisions`: name → the last decision: NOTHING, WAIT, or PUBLISH after the publication. `errors`: name
-    → what ended the work on the table. `large`: name → rows of tables that are too large for a group.
+    """What a call did for some tables. `decisions` has the last decision by table name: NOTHING, WAIT, or PUBLISH after the publication.
+    `errors` has the error that ended the work on a table, by name. `large` has the number of rows of tables that are too large for a group,
+    by name.
     """
 
     decisions: dict[str, StepDecision] = dataclasses.field(default_factory=dict)
@@ -58,9 +62,9 @@ class Advanced:
 
 
 def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, StepDecision]:
-    """Works on all snapshots of the destination, smallest tables first, until none can be advanced or the time is over.
+    """Advances all snapshots of the destination, smallest tables first, until no snapshot can be advanced or `seconds` have passed.
 
-    The reason that keeps a table from continuing is in its record, and the other tables are processed. Raises the first error after that.
+    If a table cannot continue, its record gets the reason, and the other tables are processed. At the end raises the first error.
     """
     try:
         return _repeat(dependencies, time.monotonic() + seconds)
@@ -69,7 +73,7 @@ def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, Ste
 
 
 def _repeat(dependencies: SnapshotDependencies, deadline: float) -> dict[str, StepDecision]:
-    """Implements `run_all` until a time of the monotonic clock."""
+    """Advances the snapshots for `run_all` until `deadline`, a time of the monotonic clock."""
     stopping = threading.Event()
     while True:
         decisions: dict[str, StepDecision] = {}
@@ -85,12 +89,15 @@ def _repeat(dependencies: SnapshotDependencies, deadline: float) -> dict[str, St
         steps = {each.step for each in decisions.values()}
         if SnapshotStep.WAIT not in steps or dependencies.conf_changed() or time.monotonic() >= deadline:
             return decisions
-        if SnapshotStep.PUBLISH not in steps:  # Otherwise a table may continue that waited for the published one.
+        if SnapshotStep.PUBLISH not in steps:
+            # After a publication, a table that waited for the published one may continue.
             stopping.wait(1.0)
 
 
 def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
-    """Does what can be done now for one table. Returns the last decision: NOTHING, WAIT, or PUBLISH after the publication."""
+    """Advances the snapshot of one table as far as possible now. Returns the last decision: NOTHING, WAIT, or PUBLISH after the
+    publication.
+    """
     advanced = _Group([name], dependencies, alone=True).advance()
     for error in advanced.errors.values():
         raise error
@@ -98,7 +105,9 @@ def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
 
 
 def _advance_all(dependencies: SnapshotDependencies) -> Iterator[Advanced]:
-    """Advances each open snapshot once, and yields what was done. Tables whose rows are read come first, then small tables."""
+    """Advances each open snapshot once, and yields what was done. Tables that only wait for their publication come first, then small
+    tables.
+    """
     open_now = [each for each in dependencies.records.all() if each.has_work]
     ordered = sorted(open_now, key=lambda each: (each.state != SnapshotState.READ, each.rows_expected, each.name))
     large = {each.name: max(each.rows, each.rows_expected) for each in ordered if _is_large(each)}
@@ -116,9 +125,10 @@ def _advance_all(dependencies: SnapshotDependencies) -> Iterator[Advanced]:
 
 
 def _is_large(record: SnapshotRecord) -> bool:
-    """Returns whether a table is not read in a group. Before its reading begins, the size is unknown, and `_Group` estimates it.
+    """Returns whether a table is too large for a group. Before the reading of a table begins, its size is unknown, and `_Group` estimates
+    it later.
 
-    A table without a key is one chunk, so its reading could not end early if the estimate is wrong.
+    A table without a key counts as large: it is one chunk, so its reading could not end early if the estimate was wrong.
     """
     if record.state == SnapshotState.WANTED:
         return False
@@ -127,7 +137,7 @@ def _is_large(record: SnapshotRecord) -> bool:
 
 
 class _Group:
-    """Some tables that advance together. `alone`: the group is one table of any size."""
+    """Some tables whose snapshots advance together. With `alone`, the group is one table of any size."""
 
     def __init__(self, names: Sequence[str], dependencies: SnapshotDependencies, *, alone: bool = False) -> None:
         self._dependencies, self._alone = dependencies, alone
@@ -135,7 +145,7 @@ class _Group:
         self._advanced = Advanced()
 
     def advance(self) -> Advanced:
-        """Does what can be done now for the tables: what begins them, then what reads them, then what publishes them."""
+        """Advances the tables as far as possible now: begins their snapshots, then reads their rows, then publishes them."""
         acts: dict[SnapshotStep, Callable[[list[SnapshotRecord]], None]] = {
             SnapshotStep.BEGIN: self._begin,
             SnapshotStep.READ: self._read,
@@ -178,8 +188,8 @@ class _Group:
 
     @contextlib.contextmanager
     def _begun_again_unless_held(self, records: Sequence[SnapshotRecord]) -> Iterator[None]:
-        """Begins these tables again later if the lock was lost. Another run may have merged meanwhile, and it buffered changes in the files
-        that these tables had before.
+        """If the run lock was lost during the block, marks these tables to begin again later. Another run may have merged meanwhile, and
+        buffered changes in the files that these tables had before.
         """
         try:
             yield
@@ -195,7 +205,9 @@ class _Group:
             raise
 
     def _sizes(self, records: list[SnapshotRecord]) -> dict[str, SizeEstimate]:
-        """Returns the estimates of these tables' sizes. Leaves tables without a key, and tables that are not captured any more."""
+        """Returns the estimated sizes of the tables. Removes from the group the tables without a key, and the tables that are not captured
+        any more.
+        """
         tables = list[TableVersion]()
         for record in records:
             with self._alone_in(record.name):
@@ -209,7 +221,7 @@ class _Group:
         named = [each for each in records if each.name in {table.name for table in tables}]
         try:
             return dict(self._dependencies.sizes(tables)) if tables else {}
-        except MISTAKES:  # Caused by one of the tables, whose error concerns only that table.
+        except MISTAKES:  # One of the tables caused the error, which must not end the work on the others.
             found = dict[str, SizeEstimate]()
             for table in tables:
                 with self._alone_in(table.name):
@@ -221,7 +233,8 @@ class _Group:
 
     def _read(self, records: list[SnapshotRecord]) -> None:
         readers = dict[str, TableReader]()
-        for record in records:  # All are made first: a reader may count the time that it waits from when it was made.
+        # Makes the readers of all tables before it reads the first, because a reader may count its waiting time from when it was made.
+        for record in records:
             with self._alone_in(record.name):
                 table = self._dependencies.table(record.name)
                 if table is not None:
@@ -239,7 +252,7 @@ class _Group:
                 self._is_read(record, complete=False)
 
     def _read_side_by_side(self, records: list[SnapshotRecord], readers: dict[str, TableReader]) -> None:
-        """Reads as many tables at a time as there are readers. This thread reports their sentences and their progress, because Dagster's
+        """Reads several tables at a time, each in a thread. The calling thread reports their messages and progress, because Dagster's
         context belongs to it.
         """
         given, calls = self._dependencies, queue.SimpleQueue[tuple[str, Callable[[], None]]]()
@@ -267,7 +280,7 @@ class _Group:
                     each.cancel()
 
     def _is_read(self, record: SnapshotRecord, complete: bool) -> None:
-        """Leaves a table that turned out to be large, and settles a table that cannot be read on now."""
+        """Removes from the group a table that turned out to be large. Ends the work on a table whose reading cannot continue now."""
         if complete:
             return
         now = self._dependencies.records.get(record.name)
@@ -299,19 +312,19 @@ class _Group:
         self._going.pop(name, None)
 
     def _leave(self, name: str, rows: int) -> None:
-        """Leaves a table to be advanced alone."""
+        """Removes a table from the group. The table is advanced alone later."""
         self._advanced.large[name] = rows
         self._going.pop(name, None)
 
     def _fail(self, records: Sequence[SnapshotRecord], error: Exception) -> None:
-        """Ends the work on all of these tables with an error, or on the first one if none of them has work left."""
+        """Ends the work on all of these tables with an error. If none of them has work left, records the error for the first table."""
         for record in [each for each in records if each.name in self._going] or records[:1]:
             self._advanced.errors[record.name] = error
             self._going.pop(record.name, None)
 
     @contextlib.contextmanager
     def _together(self, records: Sequence[SnapshotRecord]) -> Iterator[None]:
-        """Ends the work on all of these tables if the block raises an error, such as that of a lock."""
+        """If the block raises an error, for example because the run lock is lost, ends the work on all of these tables."""
         try:
             yield
         except Exception as error:
@@ -319,7 +332,7 @@ class _Group:
 
     @contextlib.contextmanager
     def _alone_in(self, name: str) -> Iterator[None]:
-        """Ends the work on one table if the block raises an error. The other tables of the group continue."""
+        """If the block raises an error, ends the work on this table. The other tables of the group continue."""
         try:
             yield
         except Exception as error:
@@ -328,7 +341,7 @@ class _Group:
 
 
 def _named(name: str, error: Exception) -> Exception:
-    """Returns an unexpected error of one table as a sentence with its name, and other errors unchanged."""
+    """Converts an unexpected error of one table to an error whose message names the table. Returns other errors unchanged."""
     if not isinstance(error, MISTAKES):
         return error
     logger.error("the snapshot of a table raised an unexpected error", extra={"table": name}, exc_info=error)
@@ -339,13 +352,13 @@ def _named(name: str, error: Exception) -> Exception:
 
 
 def _note(name: str, error: Exception, dependencies: SnapshotDependencies) -> None:
-    """Records an error for `status`. Sluice tries again, or an operator must fix it. An unexpected error makes the snapshot fail after
-    RAISED_TRIES_MAX attempts.
+    """Records in a snapshot's record why its work ended, for `sluice snapshot status`. After RAISED_TRIES_MAX attempts with an unexpected
+    error, the snapshot fails; after other errors, Sluice tries again or an operator must act.
     """
     for_good = isinstance(error, TableStoppedError | ConfigurationError) and not isinstance(error, PASSING)
 
     def noted(now: SnapshotRecord) -> SnapshotRecord:
-        if not now.is_open:  # It was canceled meanwhile.
+        if not now.is_open:  # The snapshot was canceled meanwhile.
             return now
         changed = now.noted(str(error))
         given_up = isinstance(error, SnapshotRaisedError) and changed.tries >= RAISED_TRIES_MAX

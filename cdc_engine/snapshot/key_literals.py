@@ -1,8 +1,8 @@
-"""Makes SQL literals of a key's values, exact in the column's own type, charset and collation. Called by `chunks`.
+"""Converts the values of key columns to SQL literals that are exact in the column's type, charset and collation. Called by `chunks`.
 
-The server prints a value as a text without loss (`printed`), the text becomes a literal (`literal`), and `compared` is the other operand of
-a comparison. A literal with an introducer takes the collation of the column that it is compared with. The session must be one of `reader`:
-UTC, and text as it is stored.
+For each column, the SQL `printed` makes the server print a value as text without loss, `literal` converts this text to a literal, and the
+SQL `compared` is what the literal is compared with. A literal with a charset introducer takes the collation of the column with which it is
+compared. The session must be one that `reader` opened: its time zone is UTC, and it sends text as stored.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from sluice.cdc_engine.binlog.column_types.transcoding import is_text
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column
 
-# An alias → the charset's own name, because it depends on the server which charset `utf8` is.
+# Charset aliases and the charset that they stand for. The alias `utf8` stands for different charsets on different servers.
 ALIAS_FREE = {"utf8": "utf8mb3"}
-# The server compares sets with up to this many members exactly, as double numbers.
+# The server compares values of the type SET as double numbers. With up to this many members, the comparison is exact.
 EXACT_BITS = 53
 _DIGITS = re.compile(r"-?\d+(\.\d+)?")
 _DOUBLE = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
@@ -26,8 +26,8 @@ _MOMENT = re.compile(r"[-\d:. ]+")
 _ADDRESS = re.compile(r"[0-9a-f:.-]+")
 _HEX = re.compile(r"([0-9A-F]{2})*")
 _PRINTED = re.compile(r"(uuid|inet4|inet6)\b", re.IGNORECASE)
-# MariaDB up to 10.11.5 sorts UUIDs of version 6 or later in one order, and compares them in another. This query returns 0 on such a server
-# and 1 on others.
+# MariaDB up to 10.11.5 sorts UUIDs of version 6 or later in another order than that in which it compares them. On such a server this query
+# returns 0, on others 1.
 UUID_PROBE = (
     "SELECT CAST('e0910b91-9a8c-7c5f-8d2e-0123456789ab' AS UUID) > CAST('123e4567-e89b-12d3-a456-426655440000' AS UUID)"
 )
@@ -35,8 +35,8 @@ UUID_PROBE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeyColumn:
-    """The SQL by which a key column is printed and compared. `printed`, `compared`: SQL with {} for the quoted name. `literal`: raises
-    ValueError for a text that the server does not print.
+    """How a key column is printed and compared in SQL. `printed` and `compared` are SQL with {} for the quoted column name. `literal`
+    converts a printed text to a literal, and raises ValueError for a text that the server does not print.
     """
 
     printed: str
@@ -49,12 +49,16 @@ def is_uuid(column: Column) -> bool:
 
 
 def as_text(found: KeyColumn) -> KeyColumn:
-    """Returns a column that is compared by its printed text. Chunks need only a total order, which this is, although no index has it."""
+    """Returns a key column that is compared by its printed text. Chunks need only a total order, and the printed texts have one, but no
+    index has this order.
+    """
     return dataclasses.replace(found, compared=found.printed)
 
 
 def key_column(column: Column) -> KeyColumn | None:
-    """Returns how a column is printed and compared; None for a type that the server cannot order, or whose order has no literals."""
+    """Returns how a column is printed and compared in SQL. Returns None for a type that the server cannot order, or whose values have no
+    exact literals.
+    """
     if _PRINTED.match(column.mysql_type):
         return KeyColumn(printed="CAST({} AS CHAR)", literal=lambda text: f"'{_checked(_ADDRESS, text.lower())}'")
     code = TypeCode(column.type_code)
@@ -76,7 +80,7 @@ def _number(text: str) -> str:
 
 
 def _double(text: str) -> str:
-    """Returns the literal of a double, always with an exponent, without which it would be a decimal."""
+    """Returns the literal of a double, always with an exponent, because the server reads a literal without an exponent as a decimal."""
     checked = _checked(_DOUBLE, text)
     return checked if "e" in checked else f"{checked}e0"
 

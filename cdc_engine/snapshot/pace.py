@@ -1,7 +1,8 @@
-"""Limits how fast a snapshot reads: rows per second, and only while the source is not busy. One `ReadPace` for all chunks of a run.
+"""Limits how fast a snapshot reads: limits the rows per second, and waits while the source is busy. One `ReadPace` serves all chunks of a
+run.
 
-`due_seconds` decides, `ReadPace` waits. An exception of `threads_running` or `wait` ends the chunk that is being read; this is how a
-snapshot is paused.
+`due_seconds` computes the delay, and `ReadPace` waits. If `threads_running` or `wait` raises an exception, the reading of the chunk ends; a
+paused snapshot stops in this way.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-BUSY_SECONDS_MIN, BUSY_SECONDS_MAX = 0.25, 5.0  # The wait until the next query of the source; it doubles each time.
-QUERY_SECONDS_MIN = 1.0  # Within a chunk the source is queried at most this often.
-BURST_SECONDS = 1.0  # After a delay, reading exceeds the rate until it has caught up at most this much.
+# How long a snapshot waits before it asks a busy source again. The wait doubles each time.
+BUSY_SECONDS_MIN, BUSY_SECONDS_MAX = 0.25, 5.0
+QUERY_SECONDS_MIN = 1.0  # Within a chunk, the source is asked at most once in this time whether it is busy.
+BURST_SECONDS = 1.0  # After a delay, reading may exceed the rate until it has caught up at most this many seconds.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PaceLimits:
-    """The limits of a snapshot's speed. `rows_per_second`: the most rows read per second; 0 for unlimited. `threads_running_max`: the
-    source's Threads_running above which the snapshot waits; 0 for any number.
+    """The limits of a snapshot's speed. `rows_per_second` is the maximum of rows per second; 0 means no limit. The snapshot waits while the
+    source's Threads_running is above `threads_running_max`; 0 means that it never waits.
     """
 
     rows_per_second: float = 0
@@ -26,7 +28,9 @@ class PaceLimits:
 
 
 def due_seconds(limits: PaceLimits, due: float, now: float, rows: int) -> float:
-    """Returns the time before which the rows that were just read must not be complete. `due`: the same time for the rows before them."""
+    """Returns the earliest time at which the rows that were just read may be complete, so that the rate is kept. `due` is this time for the
+    rows that were read before.
+    """
     if limits.rows_per_second <= 0:
         return now
     return max(due, now - BURST_SECONDS) + rows / limits.rows_per_second
@@ -38,7 +42,7 @@ def is_busy(limits: PaceLimits, threads_running: int) -> bool:
 
 
 class ReadPace:
-    """Waits as the limits require. `threads_running`: queries the source over a connection of its own."""
+    """Delays the reading of a snapshot as the limits require. `threads_running` queries the source over a separate connection."""
 
     def __init__(
         self,
@@ -61,7 +65,7 @@ class ReadPace:
         self._queried_at = self._clock()
 
     def after_rows(self, rows: int) -> None:
-        """Waits until this many more rows are due, and while the source is busy."""
+        """Waits after `rows` rows until the rate allows the next rows, and while the source is busy."""
         now = self._clock()
         self._due = due_seconds(self.limits, self._due, now, rows)
         if self._due > now:

@@ -1,6 +1,8 @@
-"""Reads the rows of one chunk into one Parquet file, as the stream would stage them. Called by the code that runs a snapshot.
+"""Reads the rows of one chunk into one Parquet file, with the same values as staged changes of the stream have. Called by the code that
+runs a snapshot.
 
-With `Marks` the file can become part of a lake table as it is: its rows are not read or written a second time.
+With `Marks`, the file has Sluice's own columns too. Such a file can become part of a lake table unchanged, so its rows are not read and
+written a second time.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ READ = "snapshot"  # The operation of a row that a snapshot read.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Marks:
-    """The lake's own columns for each row that was read: the order key up to which the row has all changes, and a commit time in µs since
-    1970.
+    """The values of Sluice's own columns for rows that a snapshot read: the order key up to which the rows have all changes, and a commit
+    time in µs since 1970.
     """
 
     order_key: int
@@ -49,8 +51,8 @@ class Marks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChunkFacts:
-    """Figures of a chunk. `bytes`: the size of the file. `received`: the bytes that the source sent. `refused`: values that could not be
-    decoded; if the table's policy is quarantine, they are NULL in the file.
+    """Figures of a chunk that was read. `bytes` is the size of the file, and `received` the number of bytes that the source sent. `refused`
+    has the values that could not be decoded; if the table's policy is quarantine, these values are NULL in the file.
     """
 
     rows: int
@@ -62,7 +64,7 @@ class ChunkFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ReadRules:
-    """The rules for reading the rows of a table. `where`: an SQL condition that selects rows. `kept`, `policy`: as for
+    """The rules for reading the rows of a table. `where` is an SQL condition that selects rows. `kept` and `policy` are as in
     `rows.decoder.RowDecoder`.
     """
 
@@ -84,11 +86,11 @@ def read_chunk(
     *,
     marks: Marks | None = None,
 ) -> ChunkFacts:
-    """Reads a chunk's rows into a file, also if there are none. The file is complete and on disk when this returns. It has the table's
-    captured columns in their order, and the columns of `marks`.
+    """Reads a chunk's rows into a Parquet file, also if the chunk has no rows. The file is complete and on disk when this returns. It has
+    the table's captured columns in their order, and the columns of `marks`.
 
-    Raises TableChangedError, TableStoppedError, SourceConnectionError, ConfigurationError, and OSError of the file. Then there is no
-    file, and the connection is closed unless nothing was queried yet.
+    Raises TableChangedError, TableStoppedError, SourceConnectionError, ConfigurationError, or the OSError of the file. After an error there
+    is no file, and the connection is closed unless nothing was queried yet.
     """
     begun = time.monotonic()
     decoder, pace = ResultDecoder(table, rules.kept, rules.policy), rules.pace
@@ -107,7 +109,7 @@ def read_chunk(
 
 
 def _constants(decoder: ResultDecoder, marks: Marks | None) -> dict[str, Any]:
-    """Returns the columns of `marks`. Returns none if the table itself has a column with the name of a mark. The code that makes a table
+    """Returns the columns of `marks`. Returns no columns if a column of the table has the name of a mark; the code that makes a lake table
     from the file then refuses the file.
     """
     ours = marks.columns() if marks else {}
@@ -140,7 +142,7 @@ def _read(  # noqa: PLR0917  one caller
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yields tables that have enough rows for a row group."""
+    """Joins small batches: yields Arrow tables that have enough rows for a row group of the Parquet file."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
         if not batch.num_rows:  # No row meets the table's condition (`rows`).

@@ -1,7 +1,8 @@
-"""Reads rows over a session: plain queries as text, and one SELECT at a time in the binary protocol. `open_reader` opens it.
+"""Reads rows over a connection to the source: the results of plain queries as text, and one SELECT at a time in the binary protocol.
+`open_reader` opens the connection.
 
 The session's time zone is UTC. Texts, bytes and invalid dates arrive as they are stored, and the server sets no time limit for a SELECT.
-Each SELECT is a read-only transaction of its own.
+Each SELECT is a separate read-only transaction.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from sluice.cdc_engine.source.reader import IDENTITY
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.session import SourceSession, error_code, open_session, session_error
 
-# Offsets in the answer to a PREPARE: of the statement's id (4 bytes) and of the number of columns (2), after a status byte.
+# Offsets in the answer to a PREPARE: after a status byte, the statement's id (4 bytes) and the number of columns (2 bytes).
 STATEMENT_AT, COLUMNS_AT = 1, 5
 NO_CURSOR, ONCE = 0, 1
 SETTINGS = (
     "SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES', net_write_timeout = 7200, wait_timeout = 2147483",
-    # A server may set these limits for every session; then rows would be missing, or a large table would be refused.
+    # Removes limits that a server may set for every session. With such limits, rows would be missing, or a large table would be refused.
     "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
 )
-# The statement, by whether the server is a MariaDB.
+# The statement that removes the time limit of a SELECT, by whether the server is a MariaDB.
 NO_LIMITS = {False: "SET max_execution_time = 0", True: "SET max_statement_time = 0"}
 RAW_TEXT = "SET character_set_results = NULL"
-# The server's errors if it has no such table, column, index or database, or if its definition has changed.
+# The server's error codes if a table, column, index or database does not exist, or if a table's definition has changed.
 TABLE_CHANGED = frozenset({1049, 1051, 1054, 1109, 1146, 1176, 1412})
 NOT_GRANTED = frozenset({1142, 1143, 1370})
 NOT_SQL = frozenset({1064, 1111, 1305, 1582})  # The server's errors if the given condition is not valid SQL.
@@ -79,7 +80,7 @@ class RowReader:
             with self._translated():
                 statement = self._prepare(sql)
                 self._session.command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, NO_CURSOR, ONCE))
-                # PyMySQL left the timeout of a write on the socket.
+                # Sets the timeout for reads, because PyMySQL left the timeout for writes on the socket.
                 self._session.silent_for(limits.SNAPSHOT_SILENCE_SECONDS_MAX)
                 yield ResultReader(self._session.take_socket().recv_into)
                 self._session.command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))
@@ -105,8 +106,8 @@ class RowReader:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translates errors: TableChangedError if the server's table differs from the schema, ConfigurationError for grants, a condition
-        or a setting, otherwise SourceConnectionError.
+        """Translates the errors of the connection in the block to Sluice's errors: TableChangedError if the server's table differs from the
+        schema, ConfigurationError for a missing grant, an invalid condition or a setting, otherwise SourceConnectionError.
         """
         try:
             yield

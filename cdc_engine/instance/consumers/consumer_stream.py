@@ -30,7 +30,8 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.event_sink import CapturedTables
 from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition, WindowReading
 
-LOOK_SECONDS = 0.5  # A reader waits at most this long for changes. Then it decides again whether to read the window or its own stream.
+# A reader waits at most this long for changes. Then it decides again whether to read the window or its own stream.
+LOOK_SECONDS = 0.5
 
 
 @dataclasses.dataclass(frozen=True)

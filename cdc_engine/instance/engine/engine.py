@@ -422,7 +422,8 @@ class Engine:
         )
 
     def _state_now(self) -> tuple[str, str]:
-        """Returns the engine's state and the reason for it. If the parser runs but batches cannot be staged, returns the error of staging.
+        """Returns the engine's state and the reason for it. If the parser runs but batches cannot be staged, returns the error of
+        staging.
         """
         trouble = self._handing_out().trouble
         if trouble is not None and self._state in {EngineState.RUNNING, EngineState.STARTING}:

@@ -196,7 +196,8 @@ def facts_of(
 
 
 def _facts_or_error(facts: Callable[[str], TableFacts], name: str) -> TableFacts:
-    """Returns the facts about a table. After an unexpected error, returns facts that contain the error, so that only this table is refused.
+    """Returns the facts about a table. After an unexpected error, returns facts that contain the error, so that only this table is
+    refused.
     """
     try:
         return facts(name)

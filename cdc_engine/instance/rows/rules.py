@@ -158,7 +158,8 @@ def transactions_of(request: RequestedInterval, facts: ServerFacts) -> GtidSet:
     """Returns the transactions that a request names by GTID. Raises ConfigurationError if the source has no GTIDs, or if the text is not a
     GTID set.
     """
-    if not (facts.gtid_enabled or facts.executed):  # The facts that are read from an archive contain no settings, only the executed set.
+    if not (facts.gtid_enabled or facts.executed):
+        # The facts that are read from an archive contain no settings, only the executed set.
         raise ConfigurationError(
             "--gtids: the source has no GTIDs (gtid_mode is not ON); name times with --from and --to"
         )

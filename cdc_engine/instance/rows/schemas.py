@@ -116,7 +116,8 @@ class IntervalSchemas:
             return read_statement(
                 text, self._server.flavour, session.sql_mode, Literals(session.client, session.connection)
             )
-        except Exception:  # Errors of any kind are caught, because a defect of the statement parser must not hide a change.
+        except Exception:
+            # Errors of any kind are caught, because a defect of the statement parser must not hide a change.
             return Unread(leading_words(text), "", text=text)
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract

@@ -135,7 +135,8 @@ class EngineActs:
 
         def stop_stream(table: str) -> None:
             with steering.still:
-                parts.parser.stop()  # Stopped first, because only the parser may change the schema history while the parser runs.
+                # Stopped first, because only the parser may change the schema history while the parser runs.
+                parts.parser.stop()
             # The events in the store's files lack the table's rows, so after a crash no engine may continue from these events.
             forget_events(self._directory)
             taken.append(table)

@@ -87,7 +87,8 @@ _INCLUDE, _EXCLUDE = "include:", "exclude:"
 
 
 def shape_of(config: DestinationConfig, name: str) -> dict[str, str]:
-    """Returns the settings that determine what the rows of "database.table" look like. Leaves out settings that have their default value.
+    """Returns the settings that determine what the rows of "database.table" look like. Leaves out settings that have their default
+    value.
     """
     database, _, table = name.partition(".")
     options = config.table(database, table)

@@ -91,7 +91,8 @@ class SnapshotDecisions:
         self._tables = SourceTables(config, destination)
 
     def open(self) -> list[SnapshotRecord]:
-        """Returns the open snapshots, which a run can read or publish now or later. Raises MetaError if the record store does not answer.
+        """Returns the open snapshots, which a run can read or publish now or later. Raises MetaError if the record store does not
+        answer.
         """
         return [each for each in self._records.all() if each.has_work]
 
@@ -120,7 +121,8 @@ def _decision(
         return StepDecision(SnapshotStep.WAIT, str(error))
     except SluiceError:
         raise
-    except Exception:  # An error about one table must not stop the others. The run that reads the table reports the error.
+    except Exception:
+        # An error about one table must not stop the others. The run that reads the table reports the error.
         logger.exception("the next step of a snapshot cannot be decided", extra={"table": record.name})
         return StepDecision(SnapshotStep.READ)
 

@@ -93,7 +93,8 @@ def _imports_of(module: ModuleType) -> Iterator[ModuleType]:
     package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
     try:
         nodes = list(ast.walk(ast.parse(Path(file_of(module)).read_bytes())))
-    except (OSError, SyntaxError, ValueError):  # The module's file is not Python source, or somebody is editing the file.
+    except (OSError, SyntaxError, ValueError):
+        # The module's file is not Python source, or somebody is editing the file.
         return
     for node in nodes:
         names = [each.name for each in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
@@ -126,7 +127,8 @@ def _is_current(module: ModuleType) -> bool:
     imported, before = _MODULES.get(module.__name__, (None, ""))
     if imported is module:
         return before == _digest(file_of(module))
-    try:  # Another part of the process imported the module, so the digest at that time is unknown, and the file may have changed since.
+    try:
+        # Another part of the process imported the module, so the digest at that time is unknown, and the file may have changed since.
         return not file_of(module) or Path(file_of(module)).stat().st_ctime < _BEGUN
     except OSError:
         return False

@@ -62,7 +62,8 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
 
     def _serving(self, record: GroupConsumer, tables: TableFilter) -> Service:
         complete = self._begun_everywhere(record)
-        if complete != record:  # A member joined the group. The position where it starts is saved before its first change is handed out.
+        if complete != record:
+            # A member joined the group. The position where it starts is saved before its first change is handed out.
             self._meta.update(lambda ledger: ledger.with_group_consumer(complete))
         reader = StreamReader(record.client_id, self._name)
         streams = [MemberStream(name, reader, self._members, [self._filter, tables]) for name in self._members.names]

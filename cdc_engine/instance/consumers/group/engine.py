@@ -128,7 +128,8 @@ class GroupEngine:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._look()
-        except Exception as error:  # Errors of any kind are caught and logged, because nothing would try again if this thread ended.
+        except Exception as error:
+            # Errors of any kind are caught and logged, because nothing would try again if this thread ended.
             why = f"{type(error).__name__}: {error}"
             log.warning("group_not_kept", destination=self.name, reason=why)
             if self._consumers is None:

@@ -215,7 +215,8 @@ class GroupStream:
             try:
                 chosen, state = stream.chosen(pieces, moved.state(name))
             except ConsumerStoppedError as error:
-                if (end := moved.position()) is not position:  # First hands out the entries that were merged before the error.
+                if (end := moved.position()) is not position:
+                    # First hands out the entries that were merged before the error.
                     return tuple(runs), end
                 raise ConsumerStoppedError(f"{name}: {error}") from error
             ahead[name] = whole.after(count)

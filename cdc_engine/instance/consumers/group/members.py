@@ -127,7 +127,8 @@ class MemberStream:
         try:
             here = self._members.here(self.name)
         except SluiceError as error:
-            self.close()  # Another engine runs the member now, so the consumer's own stream of the previous engine is closed.
+            # Another engine runs the member now, so the consumer's own stream of the previous engine is closed.
+            self.close()
             return View(Ahead((), position, NOTHING), trouble=error)
         try:
             stream = self._destination_stream(here)

@@ -38,7 +38,8 @@ class GroupEntries:
     """Converts the changes of a group to entries (`consumers.served.ServedEntries`). Raises ConfigurationError for an invalid time zone."""
 
     def __init__(self, display: Display) -> None:
-        entry_maker(display, Forms())  # Raises the error of an invalid setting at the start, and not with the first change.
+        # Raises the error of an invalid setting at the start, and not with the first change.
+        entry_maker(display, Forms())
         self._makers = ByMember(lambda forms: entry_maker(display, forms))
 
     def messages(self, content: Sequence[Run], /) -> bytes:
@@ -53,6 +54,7 @@ class GroupMessages:
         self._makers = ByMember(lambda forms: message_maker(config, forms))
 
     def messages(self, content: Sequence[Run], batch_id: int) -> list[Message]:
-        """Returns the messages of a batch in the order of its runs of entries. Each topic and partition has its messages in this order too.
+        """Returns the messages of a batch in the order of its runs of entries. Each topic and partition has its messages in this order
+        too.
         """
         return [message for run in content for message in self._makers.of(run).messages(run.chosen, batch_id)]
