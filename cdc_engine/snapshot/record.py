@@ -1,13 +1,15 @@
-"""Defines the state of the snapshot of one table, and its transitions. Pure; `records` stores it, `work` and runs advance it.
+"""Defines the record of one table's snapshot: its state and the transitions between states. Pure. `records` stores the record; `work` and
+runs of the snapshot job change it.
 
-While a snapshot is open the changes of its table are *buffered*: a run links their staged files into the snapshot's folder and does not
-merge them. Meanwhile the existing rows are read chunk by chunk. In the end one commit makes the lake table from both: for a key with
-buffered changes the last one decides, for every other key its row as it was read. This is correct whenever a row changed during the
-reading: what was changed before the first buffered change was visible before the first chunk was read, and what was changed after it is
-buffered. A row that was deleted while it was read is among the buffered changes too, so it cannot reappear.
+While a snapshot is open, the changes of its table are *buffered*: a merge run links their staged files into the snapshot's folder and does
+not merge them. Meanwhile the existing rows are read chunk by chunk. In the end one commit makes the lake table from both. A key with
+buffered changes gets the row after its last change; every other key gets its row as it was read. This is correct at whatever moment a row
+changes: changes before the first buffered change were visible when the first chunk was read, and all later changes are buffered. The
+deletion of a row during the reading is a buffered change too, so the row cannot reappear.
 
     WANTED ─▶ READING ─▶ READ ─▶ PUBLISHED       WANTED again: the table was truncated or altered, its chunks are read again
-       ▲          └────────┴─▶ FAILED ─▶ WANTED   CANCELED: from any state that is open"""
+       ▲          └────────┴─▶ FAILED ─▶ WANTED   CANCELED: from any state that is open
+"""
 
 from __future__ import annotations
 
@@ -25,20 +27,20 @@ from sluice.cdc_engine.progress import ReadProgress, measured
 from sluice.cdc_engine.states import SnapshotState, snapshot_follows
 
 SNAPSHOT_ID_CHARS = 12
-RESTARTS_MAX = 8  # The maximum of restarts for one cause.
+RESTARTS_MAX = 8  # How often the rows are read again for one cause before the snapshot fails.
 
 
 class RestartCause(enum.StrEnum):
-    """Why the rows are read again, for causes whose repetitions are limited."""
+    """Why the rows of a snapshot are read again, for the causes that may occur only RESTARTS_MAX times."""
 
-    CASCADES = "cascades"  #: Changes by foreign keys cannot be derived.
-    IMAGES = "images"  #: Images lack columns of rows whose keys changed.
-    COLUMNS = "columns"  #: Rows and buffered changes do not fit together.
+    CASCADES = "cascades"  #: Foreign keys changed rows without row events, and Sluice cannot compute these changes.
+    IMAGES = "images"  #: Row images lack columns of rows whose keys changed.
+    COLUMNS = "columns"  #: The columns of the rows that were read and of the buffered changes differ.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceEnd:
-    """The end of a server's binlog. `executed`: the GTID set up to there, empty if the server has none."""
+    """The end of a server's binlog. `executed` is the GTID set up to this end, or empty if the server has no GTIDs."""
 
     file: str
     offset: int
@@ -49,16 +51,19 @@ class SourceEnd:
 class SnapshotRecord:
     """One snapshot of one table.
 
-    `since`: where the table continues without its rows when the snapshot is canceled: no change after it was merged since the request.
-    `generation`: grows when all chunks are read again; each has its own folder. `buffered_after`: the generation's buffered changes are
-    after this order key. `began_at`: the position up to which the stream was merged when reading began, None before that. `columns`: (name,
-    Spark type) of the rows that are read; `version`: the version of the table's schema. `high`: the end of the source's binlog once
-    everything was read; the stream must pass it before the table is published. `label`: the order key that the rows got. `rows`: read so
-    far, in complete chunks. `rows_expected`: the server's estimate. Times are seconds since 1970, 0 if not reached. `restarts`: how often
-    the chunks were read again since an operator last continued it, with the last `reason`; in FAILED the reason of the failure. `tries`:
-    how often in a row the same reason prevented progress. `causes`: how many of the restarts each `RestartCause` had.
+    If the snapshot is canceled, the table continues from `since` without the rows; no change after this position was merged. `generation`
+    grows each time all chunks are read again; each generation has its own folder. Only buffered changes after the order key
+    `buffered_after` belong to the generation. `began_at` is the position up to which the stream was merged when reading began, or None
+    before. `columns` has (name, Spark type) of the rows that are read, and `version` is the version of the table's schema. `high` is the
+    end of the source's binlog when everything was read; the stream must pass it before the table is published.
 
-    `waits_for`: tables whose snapshots are published before this one reads, because foreign keys change its rows through theirs.
+    `label` is the order key that the published rows got. `rows` is the number of rows in complete chunks, and `rows_expected` the server's
+    estimate. Times are seconds since 1970, or 0 if not reached. `restarts` is how often the chunks were read again since an operator last
+    continued the snapshot, and `reason` why the last time; in FAILED, `reason` is the reason of the failure. `tries` is how often in a row
+    the same reason prevented progress. `causes` counts the restarts for each `RestartCause`.
+
+    `waits_for` has the tables whose snapshots must be published before this one is read, because their changes change rows of this table
+    through foreign keys.
     """
 
     snapshot_id: str
@@ -96,17 +101,17 @@ class SnapshotRecord:
 
     @property
     def read_at_us(self) -> int:
-        """The commit time of rows that were read, in µs since 1970: the time when the reading began."""
+        """The time when the reading began, in µs since 1970. The rows that were read have it as their commit time."""
         return round(self.reading_at * 1e6)
 
     @property
     def is_open(self) -> bool:
-        """Whether the table's changes are buffered."""
+        """Whether the snapshot is open, so that the table's changes are buffered."""
         return self.state.is_open
 
     @property
     def lake_is_older(self) -> str:
-        """Returns a sentence, without the table's name, about how old the lake's table is while its snapshot is open."""
+        """Returns a sentence about how old the rows in the lake are while the snapshot is open. The sentence does not name the table."""
         since = f"as of {self.since}" if self.since is not None else "as of the time of the request"
         return (
             f"a snapshot of the table is in progress ({self.state}). Until its rows are published, the lake has "
@@ -115,7 +120,7 @@ class SnapshotRecord:
 
     @property
     def has_work(self) -> bool:
-        """Whether a run can advance the snapshot."""
+        """Whether a run can advance the snapshot, now or later."""
         return self.is_open and not self.paused and self.state != SnapshotState.FAILED
 
     def _to(self, state: SnapshotState, **changed: Any) -> SnapshotRecord:
@@ -133,9 +138,10 @@ class SnapshotRecord:
         rows_expected: int,
         now: float,
     ) -> SnapshotRecord:
-        """Returns the record in the state READING. Everything up to `position` is staged, no run merges, and a run reads the chunks next.
+        """Returns the record in the state READING. Call it when everything up to `position` is staged and no run merges. A run reads the
+        chunks next.
 
-        The rows contain all changes up to `position`, so changes that were buffered earlier no longer count.
+        The rows will contain all changes up to `position`, so changes that were buffered before are no longer used.
         """
         return self._to(
             SnapshotState.READING,
@@ -152,15 +158,15 @@ class SnapshotRecord:
         )
 
     def with_chunks(self, chunks: int, rows: int, size_bytes: int) -> SnapshotRecord:
-        """Returns the record with new totals of the complete chunks."""
+        """Returns the record with new totals: the number, rows and bytes of the complete chunks."""
         return dataclasses.replace(self, chunks=chunks, rows=rows, size_bytes=size_bytes)
 
     def finished(self, high: SourceEnd, now: float) -> SnapshotRecord:
-        """Returns the record in READ: all chunks are complete."""
+        """Returns the record in the state READ, in which all chunks are complete."""
         return self._to(SnapshotState.READ, high=high, read_at=now)
 
     def published(self, label: int, now: float) -> SnapshotRecord:
-        """Returns the record in PUBLISHED: the lake table has the rows, and its changes are merged again."""
+        """Returns the record in the state PUBLISHED: the lake table has the rows, and the table's changes are merged again."""
         return self._to(SnapshotState.PUBLISHED, label=label, published_at=now, reason="")
 
     def restarts_for(self, cause: RestartCause) -> int:
@@ -170,10 +176,10 @@ class SnapshotRecord:
     def again(
         self, reason: str, *, buffered_after: int | None = None, cause: RestartCause | None = None
     ) -> SnapshotRecord:
-        """Returns the record in WANTED: all chunks are read again. `buffered_after`: the order key of a statement that changed the table;
-        None if all buffered changes count. `cause`: the limited cause, if it is one.
+        """Returns the record in the state WANTED, so that all chunks are read again. `buffered_after` is the order key of a statement that
+        changed the table; None keeps all buffered changes. `cause` is set if the cause may occur only RESTARTS_MAX times.
 
-        Before anything was read this does not count as a restart, so the snapshot may wait through any number of changes.
+        Before reading has begun, this does not count as a restart, so a waiting snapshot does not fail because of many changes.
         """
         counts = cause is not None and self.began_at is not None
         return self._to(
@@ -189,9 +195,9 @@ class SnapshotRecord:
     def cascades_unseen(
         self, why: str, *, buffered_after: int | None = None, through: Collection[str] = ()
     ) -> SnapshotRecord:
-        """Returns the record in WANTED, because foreign keys changed rows without row events, and the changes cannot be derived. Returns it
-        in FAILED if that happened too often, or if the record has failed before. `why`: a clause that names the foreign keys. `through`: as
-        in `waits_for`.
+        """Returns the record in the state WANTED, because foreign keys changed rows without row events and Sluice cannot compute these
+        changes. If that happened too often, or the record is in FAILED, returns it in FAILED. `why` is a clause that names the foreign
+        keys. `through` has tables to add to `waits_for`.
         """
         again = dataclasses.replace(
             self.again(why, buffered_after=buffered_after, cause=RestartCause.CASCADES),
@@ -208,20 +214,22 @@ class SnapshotRecord:
         return again
 
     def failed(self, reason: str) -> SnapshotRecord:
-        """Returns the record in FAILED. A failed snapshot does not continue by itself, and changes stay buffered."""
+        """Returns the record in the state FAILED. A failed snapshot does not continue by itself, and its table's changes are still
+        buffered.
+        """
         return self._to(SnapshotState.FAILED, reason=reason)
 
     def with_pause(self, *, paused: bool) -> SnapshotRecord:
-        """Returns the record paused or not. No chunk is read while it is paused."""
+        """Returns the record with its pause begun or ended. No chunk is read while the snapshot is paused."""
         return dataclasses.replace(self, paused=paused)
 
     def noted(self, reason: str) -> SnapshotRecord:
-        """Returns the record with the reason why it cannot continue for now; Sluice tries again later."""
+        """Returns the record with the reason why the snapshot cannot continue now. Sluice tries again later."""
         return dataclasses.replace(self, reason=reason, tries=self.tries + 1 if reason == self.reason else 1)
 
     def retried(self) -> SnapshotRecord:
-        """Returns the record after an operator continued the snapshot. If reading continues, complete chunks are kept. After a failure,
-        everything is read again.
+        """Returns the record after an operator continued the snapshot. Complete chunks are kept, except after a failure: then everything is
+        read again.
         """
         if self.state == SnapshotState.FAILED:
             return dataclasses.replace(self.again(self.reason), paused=False, restarts=0, causes={})
@@ -235,7 +243,7 @@ class SnapshotRecord:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> SnapshotRecord:
-        """Parses the JSON of `to_json` into a record. Raises KeyError, TypeError or ValueError for another shape."""
+        """Converts the result of `to_json` back to a record. Raises KeyError, TypeError or ValueError for any other value."""
         since, began, high = record["since"], record["began_at"], record["high"]
         changed = {
             "state": SnapshotState(record["state"]),
@@ -277,22 +285,22 @@ def wanted(name: str, since: Position | None, now: float, where: str = "") -> Sn
 
 
 def is_past(cursor: Position, record: SnapshotRecord) -> bool:
-    """Returns whether everything that the rows of a READ snapshot may contain is merged or buffered. `cursor`: the position that the stream
-    has reached.
+    """Returns whether a READ snapshot can be published: every change that its rows may contain is merged or buffered. `cursor` is the
+    position that the stream has reached.
     """
     return record.high is not None and same_stream(cursor, record) and has_come_past(cursor, record.high)
 
 
 def has_come_past(cursor: Position, high: SourceEnd) -> bool:
-    """Returns whether a cursor of the same stream has everything up to `high`, an end of its source's binlog."""
+    """Returns whether a cursor has passed `high`, an earlier end of the source's binlog. Both must belong to the same stream."""
     if high.file and cursor.order_key >= order_key(cursor.epoch, number_of(high.file), high.offset):
         return True
     return bool(high.executed) and has_executed(cursor.gtid_set, high.executed)
 
 
 def same_stream(cursor: Position, record: SnapshotRecord) -> bool:
-    """Returns whether the stream is still the one in which reading began. Positions of another server, or from after a reset, cannot be
-    compared.
+    """Returns whether the stream is still the one in which the snapshot's reading began. Otherwise, after a failover or a reset, positions
+    cannot be compared.
     """
     return record.began_at is not None and cursor.epoch == record.began_at.epoch
 
@@ -309,7 +317,7 @@ def progress_record(made: ReadProgress) -> dict[str, Any]:
 
 
 def progress(record: SnapshotRecord, now: float) -> ReadProgress:
-    """Returns the progress of the reading, in rows. The expected number is the server's estimate."""
+    """Returns the progress of a snapshot's reading, in rows. The expected number of rows is the server's estimate."""
     seconds = max((record.read_at or now) - record.reading_at, 1e-3) if record.reading_at else 0.0
     complete = record.state in {SnapshotState.READ, SnapshotState.PUBLISHED}
     return measured(record.rows, record.rows_expected, seconds, complete=complete)

@@ -1,8 +1,10 @@
-"""Stores the snapshots of a destination: a record each (`snapshots/<digest of the table>.json`), the buffered files and the chunks. The
-files are in `snapshots/<digest>/`, or in an object store if staged batches are there and the ledger is shared.
+"""Stores the snapshots of a destination: a record for each table (`snapshots/<digest of the table>.json`), the buffered files and the
+chunks. The files are in `snapshots/<digest>/`. If the ledger is shared and staged batches are in an object store, the files are in that
+store too.
 
-The console begins, pauses and cancels; a run of the snapshot job reads and publishes; a run that merges buffers changes. Each change of a
-record is computed from its current state. Only the holder of the run lock may make a change after which buffered files are no longer used.
+The console begins, pauses and cancels snapshots; a run of the snapshot job reads and publishes them; a merge run buffers changes. Each
+change of a record is computed from its current state. Only the holder of the run lock may change a record so that buffered files are no
+longer used.
 """
 
 from __future__ import annotations
@@ -28,17 +30,18 @@ from sluice.object_stores.options import resolved
 from sluice.object_stores.stored_files import StoredFiles
 
 FOLDER = "snapshots"
-PARSED_MAX = 10_000  # A process keeps so many records in parsed form, some 2 kB each.
+PARSED_MAX = 10_000  # The number of parsed records that a process caches, some 2 kB each.
 
-KNOWN_MAX = 128  # The number of destinations whose snapshots a process keeps.
+KNOWN_MAX = 128  # The number of destinations whose snapshots a process caches.
 
-# Location → what its store returned, and these snapshots. Entries are replaced as a whole.
+# By location of the record store: the records that the store returned last, and the snapshots that were parsed from them. Entries are
+# replaced as a whole.
 _known: dict[LedgerLocation, tuple[Mapping[str, StoredRecord], tuple[SnapshotRecord, ...]]] = {}
 Transition = Callable[[SnapshotRecord], SnapshotRecord]
 
 
 def digest_of(name: str) -> str:
-    """Returns the digest of a "database.table" that names its files and records."""
+    """Returns a digest of a table's name ("database.table"), which the names of the table's files and records contain."""
     return hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
@@ -53,7 +56,7 @@ class SnapshotRecords:
     def all(self) -> tuple[SnapshotRecord, ...]:
         """Returns the newest snapshot of each table that ever had one, by name. Raises MetaError.
 
-        A copy of a record under another name is left out: it would be a second snapshot of the table, which no transition ends.
+        Leaves out a copy of a record under another file name, because it would be a second snapshot of the table that no transition ends.
         """
         stored = self._records.read_all(f"{FOLDER}/")
         known = _known.get(self._location)
@@ -72,7 +75,7 @@ class SnapshotRecords:
         return None if text is None else self._parsed(_key(name), text)[1]
 
     def begin(self, record: SnapshotRecord) -> None:
-        """Stores a requested snapshot. Raises ActRefusedError while another one of the table is open, MetaError."""
+        """Stores the record of a requested snapshot. Raises ActRefusedError while another snapshot of the table is open, and MetaError."""
 
         def begun(before: SnapshotRecord | None) -> SnapshotRecord:
             if before is not None and before.is_open:
@@ -85,8 +88,8 @@ class SnapshotRecords:
         self.sweep(record.name)
 
     def update(self, name: str, transition: Transition) -> SnapshotRecord:
-        """Applies a transition and returns the stored record. Raises what the transition raises, ActRefusedError if there is no record,
-        MetaError.
+        """Applies a transition to a table's record and returns the stored record. Raises the errors of the transition, ActRefusedError if
+        the table has no record, and MetaError.
         """
 
         def changed(before: SnapshotRecord | None) -> SnapshotRecord:
@@ -97,8 +100,8 @@ class SnapshotRecords:
         return self._change(name, changed)
 
     def forget_ended(self, captured: Container[str], before: float) -> tuple[str, ...]:
-        """Removes the snapshots, with their files, that ended before a time (seconds since 1970), of tables that are not captured any more.
-        Returns the names of these tables. A snapshot that is requested meanwhile stays. Raises MetaError.
+        """Removes the snapshots, with their files, of tables that are not captured any more, if they ended before a time (seconds since
+        1970). Returns the names of these tables. Keeps a snapshot that is requested meanwhile. Raises MetaError.
         """
         forgotten = []
         for key, stored in sorted(self._records.read_all(f"{FOLDER}/").items()):
@@ -109,20 +112,20 @@ class SnapshotRecords:
                 self.sweep(record.name)
             if self._records.remove(key, stored.version):
                 forgotten.append(record.name)
-                # There may be no folder, or it has files of a snapshot that was requested meanwhile.
+                # The folder may not exist, or may have files of a snapshot that was requested meanwhile.
                 with contextlib.suppress(OSError):
                     (self._folder / digest_of(record.name)).rmdir()
         return tuple(forgotten)
 
     def changes(self, record: SnapshotRecord) -> StoredFiles:
-        """Returns the location of the buffered files. It stays the same when chunks are read again, and changes after a statement that
+        """Returns the location of a snapshot's buffered files. When chunks are read again, the location stays the same, unless a statement
         changed the table.
         """
         return self._placed(record.name, f"{record.snapshot_id}-changes-{record.buffered_after}")
 
     def cascades(self, record: SnapshotRecord) -> StoredFiles:
-        """Returns the location of buffered changes of parent rows, which foreign keys pass on to the table. A new one begins whenever that
-        of `changes` does.
+        """Returns the location of buffered changes of parent rows, which foreign keys pass on to the table. The location changes together
+        with that of `changes`.
         """
         return self._placed(record.name, f"{record.snapshot_id}-cascades-{record.buffered_after}")
 
@@ -138,30 +141,30 @@ class SnapshotRecords:
             return max((int(count) for count in counts if count.isdigit()), default=0)
 
     def chunks(self, record: SnapshotRecord) -> StoredFiles:
-        """Returns the location of the rows of the record's generation."""
+        """Returns the location of the chunks of the record's generation."""
         return self._placed(record.name, f"{record.snapshot_id}-chunks-{record.generation}")
 
     def reading(self) -> Lock:
-        """Returns the lock that a run holds while it reads and publishes snapshots. If no run does so, the lock is free, even if Dagster
-        still shows such a run as started.
+        """Returns the lock that a run holds while it reads and publishes snapshots. After such a run was killed, the lock is free, even if
+        Dagster still shows the run as started.
         """
         return open_lock(self._location, READING)
 
     def take_reading(self) -> Lock | None:
-        """Acquires and returns the lock of `reading`; returns None if another run has it. Waits for the lock of a run that was killed on
-        another host.
+        """Acquires the lock of `reading` and returns it. Returns None if another run has the lock. If a run was killed on another host,
+        waits until its lock expires.
         """
         reading = self.reading()
         seconds = 2 * self._location.session_seconds if self._location.is_shared else 0.0
         return reading if acquired_within(reading, seconds) else None
 
     def are_read(self) -> bool:
-        """Returns whether a process reads and publishes now."""
+        """Returns whether a run reads and publishes snapshots now."""
         return lock_held(self._location, READING)
 
     def still_seconds(self, now: float) -> dict[str, float]:
-        """Returns "database.table" → for how many seconds a snapshot with work has made no progress, while no run reads; otherwise nothing.
-        `now`: wall-clock time.
+        """If no run reads snapshots now, returns the tables ("database.table") whose snapshots wait for a run, and for how many seconds
+        each has made no progress. Otherwise returns nothing. `now` is the wall-clock time.
         """
         if self.are_read():
             return {}
@@ -169,17 +172,19 @@ class SnapshotRecords:
         return {each.name: max(0.0, now - kept_at) for kept_at, each in found if each.has_work}
 
     def sweep_buffered(self, name: str) -> None:
-        """Removes changes that were buffered before the last restart. The caller holds the run lock. Chunks stay, because a run may be
-        writing them.
+        """Removes the buffered files that a table's snapshot no longer uses since its last restart. The caller must hold the run lock.
+        Keeps chunks, because a run may be writing them.
         """
         self._sweep(name, lambda folder: "-chunks-" not in folder)
 
     def sweep(self, name: str) -> None:
-        """Removes files that are no longer needed: other generations, and everything of a snapshot that ended. Raises MetaError."""
+        """Removes files that a table's snapshot no longer needs: those of other generations, and all files of a snapshot that ended. Raises
+        MetaError.
+        """
         self._sweep(name, lambda _: True)
 
     def _sweep(self, name: str, may_go: Callable[[str], bool]) -> None:
-        # The folders are listed before the record is read, so that what another process begins in between stays.
+        # The folders are listed before the record is read, so that folders that another process creates in between are kept.
         home, stored = self._folder / digest_of(name), self._store(name)
         here = [path for path in home.iterdir() if path.is_dir()] if home.is_dir() else []
         with _translated():
@@ -199,7 +204,7 @@ class SnapshotRecords:
                 self._store(name, each).remove()  # type: ignore[union-attr]
 
     def _change(self, name: str, change: Callable[[SnapshotRecord | None], SnapshotRecord]) -> SnapshotRecord:
-        """Applies a change to the current record and returns the stored result. A change without effect writes nothing."""
+        """Applies a change to a table's current record and returns the stored record. Writes nothing if the change has no effect."""
         key = _key(name)
 
         def changed(text: str | None) -> str:
@@ -240,7 +245,7 @@ class SnapshotRecords:
 
 @functools.lru_cache(maxsize=PARSED_MAX)
 def _record_of(text: str) -> tuple[float, SnapshotRecord]:
-    """Parses a record, with a cache: ticks and runs look at all records repeatedly, and few have changed."""
+    """Parses a record. Results are cached, because ticks and runs read all records repeatedly, and few records change."""
     stored = json.loads(text)
     return float(stored["kept_at"]), SnapshotRecord.from_json(stored["record"])
 

@@ -1,4 +1,5 @@
-"""Builds the SELECTs of a snapshot: for the next bound, and for a chunk's rows. Pure; called by `chunks` and `read`.
+"""Generates the SELECTs of a snapshot: one finds the bound of the next chunk, the other reads a chunk's rows. Pure. Called by `chunks` and
+`read`.
 
 A bound of a composite key is written as `a >= x AND (a > x OR (a = x AND b > y))`, which the servers' optimisers turn into ranges of the
 key's index. Two neighbouring chunks share a bound: one excludes it and the other includes it. So a row is in one chunk, whichever values
@@ -16,8 +17,8 @@ from sluice.cdc_engine.snapshot.key_literals import KeyColumn, is_uuid, key_colu
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Key:
-    """A table's key for chunks. `quoted`: its columns' names. `uuids`: which of them are UUIDs. `index`: the index that has its order and
-    is requested by name, or empty.
+    """The key by which a table is split into chunks. `quoted` has the names of its columns, and `uuids` tells which of them are UUIDs.
+    `index` is the index with the key's order, which the statements name, or empty.
     """
 
     quoted: tuple[str, ...]
@@ -37,7 +38,9 @@ def quoted(name: str) -> str:
 
 
 def key_of(table: TableVersion, index: str = "") -> Key | None:
-    """Returns a table's key; None if it has no key or a key without an order. Such a table is read in one chunk."""
+    """Returns the key by which a table is split. Returns None if the table has no key, or a key without an order; such a table is read in
+    one chunk.
+    """
     by_name = {column.name.lower(): column for column in table.columns}
     columns: list[Column] = [by_name[name.lower()] for name in table.key]
     found = [key_column(column) for column in columns]
@@ -53,7 +56,7 @@ def key_of(table: TableVersion, index: str = "") -> Key | None:
 
 
 def bound_statement(table: TableVersion, key: Key, after: tuple[str, ...], where: str, rows: int) -> str:
-    """Returns the SELECT for the key of the row that is the `rows`-th after a bound, as the server prints it."""
+    """Returns the SELECT for the next bound: the printed key of the `rows`-th row after the bound `after`."""
     printed = ", ".join(each.printed.format(name) for name, each in zip(key.quoted, key.columns, strict=True))
     there = [f"{name} IS NOT NULL" for name, nullable in zip(key.quoted, key.nullable, strict=True) if nullable]
     conditions = [*beyond(key.compared, after), *there, *_given(where)]
@@ -64,8 +67,8 @@ def bound_statement(table: TableVersion, key: Key, after: tuple[str, ...], where
 def rows_statement(
     table: TableVersion, expressions: str, key: Key | None, bounds: tuple[tuple[str, ...], tuple[str, ...]], where: str
 ) -> str:
-    """Returns the SELECT for all rows of a chunk, between its two bounds. The first chunk includes rows with NULL in the key, so that they
-    are detected.
+    """Returns the SELECT for all rows of a chunk, which are between its two bounds. The first chunk includes rows with NULL in the key, so
+    that such rows are detected.
     """
     after, up_to = bounds
     conditions: list[str] = []
@@ -80,12 +83,12 @@ def rows_statement(
 
 
 def beyond(names: Sequence[str], bound: Sequence[str]) -> list[str]:
-    """Returns the conditions under which a key is greater than a bound; none without a bound."""
+    """Returns the SQL conditions that select the keys greater than a bound, or no condition if `bound` is empty."""
     return _comparisons(names, bound, ">", last=">")
 
 
 def up_to_bound(names: Sequence[str], bound: Sequence[str]) -> list[str]:
-    """Returns the conditions under which a key is at most a bound; none without a bound."""
+    """Returns the SQL conditions that select the keys up to and including a bound, or no condition if `bound` is empty."""
     return _comparisons(names, bound, "<", last="<=")
 
 
@@ -106,7 +109,7 @@ def _table(table: TableVersion, index: str) -> str:
 
 
 def _given(where: str) -> list[str]:
-    """Returns the given condition on separate lines, so that a comment at its end does not hide the text after it."""
+    """Returns the operator's condition on separate lines, so that a comment at its end does not hide the rest of the statement."""
     return [f"(\n{where}\n)"] if where.strip() else []
 
 

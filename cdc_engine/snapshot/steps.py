@@ -15,7 +15,7 @@ from sluice.cdc_engine.states import SnapshotState
 class SnapshotStep(enum.Enum):
     NOTHING = "nothing"  #: The snapshot ended, failed, or is paused.
     WAIT = "wait"  #: The engine or the stream must advance first.
-    BEGIN = "begin"  #: A run begins the reading once no other run is working.
+    BEGIN = "begin"  #: A run begins the reading while it holds the run lock.
     READ = "read"  #: The chunks that are not complete yet are read.
     PUBLISH = "publish"
     AGAIN = "again"  #: The rows that were read are no longer valid.
@@ -24,11 +24,11 @@ class SnapshotStep(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotSituation:
-    """The state of a destination at one moment. `begin`: the position up to which the stream was staged. `cursor`: the position up to which
-    it is merged or buffered.
+    """What decides the next step of a table's snapshot. `begin` is the position up to which the stream was staged, and `cursor` the
+    position up to which it is merged or buffered.
 
-    `version`: the table's schema version at the current position of the stream; empty if it is not captured. `stop`: the record of the
-    table's stop.
+    `version` is the table's schema version at the current position of the stream, or empty if the table is not captured. `stop` is the
+    ledger's record of the table's stop, if the table is stopped.
     """
 
     begin: Position | None
@@ -46,7 +46,9 @@ class StepDecision:
 def next_step(
     record: SnapshotRecord, there: SnapshotSituation, others: Collection[SnapshotRecord] = ()
 ) -> StepDecision:
-    """Returns the next step, and its reason as a sentence unless the step is work. `others`: the destination's other snapshots."""
+    """Returns the next step of a snapshot. For the steps NOTHING, WAIT and AGAIN, it has a sentence with the reason. `others` are the
+    destination's other snapshots.
+    """
     if not record.has_work:
         return StepDecision(SnapshotStep.NOTHING, record.reason)
     if there.stop is not None:
@@ -76,7 +78,9 @@ def _wanted(record: SnapshotRecord, there: SnapshotSituation, begin: Position, c
 
 
 def _waits_for(record: SnapshotRecord, others: Collection[SnapshotRecord]) -> str:
-    """Returns why other snapshots must be published first, or an empty text. If tables wait for each other, one of them continues."""
+    """Returns why this snapshot must wait for the publication of other snapshots, or an empty text. If tables wait for each other, one of
+    them continues.
+    """
     if not record.waits_for:
         return ""
     by_name = {each.name: each for each in others if each.is_open}
@@ -102,7 +106,7 @@ def _waits_for(record: SnapshotRecord, others: Collection[SnapshotRecord]) -> st
 
 
 def _stands(other: SnapshotRecord) -> str:
-    """Returns why another snapshot does not continue by itself, or an empty text."""
+    """Returns why a snapshot that others wait for does not continue by itself, or an empty text."""
     if other.state == SnapshotState.FAILED:
         return f"; the snapshot of {other.name} has failed: correct the cause, then use `sluice snapshot resume`"
     return (
@@ -117,7 +121,7 @@ def _under_way(record: SnapshotRecord, there: SnapshotSituation, cursor: Positio
             "the table was dropped or renamed, or is not captured any more; end the snapshot with `sluice "
             "snapshot cancel`"
         )
-        return StepDecision(SnapshotStep.WAIT, why)  # The table may reappear, and is then read again.
+        return StepDecision(SnapshotStep.WAIT, why)  # If the table reappears, its rows are read again.
     if not same_stream(cursor, record) or there.begin is None or there.begin.epoch != cursor.epoch:
         return StepDecision(
             SnapshotStep.AGAIN,

@@ -24,13 +24,13 @@ from sluice.cdc_engine.snapshot.visible import view_contains, waits_for_replicas
 from sluice.cdc_engine.snapshot.work import SizeEstimate
 from sluice.cdc_engine.source import reader as replica
 
-# MySQL without GTIDs does not report what its reads contain. A transaction in its binlog is committed within milliseconds, unless it waits
-# for a replica. So after this time only such waits are checked.
+# MySQL without GTIDs does not report which transactions its reads show. A transaction in the binlog is committed within milliseconds,
+# unless it waits for a replica's acknowledgement. So after this time, only such waits are checked.
 UNTOLD_SECONDS = 2.0
 
 
 class KeptReaders:
-    """Keeps the connections to one server that a table no longer needs, for the next table. Any thread may call the methods."""
+    """Keeps connections to one server open after a table was read, for the next table. Any thread may call the methods."""
 
     def __init__(self, connect: Callable[[], RowReader]) -> None:
         self._connect = connect
@@ -38,7 +38,9 @@ class KeptReaders:
         self._lock = threading.Lock()
 
     def take(self, server: str = "") -> RowReader:
-        """Returns a kept connection that answers, and that leads to `server` if this is not empty. Opens a new one if there is none."""
+        """Returns a kept connection that still answers and that leads to `server`, if `server` is not empty. Opens a new connection if
+        there is none.
+        """
         while (reader := self._freed()) is not None:
             with contextlib.suppress(SluiceError):
                 if reader.server() == server or not server:
@@ -62,7 +64,7 @@ class KeptReaders:
 
 
 def estimates(reader: RowReader, tables: Sequence[TableVersion]) -> dict[str, SizeEstimate]:
-    """Returns the server's estimates of the sizes of tables, by name. The query is one per database."""
+    """Returns the server's estimates of the sizes of tables, by name. Makes one query per database."""
     by_database = dict[str, list[TableVersion]]()
     for table in tables:
         by_database.setdefault(table.database, []).append(table)
@@ -73,15 +75,16 @@ def estimates(reader: RowReader, tables: Sequence[TableVersion]) -> dict[str, Si
             f"TABLE_SCHEMA = {_text_literal(database)} AND TABLE_NAME IN ({', '.join(_text_literal(each.table) for each in some)})"
         )
         named = {str(name): SizeEstimate(int(count or 0), int(size or 0)) for name, count, size in rows}
-        # Servers with lower_case_table_names return names in another case.
+        # Servers with lower_case_table_names return table names in another letter case.
         lower = {name.lower(): size for name, size in named.items()}
         found |= {each.name: named.get(each.table) or lower.get(each.table.lower(), SizeEstimate()) for each in some}
     return found
 
 
 class SourceTable:
-    """Reads one table. `source`: the server whose binlog is read, if that is another one. `logged`: reads its binlog, for a table without a
-    key that the account may not lock. `kept`: where connections come from and where they go at the end; None: they are opened and closed.
+    """Reads the rows of one table for its snapshot. If rows are read from a replica, `source` connects to the server whose binlog the
+    stream reads. `logged` reads this binlog, for a table without a key that the account may not lock. `kept` provides connections and gets
+    them back at the end; with None, connections are opened and closed.
     """
 
     def __init__(
@@ -102,17 +105,18 @@ class SourceTable:
         self._opened: list[RowReader] = []
         self._lock = threading.Lock()
         self._began = time.monotonic()
-        self._end: SourceEnd | None = None  # For a table without a key: the position at which `read` saw its rows.
-        self._shown: Position | None = None  # The position that `shows` was called with last.
+        self._end: SourceEnd | None = None  # For a table without a key, the position at which `read` read its rows.
+        self._shown: Position | None = None  # The position with which `shows` was called last.
         self._server = ""  # The server whose binlog the stream reads, once it is known.
         # The GTID set that each connection to a replica must show, because one host name may lead to several servers.
         self._needed = ""
 
     def shows(self, position: Position) -> bool:
-        """Returns whether a read that begins now contains every commit up to a position. A position in the binlog does not prove it: with
-        semi-sync AFTER_SYNC the dump sends a transaction that the storage engine has not committed yet.
+        """Returns whether a read that begins now shows every commit up to a position. That the binlog has reached the position does not
+        prove it: with semi-sync AFTER_SYNC, the server sends a transaction to replicas before the storage engine commits it.
 
-        From now on each server that is read must be the position's. Raises SourceConnectionError if it is another one.
+        From this call on, every connection must lead to the server of the position. Raises SourceConnectionError if one leads to another
+        server.
         """
         self._server, self._shown = position.server_uuid, position
         reader = self._reader()
@@ -122,7 +126,8 @@ class SourceTable:
         if self._source is None:
             self._require_same(reader)
             _require_executed(reader, position)
-        if not reader.mariadb and position.gtid_set:  # MySQL adds a GTID to this set after the storage engine's commit.
+        if not reader.mariadb and position.gtid_set:
+            # MySQL adds a GTID to the executed set after the storage engine's commit.
             return has_executed(_one_line(reader.texts("SELECT @@GLOBAL.gtid_executed")), position.gtid_set)
         with contextlib.closing(self._connected()) as view:
             if view.mariadb:
@@ -152,8 +157,8 @@ class SourceTable:
         return read_chunk(reader, self._table, chunk, path, self._rules, marks=marks)
 
     def end(self) -> SourceEnd:
-        """Returns the end of the binlog of the stream's source. All changes in rows of a replica are before it. For a table without a key,
-        returns the position at which its rows were read.
+        """Returns the end of the binlog that the stream reads. All changes that the read rows contain are before this end, also if a
+        replica was read. For a table without a key, returns the position at which its rows were read.
         """
         if self._end is not None:
             return self._end
@@ -164,7 +169,7 @@ class SourceTable:
             return _end(reader)
 
     def close(self) -> None:
-        """Gives all connections back, or closes them. No thread may read any more."""
+        """Gives all connections back to `kept`, or closes them. Call it when no thread reads any more."""
         with self._lock:
             opened, self._opened = self._opened, []
         for reader in opened:
@@ -173,7 +178,7 @@ class SourceTable:
             self._kept.close()
 
     def _reader(self) -> RowReader:
-        """Returns this thread's reader. Opens a new one if an error closed it."""
+        """Returns the calling thread's connection. Opens a new connection if the thread has none or an error closed it."""
         reader: RowReader | None = getattr(self._own, "reader", None)
         if reader is None or reader.closed:
             reader = self._own.reader = self._checked(self._kept.take("" if self._source else self._server))
@@ -185,7 +190,9 @@ class SourceTable:
         return self._checked(self._connect())
 
     def _checked(self, reader: RowReader) -> RowReader:
-        """Returns the reader if its server is the right one. Otherwise closes it, and raises SourceConnectionError."""
+        """Returns the connection if it leads to the server that must be read. Otherwise closes the connection, and raises
+        SourceConnectionError.
+        """
         if self._source is None:
             self._require_same(reader)
         elif self._needed:
@@ -193,8 +200,8 @@ class SourceTable:
         return reader
 
     def _require_same(self, reader: RowReader) -> None:
-        """Raises SourceConnectionError if the reader's server is not the stream's server, because the source was switched or the address
-        moved during the reading. Positions of one server mean nothing on another.
+        """Raises SourceConnectionError if a connection leads to another server than the stream, because positions of one server have no
+        meaning on another. The source may have been switched, or its address may have moved, during the reading.
         """
         if self._server and (found := reader.server()) != self._server:
             reader.close()
@@ -206,8 +213,8 @@ class SourceTable:
 
 
 def _require_executed(reader: RowReader, position: Position) -> None:
-    """Raises SourceConnectionError unless a MariaDB server has executed everything that was read, in each domain. Its server id alone does
-    not identify it, because a rebuilt server has the same.
+    """Raises SourceConnectionError if a MariaDB server has not executed every transaction that the stream has read, in each GTID domain.
+    The server id alone does not identify the server, because a rebuilt server has the same id.
     """
     if not reader.mariadb or not position.gtid_set:
         return
@@ -221,13 +228,13 @@ def _require_executed(reader: RowReader, position: Position) -> None:
 
 
 def _executed(reader: RowReader) -> str:
-    """Returns the GTID set whose transactions a replica shows."""
+    """Returns the GTID set of the transactions that reads of a server show."""
     return _one_line(reader.texts(replica.EXECUTED[reader.mariadb]))
 
 
 def _wait_for_replica(reader: RowReader, needed: str) -> None:
-    """Waits until the server of a new connection shows a GTID set. Raises SourceConnectionError if it stays behind, and closes the
-    connection on any error.
+    """Waits until reads over a new connection to a replica show the GTID set `needed`. Raises SourceConnectionError if the replica stays
+    behind. Closes the connection after any error.
     """
     with contextlib.ExitStack() as refused:
         refused.callback(reader.close)

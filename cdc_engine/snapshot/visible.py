@@ -1,7 +1,7 @@
-"""Checks whether the reads of a server without MySQL's GTIDs contain what its binlog contains. Called by `table_reader`.
+"""Checks whether reads of a server show every transaction that its binlog has, for servers without MySQL's GTIDs. Called by `table_reader`.
 
-A transaction reaches the binlog, and the dump, before the storage engine commits it. With semi-sync AFTER_SYNC the time between the two
-is as long as a replica withholds its acknowledgement.
+A transaction is in the binlog, and is sent to replicas, before the storage engine commits it. With semi-sync AFTER_SYNC, the commit waits
+until a replica acknowledges the transaction.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.snapshot.exact_position import CONSISTENT_READ, lock, position_of_read, unlock
 from sluice.cdc_engine.snapshot.reader import RowReader
 
-# How long a table lock is requested at a time: the server's minimum, because new writers wait behind a pending lock.
+# How many seconds one request of a table lock waits. It is the server's minimum, because new writers wait behind a pending lock.
 LOCK_TRY_SECONDS = 1
 LOCK_WAIT_TIMEOUT = "(error 1205)"
 
 
 def view_contains(reader: RowReader, position: Position) -> bool:
-    """Returns whether a consistent read of MariaDB contains a position. The reader stays in that read afterwards.
+    """Begins a consistent read of MariaDB, and returns whether it shows every commit up to a position. The connection stays in this read
+    afterwards.
 
-    Control events move the stream's position without a commit, so the GTIDs decide if the offset is not reached.
+    If the read's offset is before the position, the GTIDs decide, because control events move the stream's position without a commit.
     """
     reader.texts(CONSISTENT_READ)
     seen = position_of_read(reader)
@@ -41,9 +42,11 @@ def waits_for_replicas(reader: RowReader) -> bool:
 
 
 def writers_have_committed(reader: RowReader, table: TableVersion) -> bool:
-    """Returns whether every transaction that had written to the table is committed. Locks the table and releases the lock at once.
+    """Returns whether all transactions that wrote to the table before this call are committed. Locks the table to find out, and releases
+    the lock at once.
 
-    A writer keeps its locks until its commit is complete. Also returns False if the account may not lock tables.
+    The lock waits for writers, which keep their locks until their commits are complete. Also returns False if the account may not lock
+    tables.
     """
     try:
         lock(reader, table, LOCK_TRY_SECONDS)

@@ -1,6 +1,9 @@
-"""Does the steps of the snapshot of a table: reads its chunks while the stream continues, and has the rows published. Called by `groups`.
+"""Executes the steps of a table's snapshot: begins it, reads its chunks while the stream continues, and publishes the rows. Called by
+`groups`.
 
-Every step can be repeated after a crash at any point: a chunk counts once its record exists, and publishing twice has the same result."""
+Every step can be repeated after a crash at any point: a chunk is complete when its record exists, and to publish twice has the same result
+as to publish once.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +36,10 @@ from sluice.cdc_engine.states import SnapshotState
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# The most attempts to read a table whose definition changed: one per run, about one per minute. In this time the stream reaches the
-# statement that changed the table.
+# The maximum of attempts to read a table whose definition changed. Each run makes one attempt, about one per minute, and meanwhile the
+# stream reaches the statement that changed the table.
 CHANGED_TRIES_MAX = 30
-# The maximum of attempts for a table after unexpected errors, the same as for a table that cannot be merged.
+# The maximum of attempts to advance a table's snapshot after unexpected errors. It equals the maximum for a table that cannot be merged.
 RAISED_TRIES_MAX = 4
 # Errors of Sluice's own code, or of a library that it called wrongly. Other errors report what a source, a disk, a store or Spark refused.
 MISTAKES = (
@@ -49,7 +52,7 @@ MISTAKES = (
     TypeError,
     ValueError,
 )
-# The longest wait until the server's reads show the transactions that were read from its binlog.
+# The longest wait until reads of the server show the transactions that the stream has read from the binlog.
 VISIBLE_SECONDS_MAX = 60.0
 
 
@@ -59,23 +62,27 @@ class SnapshotRaisedError(SluiceError):
 
 @dataclasses.dataclass(frozen=True)
 class SizeEstimate:
-    """The server's estimate of the rows of a table and of their bytes; 0 if it has none."""
+    """The server's estimates of a table's number of rows and bytes, or 0 if the server has no estimate."""
 
     rows: int = 0
     bytes: int = 0
 
 
 class TableReader(Protocol):
-    """Reads one table from one server. Several threads may call `read`; one thread calls the other methods."""
+    """Reads one table from one server for a snapshot. Several threads may call `read`; one thread calls the other methods."""
 
     def shows(self, position: Position) -> bool:
-        """Returns whether a read that begins now sees everything up to a position of the stream."""
+        """Returns whether a read that begins now shows every commit up to a position of the stream."""
 
     def chunks(self, after: Chunk | None) -> Iterator[Chunk]:
-        """Yields the chunks after a chunk in the key's order. Their bounds are searched one by one."""
+        """Yields the chunks that follow the chunk `after` in the key's order. The bound of each chunk is searched when the chunk is
+        requested.
+        """
 
     def read(self, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
-        """Reads the rows of a chunk into a file, each with these marks. The file is complete and on disk when this returns."""
+        """Reads the rows of a chunk into a Parquet file, and adds the columns of `marks` to each row. The file is complete and on disk when
+        this returns.
+        """
 
     def end(self) -> SourceEnd:
         """Returns the current end of the binlog. For a table without a key, returns the binlog's end at the time of its read."""
@@ -85,14 +92,16 @@ class TableReader(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotDependencies:
-    """The dependencies of `groups.advance` and `groups.run_all`.
+    """What the work on a destination's snapshots (`groups.advance`, `groups.run_all`) calls.
 
-    `look`: returns the current state of the destination for a "database.table", as `steps` needs it. `table`: its captured columns, None if
-    it is not captured. `spark_columns`: (name, Spark type) of a table's columns. `sizes`: estimates the sizes of tables, by name.
-    `reader`: makes a reader of one table. `run_lock`: the lock that merging runs hold. `publish`: makes the lake table and returns the
-    label that it got. `say`: reports a line of text. `progress`: called after each chunk. `flush`: called after the work on some tables;
-    what `say` and `progress` got may be reported together until then. `close`: called at the end. `conf_changed`: returns why work under
-    the configuration from the start must end, or an empty text: rows that were excluded since would be read.
+    `look` returns what `steps` needs to decide about a "database.table". `table` returns the table with its captured columns, or None if it
+    is not captured. `spark_columns` returns (name, Spark type) of a table's columns. `sizes` estimates the sizes of tables, by name.
+    `reader` makes a reader of one table. `run_lock` returns the lock that merge runs hold. `publish` makes the lake table and returns the
+    order key that its rows got.
+
+    `say` reports a line of text. `progress` is called after each chunk, `flush` after the work on some tables, and `close` at the end;
+    reports may be collected until `flush`. `conf_changed` returns why the work must end because conf/ has changed since its start, or an
+    empty text: otherwise rows that conf/ now excludes would be read.
     """
 
     records: SnapshotRecords
@@ -112,13 +121,13 @@ class SnapshotDependencies:
     conf_changed: Callable[[], str] = str  # The default always returns an empty text.
 
 
-# Errors after which the next run may succeed: a password is being rotated, or the store of a secret does not answer.
+# Errors after which the next run may succeed, because a password is being rotated, or the store of a secret does not answer.
 PASSING = (AccessDeniedError, SecretUnavailableError)
 
 
 def next_act(name: str, dependencies: SnapshotDependencies) -> tuple[SnapshotRecord | None, StepDecision]:
-    """Returns the record of a table and its next step: NOTHING, WAIT, BEGIN, READ or PUBLISH. First restarts the snapshot or records its
-    failure if necessary.
+    """Returns the record of a table's snapshot and its next step: NOTHING, WAIT, BEGIN, READ or PUBLISH. Before, restarts the snapshot or
+    records its failure if necessary.
     """
     while True:
         record = dependencies.records.get(name)
@@ -137,8 +146,9 @@ def next_act(name: str, dependencies: SnapshotDependencies) -> tuple[SnapshotRec
 
 
 def begin(record: SnapshotRecord, expected: int, dependencies: SnapshotDependencies) -> None:
-    """Begins the reading: everything up to this position is merged, and later changes are buffered. Does nothing if something has changed
-    that prevents it. `expected`: the estimate of rows. The caller holds the run lock.
+    """Begins the reading of a table at the current position: all changes up to it are merged, and later changes are buffered. Does nothing
+    if the snapshot can no longer begin, for example because it was canceled. `expected` is the estimated number of rows. The caller must
+    hold the run lock.
     """
     # The record and conf/ may have changed during the wait for the lock.
     now, table, there = (
@@ -170,8 +180,8 @@ def begin(record: SnapshotRecord, expected: int, dependencies: SnapshotDependenc
 
 
 def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: TableReader, *, rows_max: int = 0) -> bool:
-    """Reads the chunks that are not complete, and closes the reader. Returns whether all of them are complete then. `rows_max`: leaves the
-    other chunks to the next call if the table has more rows than this; 0 for any number.
+    """Reads the chunks of a table that are not complete, and closes the reader. Returns whether all chunks are now complete. If the table
+    has more rows than `rows_max`, leaves the remaining chunks to the next call; 0 means no limit.
     """
     if record.began_at is None:
         reader.close()
@@ -179,13 +189,15 @@ def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: Tab
     try:
         files = chunks_in(dependencies.records.chunks(record))
         if not record.key:
-            files.clear()  # A table without a key is read at one position, which was not stored, so it is read again.
+            # A table without a key is read at one position, which was not stored, so the whole table is read again.
+            files.clear()
         whole = list(files.prepare())
         wait_until_shown(reader, record.began_at, dependencies.pause)
         try:
             if not is_complete(tuple(whole)):
                 _read_chunks(record, dependencies, files, reader, whole, rows_max)
-        except TableChangedError as error:  # The stream will reach this statement too, and restarts the reading.
+        except TableChangedError as error:
+            # The stream will reach the statement that changed the table, and this restarts the reading.
             dependencies.say(f"{record.name}: {error}")
             dependencies.records.update(record.name, _changed_on_the_server(str(error)))
             return False
@@ -195,7 +207,7 @@ def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: Tab
         high = reader.end()
     finally:
         reader.close()
-    # A process that was killed may have kept the last chunk without counting it.
+    # A process that was killed may have stored the last chunk without adding it to the record's totals.
     counts = len(kept), sum(each.facts.rows for each in kept), sum(each.facts.bytes for each in kept)
     done = dependencies.records.update(
         record.name,
@@ -209,8 +221,8 @@ def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: Tab
 
 
 def wait_until_shown(reader: TableReader, position: Position, pause: Callable[[float], object]) -> None:
-    """Waits until reads contain a position. A row that was read before that would lack a change that is already merged. Raises
-    SourceConnectionError after VISIBLE_SECONDS_MAX.
+    """Waits until reads of the server show every commit up to a position. Otherwise a row that is read could lack a change that is already
+    merged. Raises SourceConnectionError after VISIBLE_SECONDS_MAX.
     """
     deadline = time.monotonic() + VISIBLE_SECONDS_MAX
     while not reader.shows(position):
@@ -230,8 +242,8 @@ def _read_chunks(  # noqa: PLR0917  one caller
     whole: list[KeptChunk],
     rows_max: int,
 ) -> None:
-    """Reads as many chunks at a time as there are readers. Ends early if the record requires it, or after `rows_max` rows. Raises the
-    SluiceError of the first chunk that fails.
+    """Reads several chunks at a time, one in each reader's thread. Ends early if the snapshot was paused, canceled or restarted, if the
+    table or conf/ has changed, or after `rows_max` rows. Raises the SluiceError of the first chunk that fails.
     """
     reading: dict[Future[ChunkFacts], Chunk] = {}
     marks = _marks(record)
@@ -266,20 +278,20 @@ def _pool(readers: int) -> Executor:
 
 
 class _InThisThread(Executor):
-    """Executes calls in the calling thread, so that it and its connection read a small table alone."""
+    """An executor that executes each call in the calling thread, so that this thread reads a small table over its one connection."""
 
     def submit(self, call: Callable[P, T], /, *given: P.args, **named: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
         try:
             future.set_result(call(*given, **named))
-        except Exception as error:  # The caller gets it from the future, as from a thread.
+        except Exception as error:  # The caller gets the error from the future, as with a thread.
             future.set_exception(error)
         return future
 
 
 def _marks(record: SnapshotRecord) -> Marks | None:
-    """Returns the marks of all chunks of a generation. Returns None for a table without a key, whose position is known only after its
-    read.
+    """Returns the values of Sluice's own columns for all rows of a generation. Returns None for a table without a key, because its position
+    is known only after the read.
     """
     if not record.key or record.began_at is None:
         return None
@@ -296,8 +308,9 @@ def _refusal(facts: ChunkFacts) -> str:
 
 
 def _changed_on_the_server(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Returns a transition that records a change of the table on the server; the stream soon reaches the statement. After CHANGED_TRIES_MAX
-    attempts the snapshot fails, because the rows cannot be queried in this way (an invalid condition).
+    """Returns a transition that records that the table was changed on the server. The snapshot waits until the stream reaches the
+    statement. After CHANGED_TRIES_MAX attempts the snapshot fails, because no statement explains the error (for example, the condition is
+    invalid).
     """
 
     def noted(now: SnapshotRecord) -> SnapshotRecord:
@@ -312,8 +325,8 @@ def _failing(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
 
 
 def _restart_or_fail(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Returns a transition that reads the rows again. After RESTARTS_MAX times it fails: with binlog_row_image MINIMAL, incomplete rows
-    never fit.
+    """Returns a transition that makes the rows be read again. After RESTARTS_MAX times it makes the snapshot fail, because some causes
+    never end, for example incomplete rows under binlog_row_image MINIMAL.
     """
     cause = RestartCause.COLUMNS
     return lambda now: now.failed(why) if now.restarts_for(cause) >= RESTARTS_MAX else now.again(why, cause=cause)
@@ -335,14 +348,14 @@ def _counted(record: SnapshotRecord, dependencies: SnapshotDependencies, whole: 
 
 
 def _goes_on(begun: SnapshotRecord, now: SnapshotRecord) -> bool:
-    """Returns whether the record is still the one whose chunks are read."""
+    """Returns whether `now` is still the snapshot and generation of `begun`, whose chunks are being read, and is not paused."""
     same = (now.snapshot_id, now.generation, now.state) == (begun.snapshot_id, begun.generation, SnapshotState.READING)
     return same and not now.paused
 
 
 def publish(name: str, dependencies: SnapshotDependencies) -> SnapshotRecord | None:
-    """Publishes a table, and returns its record. Returns None if something has changed that prevents it. The caller holds the run lock, so
-    that no change is buffered or merged meanwhile.
+    """Publishes the rows of a table's snapshot, and returns the snapshot's record. Returns None if the snapshot can no longer be published.
+    The caller must hold the run lock, so that no change is buffered or merged meanwhile.
     """
     # The record and conf/ may have changed during the wait for the lock.
     now, table = dependencies.records.get(name), dependencies.table(name)
@@ -365,8 +378,8 @@ def publish(name: str, dependencies: SnapshotDependencies) -> SnapshotRecord | N
 def _if_still(
     seen: SnapshotRecord, change: Callable[[SnapshotRecord], SnapshotRecord]
 ) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Returns a change that applies to this snapshot only: while this host was stopped, another one may have begun the table's next
-    snapshot.
+    """Returns a transition that applies `change` only if the record is still that of the snapshot `seen`. While this host stood still,
+    another host may have begun the table's next snapshot.
     """
 
     def changed(now: SnapshotRecord) -> SnapshotRecord:

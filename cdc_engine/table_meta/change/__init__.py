@@ -1,1 +1,1 @@
-"""Computes the effect of a statement on tables, and decides which part of it the lake follows. Pure functions."""
+"""Computes the effect of a DDL statement on tables, and decides which changes of a table the lake follows. Pure functions."""

@@ -1,8 +1,8 @@
 """Computes the schema of a table after an ALTER TABLE, and the alterations that the lake's table needs. Pure functions.
 
-A server does not execute the items of an ALTER TABLE one after the other. First it drops, changes and renames existing columns. The items
-refer to these columns by their old names. Then it puts added and moved columns into place, in the order of the items and next to columns
-by their new names. A column that a later item moves is still at its old place then. This module does the same.
+A server executes the items of an ALTER TABLE in two steps, and this module does the same. First the server drops, changes and renames
+existing columns, to which the items refer by their old names. Then it inserts added and moved columns in the order of the items, next to
+columns with their new names; a column that a later item moves is still where it was.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
 )
 from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, kept_engine, with_row_times
 
-# Text type → number of bytes in which it stores a value's length. CONVERT TO can enlarge these types. longtext is missing, because it is
-# the largest one.
+# Text type → number of bytes in which it stores the length of a value. CONVERT TO can enlarge these types; longtext is missing, because it
+# is already the largest.
 _TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}
 
 
@@ -58,9 +58,9 @@ class Altered:
     """The effect of an ALTER TABLE: the table's `schema` after it, and the `alterations` that the lake's table needs.
 
     - `fills`: values of new columns in existing rows, as in `TableChange`.
-    - `unknown`: why the binlog does not tell these values, or empty if they are known.
-    - `alterations`: in an order in which the lake can apply them. DROP and RENAME have the column's name before the statement. ADD, WIDEN
-      and CONVERT have its name after the statement.
+    - `unknown`: why the binlog does not contain the values of new columns, or empty if they are known.
+    - `alterations`: in an order in which the lake can apply them. DROP and RENAME have the column's name before the statement; ADD, WIDEN
+      and CONVERT have the name after the statement.
     """
 
     schema: TableSchema
@@ -108,7 +108,9 @@ def altered(
 
 
 def _versioned(statement: AlterTable, schema: TableSchema) -> bool:
-    """Returns whether the table has system versioning after the statement. Dropping the two columns of the row times does not end it."""
+    """Returns whether the table has system versioning after the statement. A statement that drops the two columns of the row times does not
+    end the versioning.
+    """
     found = any(column.generated in {ROW_END, HIDDEN_END} for column in schema.columns)
     for item in statement.items:
         found = item.versioned if isinstance(item, SetVersioning) else found
@@ -116,7 +118,7 @@ def _versioned(statement: AlterTable, schema: TableSchema) -> bool:
 
 
 def _in_periods(statement: AlterTable, slots: list[_Slot]) -> tuple[str, ...]:
-    """Returns the columns of the periods that the statement adds. A server makes them NOT NULL."""
+    """Returns the columns of the periods that the statement adds. The server makes these columns NOT NULL."""
     periods = (item.columns for item in statement.items if isinstance(item, SetPeriod))
     columns = tuple(slot.column for slot in slots)
     return tuple(name for names in periods for name in named_as_declared(names, columns))
@@ -156,10 +158,10 @@ def _seen(schema: TableSchema) -> TableSchema:
 
 
 def followed(before: TableSchema | None, after: TableSchema) -> Altered:
-    """Returns the effect if `after` replaces `before` without an ALTER TABLE: because a schema change tool renamed its copy of the table,
-    or because an operator gave a schema.
+    """Returns the effect if the schema `after` replaces `before` without an ALTER TABLE: a schema change tool renamed its copy of the
+    table, or an operator gave a schema.
 
-    In a new column, existing rows have the default, because a tool copies the rows without a value for the new column.
+    In a new column, existing rows get the default, because such a tool copies the rows without a value for the new column.
     """
     if before is None:
         return Altered(schema=after)
@@ -202,7 +204,7 @@ def _key_change(before: TableSchema, after: TableSchema, names: dict[str, str]) 
 
 
 def _charsets(statement: AlterTable, default: str, database_charset: str | None) -> tuple[str, bool]:
-    """Returns the default charset of the table after the statement, and whether the statement converts existing columns to it."""
+    """Returns the default charset of the table after the statement, and whether the statement converts existing columns to this charset."""
     items = [item for item in statement.items if isinstance(item, SetCharset)]
     for item in items:
         default = item.charset or database_charset or ""
@@ -223,7 +225,9 @@ def _of_table_charset(statement: AlterTable) -> AlterTable:
 def _kept(
     statement: AlterTable, schema: TableSchema, session: StatementSession, charset: str, converts: bool
 ) -> list[_Slot]:
-    """Returns the columns that the statement does not drop, with its changes, at their old places. `_placed` moves them afterwards."""
+    """Returns the columns that the statement does not drop, with the statement's changes but in the old order. `_placed` moves them
+    afterwards.
+    """
     dropped = {_found(schema, item.name, item.if_exists) for item in statement.items if isinstance(item, DropColumn)}
     changed = {
         _found(schema, item.name, item.if_exists): item for item in statement.items if isinstance(item, ChangeColumn)
@@ -272,7 +276,9 @@ def _found(schema: TableSchema, name: str, if_exists: bool) -> str | None:
 def _placed(
     statement: AlterTable, schema: TableSchema, slots: list[_Slot], charset: str, session: StatementSession
 ) -> list[tuple[DeclaredColumn, ColumnDefinition]]:
-    """Puts added and moved columns into their places in `slots`. Returns the added columns with their definitions."""
+    """Inserts added columns into `slots`, and moves the columns that the statement moves. Returns the added columns with their
+    definitions.
+    """
     additions = []
     for item in statement.items:
         if isinstance(item, AddColumn):
@@ -372,7 +378,9 @@ def _relabelled(column: DeclaredColumn, labels: tuple[str, ...], charset_name: s
 
 
 def _fills(additions: list[tuple[DeclaredColumn, ColumnDefinition]], session: StatementSession) -> tuple[Fills, str]:
-    """Returns the values that existing rows get in the added columns, and a sentence if a value is unknown ("" if all are known)."""
+    """Returns the values that existing rows get in the added columns, and a sentence about an unknown value, or "" if all values are
+    known.
+    """
     fills, unknown = [], ""
     for column, definition in additions:
         try:

@@ -1,6 +1,7 @@
 """Computes the schema that a CREATE TABLE creates, and converts a parsed column definition to a column. Pure functions.
 
-If they cannot determine the schema, they raise CannotFollowError, which has the state for the table and a sentence for the operator.
+If a function cannot determine the schema, it raises CannotFollowError, which has the state in which the table stops and a sentence for the
+operator.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ DDL_UNSUPPORTED, ROWS_ELSEWHERE, SCHEMA_UNKNOWN, SCHEMA_MISMATCH = (
 
 
 class CannotFollowError(Exception):
-    """Raised if the lake cannot follow a statement. The table stops in `state`. `reason` is a sentence for the operator, to which the
-    caller adds the position.
+    """Raised if the lake cannot follow a statement. The statement's table stops in `state`. `reason` is a sentence for the operator, to
+    which the caller adds the position.
     """
 
     def __init__(self, state: str, reason: str) -> None:
@@ -82,7 +83,7 @@ def created(
 def declared_column(
     definition: ColumnDefinition, table_charset: str, session: StatementSession = NO_SESSION
 ) -> DeclaredColumn:
-    """Converts a column definition to a column. If the definition names no charset, the column gets the table's."""
+    """Converts a column definition to a column. If the definition names no charset, the column gets the table's charset."""
     declared, charset = with_charset(definition.type, definition.charset or table_charset)
     definition = stored(definition, charset)
     declared = dataclasses.replace(declared, labels=definition.type.labels)
@@ -99,7 +100,7 @@ def declared_column(
 
 
 def _null_must_be_said(definition: ColumnDefinition, session: StatementSession) -> bool:
-    """Returns whether the server makes the column NOT NULL because its definition does not say NULL. It does so for a TIMESTAMP if
+    """Returns whether the server makes a column NOT NULL if its definition does not say NULL. The server does so for a TIMESTAMP if
     explicit_defaults_for_timestamp is off.
     """
     plain = definition.type.base == "timestamp" and not definition.says_null and not definition.generated
@@ -107,7 +108,7 @@ def _null_must_be_said(definition: ColumnDefinition, session: StatementSession) 
 
 
 def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
-    """Returns the definition with its labels and DEFAULT in the form in which a column of this charset stores them."""
+    """Returns a column definition with its labels and DEFAULT in the form in which a column of the charset stores them."""
     literals, default = definition.literals, definition.default
     try:
         labels = tuple(literals.stored(label, charset) for label in definition.type.labels)
@@ -125,7 +126,7 @@ def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
 
 
 def in_key(column: DeclaredColumn, key: tuple[str, ...]) -> DeclaredColumn:
-    """Returns the column, as NOT NULL if it is in the key. If its default was an implicit NULL, the default becomes the
+    """Makes a column NOT NULL if it is in the key, and returns the column. If its default was an implicit NULL, the default becomes the
     type's zero value.
     """
     if column.name not in key or not column.nullable:

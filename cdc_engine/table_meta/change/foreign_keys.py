@@ -1,7 +1,8 @@
-"""Computes the foreign keys after a statement: those of the statement's table, and those of other tables that refer to it. Pure functions.
+"""Computes the foreign keys after a statement: the foreign keys of the statement's table, and those of other tables that refer to this
+table. Pure functions.
 
-The server names a foreign key without a name `<child>_ibfk_<n>`, with n one higher than the highest n so far. If the table is renamed, it
-changes these names too.
+If a foreign key has no name, the server names it `<child>_ibfk_<n>`, where n is one higher than the highest n so far. If the table is
+renamed, the server changes these names too.
 """
 
 from __future__ import annotations
@@ -150,8 +151,8 @@ def _with(
 
 
 def _without(found: tuple[ForeignKey, ...], item: DropForeignKey) -> tuple[ForeignKey, ...]:
-    """Removes the dropped foreign key. If the statement certainly dropped one but the schema history has none of that name, every foreign
-    key gets a `doubt` instead.
+    """Removes the foreign key that a statement drops. If the statement certainly drops a foreign key, but the schema history has none of
+    that name, marks every foreign key of the table with a `doubt` instead.
     """
     left = tuple(each for each in found if not _same(each.name, item.name))
     if len(left) < len(found) or not item.certain or item.if_exists:

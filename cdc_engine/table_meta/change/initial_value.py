@@ -1,8 +1,8 @@
-"""Computes the value that existing rows get in a column that ALTER TABLE … ADD adds. The binlog has no row events for it.
+"""Computes the value that existing rows get in a column that ALTER TABLE … ADD adds, because the binlog has no row events for these values.
 
-Without DEFAULT, this is NULL in a nullable column, and the type's zero value in a NOT NULL column. With a literal as DEFAULT, it is the
-value that the type stores (`literal_value`). With CURRENT_TIMESTAMP, it is the time of the statement. Any other DEFAULT, for example an
-expression, raises InitialValueUnknownError, and the table is re-snapshotted. Pure functions.
+Without DEFAULT, the value is NULL in a nullable column, and the type's zero value in a NOT NULL column. With a literal as DEFAULT, it is
+the value that the type stores for the literal (`literal_value`). With CURRENT_TIMESTAMP, it is the time of the statement. For any other
+DEFAULT, for example an expression, the functions raise InitialValueUnknownError, and the table is re-snapshotted. Pure functions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ZEROS = {
     "inet4": "0.0.0.0",  # noqa: S104 - a value, nothing is bound to it
     "inet6": "::",
 }
-# Types with fractions of a second. The servers print all digits that the type has.
+# Types with fractions of a second. The servers print as many digits of the fraction as the type has.
 _FRACTIONS = {"time", "datetime", "timestamp"}
 _BY_SERVER = {"timestamp"}  # Types whose implicit DEFAULT depends on a setting of the server.
 EMPTY_STRING_IS_NULL = 1 << 32  # A flag of MariaDB's sql_mode in the binlog.
@@ -100,16 +100,16 @@ def _default(column: ColumnDefinition, default: Default, session: StatementSessi
 
 
 def _is_passed_over(column: ColumnDefinition, default: Default, session: StatementSession) -> bool:
-    """Returns whether MySQL ignores the DEFAULT. Outside strict mode, it accepts DEFAULT '' for a TEXT or BLOB with a warning, and stores
-    no default.
+    """Returns whether MySQL ignores the DEFAULT of a column. Outside strict mode, MySQL accepts DEFAULT '' for a TEXT or BLOB with a
+    warning, and stores no default.
     """
     texts = session.flavour == MYSQL and column.type.base.endswith(("text", "blob"))
     return texts and default.notation is DefaultNotation.STRING and not default.value
 
 
 def _without_zero_in_date(value: str | None, declared: DeclaredType, session: StatementSession) -> str | None:
-    """Replaces a date with a zero month or day by the zero date if the session has NO_ZERO_IN_DATE, as the server does. (In strict mode,
-    it refuses such a date.)
+    """Replaces a date with a zero month or day by the zero date if the session has NO_ZERO_IN_DATE, as the server does outside strict mode.
+    In strict mode, the server refuses such a date.
     """
     if value is None or declared.base not in {"date", "datetime"} or not session.sql_mode & NO_ZERO_IN_DATE:
         return value

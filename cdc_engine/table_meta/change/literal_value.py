@@ -36,8 +36,8 @@ class LiteralColumn:
     """The column for which a default is converted.
 
     - `charset`: the charset of a text column, `binary` for bytes, otherwise empty.
-    - `time_zone`: the time zone of the session that ran the statement. `client`: the charset of the statement's text. Both are empty if
-      the binlog does not contain them.
+    - `time_zone`: the time zone of the session that ran the statement. `client`: the charset of the statement's text. Each is empty if the
+      binlog does not contain it.
     """
 
     type: DeclaredType
@@ -148,7 +148,8 @@ def _characters(column: LiteralColumn, literal: Default) -> str:
     if literal.notation is not DefaultNotation.STRING:
         raise _converted(column)
     if literal.said not in {"", column.client} and not value.isascii():
-        raise _converted(column)  # The server reads the bytes in the charset of the introducer, not in the client's.
+        # The server reads these bytes in the charset of the introducer, not in the charset of the client.
+        raise _converted(column)
     return value
 
 

@@ -1,11 +1,10 @@
-"""Decides which changes of a table's schema the lake follows, and how, by a policy for each kind of change and by an operator's approvals.
-Pure functions.
+"""Decides which changes of a table's schema the lake follows, and how it follows them. A policy for each kind of change and the approvals
+of operators decide. Pure functions.
 
-`effects` calls `decide` for every statement that affects the lake. The settings of a policy are:
-  apply, keep, new_column, rewrite, ignore   how the lake follows (PLANS lists the settings of each kind and their effect)
-  hold                                       the table stops in DDL_HELD until an operator approves one of the settings above
-  stop                                       the table stops in DDL_REFUSED
-An approval is for one statement. It affects only changes whose setting is `hold`.
+`effects` calls `decide` for every statement that affects the lake. The settings of a policy are: apply, keep, new_column, rewrite, ignore  
+how the lake follows (PLANS lists the settings of each kind and their effect) hold                                       the table stops in
+DDL_HELD until an operator approves one of the settings above stop                                       the table stops in DDL_REFUSED An
+approval is for one statement. It affects only changes whose setting is `hold`.
 """
 
 from __future__ import annotations
@@ -72,7 +71,8 @@ DEFAULTS: Policy = {
     "add": "apply",
     "drop": "keep",
     "rename": HOLD,
-    # After `rewrite`, the library `deltalake`, which Sluice uses itself, can still read the table (docs/readers.md).
+    # The setting is `rewrite`, because the library `deltalake`, which Sluice itself uses, can still read the table afterwards
+    # (docs/readers.md).
     "widen": "rewrite",
     "convert": HOLD,
     "key": HOLD,
@@ -84,8 +84,8 @@ DEFAULTS: Policy = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Item:
-    """One change of a table for which a policy has a setting: the kind of change, its description for an operator, and the alteration of
-    the lake's table.
+    """One change of a table, for which a policy has a setting: its kind, its description for an operator, and the alteration of the lake's
+    table.
     """
 
     kind: str
@@ -105,8 +105,8 @@ class PolicyAnswer(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class ChangeDecision:
-    """The decision about a statement. If the lake follows it, `words` has the plan of each item, and `alterations` the changes of the
-    lake's table in order, each with its plan.
+    """The decision about a statement. If the lake follows the statement, `words` has the plan for each item, and `alterations` has the
+    changes of the lake's table in order, each with its plan.
     """
 
     verdict: PolicyAnswer
@@ -134,8 +134,8 @@ def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> ChangeD
 
 
 def _approved(item: Item, word: str) -> str:
-    """Returns the plan of a change with the setting `hold` after an approval. If its kind does not have the approved plan, the plan is
-    `apply`, or the first plan of its kind.
+    """Returns the plan for a change with the setting `hold` after an operator's approval. If the kind of change does not have the approved
+    plan, returns `apply`, or else the first plan of the kind.
     """
     return word if word in item.plans else "apply" if "apply" in item.plans else next(iter(item.plans))
 
@@ -197,7 +197,9 @@ class PendingChange:
 
     @property
     def reason(self) -> str:
-        """The text for an operator, as a Markdown list: the statement, what each plan would do, and the command that decides."""
+        """The text for an operator, as a Markdown list: the statement, what each plan would do, and the command by which the operator
+        decides.
+        """
         lines = [f"`{self.statement}` at {self.position} waits for review."]
         for item in self.items:
             lines += [f"- {item.what}", *(f"    - `{word}`: {meaning}" for word, meaning in item.plans.items())]
@@ -219,7 +221,7 @@ def _unresolved(_database: str, _table: str, _reason: str, _position: str) -> Ta
 
 
 def _unnoted(_pending: PendingChange) -> None:
-    """Ignores a pending schema change. For a schema history that no operator reviews."""
+    """Does nothing. The default of a schema history whose pending schema changes no operator reviews."""
 
 
 def _nothing_forgotten(_order_key: int) -> None:

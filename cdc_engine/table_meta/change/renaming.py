@@ -1,7 +1,8 @@
 """Finds the former name of each table after a RENAME TABLE, and recognizes tables that a schema change tool has made. Pure functions.
 
-gh-ost, pt-online-schema-change and Vitess build the altered table as a copy next to the original. They copy all rows into it and apply the
-original's changes to it. Then they swap the two names in one statement. Nothing in the binlog proves that the copy has all rows.
+gh-ost, pt-online-schema-change and Vitess create the altered table as a copy next to the original. They copy all rows into the copy, and
+apply the changes of the original to it. Then they swap the two names in one statement. Nothing in the binlog proves that the copy has all
+rows.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | N
     """Returns, for each new name, which former table has it after the renames, or None for a name that no table has any more. `pairs` are
     (old, new), executed from left to right.
 
-    If an old name occurs twice and no table got this name in between, the first rename was of a temporary table of the session (MariaDB).
-    It is ignored.
+    If an old name occurs twice and no table got this name in between, the first rename concerned a temporary table of the session (MariaDB)
+    and is ignored.
     """
     now: dict[TableKey, TableKey | None] = {}
     for index, (old, new) in enumerate(pairs):
@@ -45,7 +46,7 @@ def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | N
 
 
 def _is_given_away_again(name: TableKey, pairs: list[tuple[TableKey, TableKey]]) -> bool:
-    """Returns whether a later pair renames the table with this name before another table gets the name."""
+    """Returns whether a later pair renames a table with this name again before another table gets the name."""
     for old, new in pairs:
         if name in (old, new):
             return old == name
@@ -58,7 +59,9 @@ def is_copy(name: TableKey, origin: TableKey) -> bool:
 
 
 def is_remains(name: TableKey, origin: TableKey) -> bool:
-    """Returns whether `name` is a name that a schema change tool gives to the original table `origin` when it replaces it by its copy."""
+    """Returns whether `name` is a name that a schema change tool gives to the original table `origin` when it replaces the original by its
+    copy.
+    """
     return _is_named(_REMAINS, name[1], origin[1])
 
 

@@ -1,7 +1,8 @@
 """Finds the tables that a statement may change through triggers and views. Pure functions.
 
-`history` needs this for statements in statement format, for which the binlog has no row events. The search only compares names: a trigger
-or view may change every table, in any database, whose name occurs in its body. So the result can have too many tables, but never too few.
+`history` uses it for row changes in statement format, for which the binlog has no row events. The search only compares names: it assumes
+that a trigger or view may change every table, in any database, whose name occurs in its body. So the result can have too many tables, but
+never too few.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class StoredObject:
 
     @classmethod
     def from_json(cls, database: str, name: str, content: Mapping[str, Any]) -> StoredObject:
-        """Parses the JSON of `to_json`. Raises KeyError or ValueError if it has another structure."""
+        """Converts the result of `to_json` back to an object. Raises KeyError or ValueError if the JSON has another structure."""
         of_database, table = content["table"]
         return cls(
             what=content["what"],
@@ -67,7 +68,9 @@ class StoredObject:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredObjects:
-    """The triggers and views of a server. If `complete` is False, the server may have others, so a statement may change any table."""
+    """The known triggers and views of a server. If `complete` is False, the server may have more of them, so a statement may change any
+    table.
+    """
 
     objects: tuple[StoredObject, ...] = ()
     complete: bool = True
@@ -78,8 +81,8 @@ class StoredObjects:
     def reached(
         self, changed: Iterable[TableKey], mentioned: Collection[str], tables: Collection[TableKey]
     ) -> ObjectReach:
-        """Returns which of `tables` a statement may change through triggers and views. `changed` are the tables and views that it names as
-        changed. `mentioned` are all names in its text.
+        """Returns which of `tables` a statement may change through triggers and views. `changed` are the tables and views that the
+        statement says it changes. `mentioned` are all names in the statement's text.
         """
         if not self.complete:
             return ObjectReach(everything="the triggers and views of the source at this position are unknown")
@@ -163,8 +166,8 @@ def object_changes(
     full_name: Callable[[TableName], TableKey],
     database_name: Callable[[str], str],
 ) -> ObjectChanges:
-    """Returns what a statement does to triggers and views. `there` are those from before the statement. `full_name` and `database_name`
-    convert names to the form in which the server stores them.
+    """Returns what a statement does to triggers and views. `there` are the triggers and views before the statement. `full_name` and
+    `database_name` convert names to the form in which the server stores them.
     """
     match statement:
         case CreateStoredObject():
@@ -205,7 +208,7 @@ def _created(statement: CreateStoredObject, full_name: Callable[[TableName], Tab
 
 
 def _renamed(pairs: list[tuple[TableKey, TableKey]], there: StoredObjects) -> ObjectChanges:
-    """Returns what a RENAME does: a table's triggers move with the table, and a view gets the new name."""
+    """Returns what a RENAME does to triggers and views: a table's triggers move with the table, and a view gets the new name."""
     new = {origin: name for name, origin in moved(pairs).items() if origin is not None}
     gone: dict[ObjectKey, StoredObject | None] = {}
     made: dict[ObjectKey, StoredObject | None] = {}

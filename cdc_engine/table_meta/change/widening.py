@@ -28,7 +28,7 @@ _KINDS = {
 _UNIVERSAL = {"utf8mb4", "utf16", "utf16le", "utf32"}
 _BEYOND_BMP = {*_UNIVERSAL, "gb18030"}
 _BMP = {"utf8mb3", "ucs2"}
-_FLOAT_DIGITS = {"float": 24, "double": 53}  # The type has every integer of at most this number of bits exactly.
+_FLOAT_DIGITS = {"float": 24, "double": 53}  # The type represents exactly every integer of at most this number of bits.
 Rule = Callable[[DeclaredType, DeclaredType, int, int], bool]
 
 
@@ -54,7 +54,9 @@ def charset_holds(old: str, new: str) -> bool:
 
 
 def _shown_alike(before: DeclaredType, after: DeclaredType) -> bool:
-    """Returns whether values look the same in both types: tinyint(1) and tinyint, or a type with and without COMPRESSED."""
+    """Returns whether both types have the same values, printed in the same way: tinyint(1) and tinyint, or a type with and without
+    COMPRESSED.
+    """
     same_integer = before.base == after.base == "tinyint" and before.unsigned == after.unsigned
     return same_integer or before.text.removesuffix(" compressed") == after.text.removesuffix(" compressed")
 
@@ -101,7 +103,9 @@ def _floating(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -
 
 
 def _characters(declared: DeclaredType, bytes_max: int) -> int:
-    """Returns how many characters fit in any case. `bytes_max` is the length of the charset's longest character in bytes."""
+    """Returns how many characters every text of the type can have. `bytes_max` is the length of the charset's longest character in
+    bytes.
+    """
     return _TEXT_BYTES[declared.base] // bytes_max if declared.base in _TEXT_BYTES else declared.length
 
 
@@ -118,7 +122,7 @@ def _length(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> 
 
 
 def _bits(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> bool:
-    """Returns whether a BIT column can be widened. BIT(1) cannot, because the lake stores it as a boolean and longer ones as a number."""
+    """Returns whether a BIT column can be widened. BIT(1) cannot, because the lake stores it as a boolean and a longer BIT as a number."""
     return 1 < before.length <= after.length
 
 

@@ -67,7 +67,7 @@ class _Alteration:
 
 @dataclasses.dataclass(frozen=True)
 class _Action:
-    """An action that is being parsed. `words` are the keywords that its pattern matched. The cursor is after them."""
+    """An action that is being parsed. `words` are the keywords that the action's pattern matched; the cursor is after these keywords."""
 
     cursor: TokenCursor
     words: str
@@ -145,8 +145,8 @@ def _option(action: _Action) -> None:
 
 
 def _rows_lost_all(action: _Action) -> None:
-    """Records an action on partitions that removes or inserts rows, and skips the rest of the statement. No other action can follow it:
-    its commas separate names of partitions.
+    """Records an action on partitions that removes or inserts rows, and skips the rest of the statement. No other action can follow,
+    because commas in this action separate names of partitions.
     """
     action.alteration.rows_lost.append(action.words)
     action.cursor.skip_all()

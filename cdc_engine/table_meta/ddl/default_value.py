@@ -39,8 +39,8 @@ class DefaultNotation(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Default:
-    """What follows DEFAULT. `said` is the charset introducer of a string or bytes (`_latin1 x'E4'`), or the keyword
-    before a date or time.
+    """The parsed value after DEFAULT. `said` is the charset introducer of a string or bytes (`_latin1 x'E4'`), or the keyword before a date
+    or time.
     """
 
     value: str | None

@@ -1,7 +1,7 @@
 """Parses a foreign key in a DDL statement: FOREIGN KEY (…) REFERENCES … of a table, or REFERENCES … of a column.
 
-A foreign key decides which rows of its table the server deletes or changes without row events, when a row of the parent table is deleted
-or changed.
+When a row of the parent table is deleted or changed, a foreign key decides which rows of its own table the server deletes or changes
+without row events.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class ForeignKeyDefinition:
     - `referenced`: the parent's columns. Empty if the statement omits them, which means the parent's primary key.
     - `symbol`: the name after CONSTRAINT. `index`: the name after FOREIGN KEY, which MariaDB uses if there is no symbol.
     - `on_delete`, `on_update`: CASCADE, SET NULL, or empty for every action that changes no row.
-    - `inline`: it is part of a column definition. Some servers ignore it then.
-    - `matches`: a MATCH precedes the actions. Some servers ignore the actions then.
+    - `inline`: the foreign key is part of a column definition. Some servers ignore such a foreign key.
+    - `matches`: a MATCH precedes the actions. Some servers ignore actions after a MATCH.
     """
 
     columns: tuple[str, ...]
@@ -77,7 +77,9 @@ def read_references(cursor: TokenCursor, columns: tuple[str, ...]) -> ForeignKey
 
 
 def _action(cursor: TokenCursor) -> str:
-    """Parses an action. SET DEFAULT counts as RESTRICT, because InnoDB either refuses it or treats it as RESTRICT, on all servers."""
+    """Parses the action after ON DELETE or ON UPDATE. SET DEFAULT counts as RESTRICT, because InnoDB refuses SET DEFAULT or treats it as
+    RESTRICT on all servers.
+    """
     if cursor.accept("CASCADE"):
         return CASCADE
     if cursor.accept("SET", "NULL"):

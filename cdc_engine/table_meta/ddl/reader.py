@@ -1,7 +1,7 @@
 """Parses a DDL statement of the binlog. Pure functions.
 
-FORMS has one entry per form of statement: a pattern for the keywords at the beginning, and a function that parses the rest. To support a
-form that stops a table today, give its entry a function that parses more. A statement without an entry becomes `Unread`.
+FORMS has one entry per form of statement: a pattern for the keywords at the beginning, and a function that parses the rest. A statement
+without an entry becomes `Unread`. To support a form that now stops a table, write a function for its entry that parses more.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ NO_BACKSLASH_ESCAPES, STRICT = 1 << 20, 1 << 21 | 1 << 22
 
 @dataclasses.dataclass(frozen=True)
 class FormReading:
-    """What the parser of a form gets. The cursor is after the form's keywords, which are `kind`. `strict` tells whether the session
-    refused invalid values. `calls` has the rules by which a call of a routine is recognized.
+    """The arguments of the function that parses a form of statement. `kind` has the form's keywords, and the cursor is after them. `strict`
+    tells whether the session refused invalid values. `calls` has the rules by which a call of a routine is recognized.
     """
 
     cursor: TokenCursor
@@ -77,7 +77,8 @@ def read_statement(
         return _read_statement(statement, flavour, sql_mode, literals)
     except UnreadableError as error:
         return Unread(leading_words(statement), str(error), text=statement)
-    except Exception as error:  # A defect of the parser must not stop the stream.
+    except Exception as error:
+        # Errors of any kind are caught, because a defect of the parser must not stop the stream.
         return Unread(leading_words(statement), defect_text(error), text=statement)
 
 
@@ -158,7 +159,8 @@ def _read_row_change(reading: FormReading) -> Statement:
     except UnreadableError:
         names = ()
     if reading.kind in {"INSERT", "REPLACE", "LOAD"}:
-        index = cursor.index  # Skips the table's name, because `t (a, b)` would look like a call.
+        # The table's name is skipped before this index, because `t (a, b)` would look like a call.
+        index = cursor.index
     cursor.skip_all()
     calls = reading.kind == "CALL" or calls_routine(cursor.since(index), reading.calls)
     return StatementRowChange(reading.kind, reading.words, names, calls)
@@ -220,7 +222,8 @@ def _select_calls(reading: FormReading, begin: int) -> bool:
 def _read_stored_object(reading: FormReading) -> Statement:
     try:
         read = read_stored_object(reading.cursor, reading.kind, reading.calls)
-    # Creating a trigger or view changes no row. Only what it does to later statements is unknown then.
+    # A statement that creates a trigger or view changes no row. If it cannot be parsed, only the effect of the trigger or view on later
+    # statements is unknown.
     except UnreadableError:
         return CreateStoredObject(reading.kind)
     return read or Nothing(reading.kind)

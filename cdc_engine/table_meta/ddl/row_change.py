@@ -1,7 +1,7 @@
 """Finds the tables that a row change in statement format writes: INSERT, REPLACE, UPDATE, DELETE or LOAD DATA.
 
-If an UPDATE or DELETE joins several tables, all of them count as written. The result is empty if the written tables are unknown, because a
-function or procedure may write to any table.
+If an UPDATE or DELETE joins several tables, all of these tables count as written. The result is empty if the written tables are unknown,
+because a function or procedure may write to any table.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def _joined(cursor: TokenCursor, ends: set[str]) -> tuple[TableName, ...]:
 
 
 def _ends(cursor: TokenCursor, ends: set[str]) -> bool:
-    """Returns whether the list of tables ends here. MariaDB's FOR PORTION OF has a FROM of its own, and follows the only table."""
+    """Returns whether the list of tables ends at the cursor. MariaDB's FOR PORTION OF, which contains the keyword FROM, ends the list
+    too.
+    """
     return cursor.peek().word in ends or cursor.words(3) == "FOR PORTION OF "
 
 

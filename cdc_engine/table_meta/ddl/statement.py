@@ -81,7 +81,7 @@ class DropColumn:
 
 @dataclasses.dataclass(frozen=True)
 class ChangeColumn:
-    """MODIFY or CHANGE of a column. `name` is its name before the statement, and `definition` the whole new definition."""
+    """MODIFY or CHANGE of a column. `name` is the column's name before the statement, and `definition` the whole new definition."""
 
     name: str
     definition: ColumnDefinition
@@ -151,14 +151,16 @@ class DropForeignKey:
 
 @dataclasses.dataclass(frozen=True)
 class SetVersioning:
-    """ADD or DROP SYSTEM VERSIONING. It declares no columns: the two columns of the row times are hidden, or other items add them."""
+    """ADD or DROP SYSTEM VERSIONING. This item declares no columns: the two columns of the row times are hidden, or other items of the
+    statement add them.
+    """
 
     versioned: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class SetPeriod:
-    """ADD PERIOD FOR a name. It makes the period's columns NOT NULL."""
+    """ADD PERIOD FOR a name, which makes the period's columns NOT NULL."""
 
     columns: tuple[str, ...]
     if_not_exists: bool = False
@@ -252,9 +254,9 @@ class DropDatabase:
 
 @dataclasses.dataclass(frozen=True)
 class Unread:
-    """A statement that could not be parsed. `names` are the tables that it affects. If they are unknown, it may affect every table whose
-    name is one of `words` (in lower case). If it could not even be split into words, it may affect every table whose name occurs in
-    `text`.
+    """A statement that could not be parsed. `names` are the tables that the statement affects. If `names` is empty, it may affect every
+    table whose name is one of `words` (in lower case). If the statement could not be split into words, it may affect every table whose name
+    occurs in `text`.
     """
 
     kind: str
@@ -266,8 +268,9 @@ class Unread:
 
 @dataclasses.dataclass(frozen=True)
 class StatementRowChange:
-    """A row change in statement format. `names` are the tables that it writes. If they are unknown, it may affect every table whose name,
-    or whose database's name, is one of `words` (in lower case). `calls` tells whether it calls a routine, which may write to any table.
+    """A row change in statement format. `names` are the tables that the statement writes. If `names` is empty, it may affect every table
+    whose name, or whose database's name, is one of `words` (in lower case). `calls` tells whether the statement calls a routine, which may
+    write to any table.
     """
 
     kind: str
@@ -278,7 +281,7 @@ class StatementRowChange:
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """A SELECT in the binlog. It writes at most to a temporary table, or to tables through a routine that it calls. `words` and `calls`
+    """A SELECT in the binlog. Such a statement writes only to a temporary table, or through a routine that it calls. `words` and `calls`
     are as in StatementRowChange.
     """
 

@@ -1,6 +1,7 @@
 """Parses CREATE, ALTER and DROP of triggers and views, because a statement can change other tables through them.
 
-The bodies of other stored programs are not needed: a call of a routine stops every table, and the statements of events are in the binlog.
+The bodies of other stored programs are not needed: a statement that calls a routine stops every table, and the statements of scheduled
+events are in the binlog.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def words_of(found: Iterable[Token]) -> frozenset[str]:
 
 
 def _what(cursor: TokenCursor, word: str) -> str:
-    """Returns the kind of object that the statement is about. `word` is the last word before the cursor."""
+    """Returns the kind of object (such as VIEW or TRIGGER) that the statement creates, alters or drops. `word` is the last word before the
+    cursor.
+    """
     while word in _BEFORE:
         if word == "DEFINER":
             cursor.accept_sign("=")

@@ -1,5 +1,5 @@
-"""Makes records of the schema history from a file: a dump of `mysqldump --no-data`, or a saved `schema.jsonl`. A backfill needs it if the
-destination's own schema history does not cover the interval.
+"""Makes records of the schema history from a file: a dump of `mysqldump --no-data`, or a saved `schema.jsonl`. A backfill uses such a file
+if the destination's own schema history does not cover the interval.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SAVED_HISTORY = ".jsonl"
 def records_in(
     path: Path, position: Position, captured: Callable[[str, str], bool], flavour: str
 ) -> list[HistoryRecord]:
-    """Returns the records of the schema history in a file. Those from a dump apply from `position` on. Raises ConfigurationError if the
+    """Returns the records of the schema history in a file. The schemas of a dump apply from `position` on. Raises ConfigurationError if the
     file cannot be used.
     """
     try:
@@ -42,7 +42,8 @@ def records_in(
             f"--schemas {path} cannot be read: {why}; name a dump of `mysqldump --no-data`, or a saved schema.jsonl"
         ) from error
     found = dumped_schemas(dump, captured, flavour, str(path))
-    # A dump does not tell which triggers and views existed at the position. So a statement in statement format may write to any table.
+    # A dump does not say which triggers and views existed at the position. So a row change in statement format counts as one that may write
+    # to any table.
     objects = HistoryRecord(kind=RecordKind.OBJECTS, position=position, content={"complete": False})
     return [*snapshot_records(found, position), objects]
 
@@ -92,14 +93,14 @@ class _DumpedTables:
             self._tables[name] = created(statement, database, self._charsets.get(database), self._known)
         except CannotFollowError as error:
             self._unreadable[name] = error.reason
-        except Exception as error:  # A defect of Sluice affects only this table.
+        except Exception as error:  # Errors of any kind are caught, so that a defect of Sluice affects only this table.
             self._unreadable[name] = f"Sluice cannot follow the columns of the table: {defect_text(error)}"
 
     def _known(self, name: TableName) -> TableSchema | None:
         return next((each for (_, table), each in self._tables.items() if table == name.table), None)
 
     def snapshot(self) -> SchemaSnapshot:
-        """Returns the collected tables, and for others the reason why they could not be read."""
+        """Returns the schemas of the collected tables, and the reasons why the other tables of the dump could not be read."""
         elsewhere = (
             (
                 *name,

@@ -1,7 +1,7 @@
-"""Finds the tables whose rows a foreign key deletes or changes when rows of another table change. There are no row events for these
-changes.
+"""Finds the tables whose rows foreign keys delete or change when rows of another table change, because the binlog has no row events for
+these changes.
 
-InnoDB executes ON DELETE and ON UPDATE inside the storage engine. So the binlog has only the change of the parent.
+InnoDB executes ON DELETE and ON UPDATE inside the storage engine, so the binlog has row events only for the change of the parent table.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Cascades:
         self.children = {each.child for cascades in self._by_parent.values() for each in cascades}
 
     def depend_on(self, name: TableKey, state: KnownTable) -> bool:
-        """Returns whether a table with this state affects the cascades: as parent, as child, or by its foreign keys."""
+        """Returns whether the cascades depend on a table: as the parent or the child of a cascade, or by the foreign keys of `state`."""
         schema = state if isinstance(state, TableSchema) else getattr(state, "schema", None)
         return name in self._by_parent or name in self.children or bool(schema and schema.foreign_keys)
 
     def below(self, name: TableKey) -> tuple[Cascade, ...]:
-        """Returns every cascade that a change of this table's rows can trigger and that leads to a captured table, directly or through
-        others. The table's own cascades come first.
+        """Returns every cascade that a change of the table's rows can trigger and that leads to a captured table, directly or through other
+        tables. Cascades with this table as parent come first.
         """
         found: list[Cascade] = []
         seen, waiting = {name}, [name]
@@ -55,12 +55,12 @@ class Cascades:
 
     @functools.cached_property
     def all(self) -> tuple[Cascade, ...]:
-        """The cascades that lead to a captured table, directly or through others."""
+        """All cascades that lead to a captured table, directly or through other tables."""
         every = (each for cascades in self._by_parent.values() for each in cascades)
         return tuple(each for each in every if each.captured or each.child in self._reaching)
 
     def _find_reaching(self) -> set[TableKey]:
-        """Returns the tables whose cascades lead to a captured table, directly or through others."""
+        """Returns the tables whose cascades lead to a captured table, directly or through other tables."""
         parents = defaultdict(list)
         for cascades in self._by_parent.values():
             for each in cascades:

@@ -1,8 +1,8 @@
-"""Finds the tables that statements in an interval of the stream may have changed. `instance` needs it if a snapshot of the schema is newer
-than the start of the stream.
+"""Finds the tables that DDL statements in an interval of the stream may have changed. `instance` uses it if the schemas were read from the
+source later than the position where the stream starts.
 
-The snapshot has the current schemas. If a statement changed a table between the start and the snapshot, the table had other, unknown
-columns before. The snapshot must not be used for its earlier rows.
+The schemas that were read are current. If a statement changed a table between the start and the time of reading, the table had other,
+unknown columns before, and its earlier rows must not be decoded with the current schema.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSn
 
 
 class TouchedTables:
-    """A schema history for a scan that only reads statements (implements `ports.SchemaHistory`). It collects in `names` the tables that
-    they change, also tables that are not in the snapshot.
+    """A schema history for a scan that reads only statements (implements `ports.SchemaHistory`). It collects in `names` the tables that the
+    statements change, also tables that are not in `snapshot`.
     """
 
     def __init__(self, snapshot: SchemaSnapshot) -> None:
@@ -80,8 +80,9 @@ class TouchedTables:
         """Does nothing, because nothing is stored by position."""
 
     def left(self) -> SchemaSnapshot:
-        """Returns the snapshot without the changed tables. Their schemas become known later: from a statement that creates the table, from
-        its table map, or from an operator. Those that may have existed before the interval are in `unknown_tables`.
+        """Returns the schemas without those of the changed tables. The schema of a changed table becomes known later: from a statement that
+        creates the table, from its table map, or from an operator. The result's `unknown_tables` has the changed tables that may have
+        existed before the interval.
         """
         tables = tuple(schema for schema in self._snapshot.tables if (schema.database, schema.table) not in self.names)
         unknown = tuple(sorted(self.names - self._created))
@@ -90,8 +91,8 @@ class TouchedTables:
         )
 
     def left_objects(self) -> StoredObjects | None:
-        """Returns the triggers and views of the snapshot. If a statement changed any of them, they are marked as incomplete, because the
-        snapshot does not have those that were dropped.
+        """Returns the current triggers and views. If a statement changed any trigger or view, marks them as incomplete, because dropped
+        triggers and views are not among the current ones.
         """
         objects = self._snapshot.stored_objects
         return (
@@ -112,8 +113,8 @@ class TouchedTables:
         return changes.unknown or bool(changes.objects) or dropped_database(statement) is not None
 
     def _meant(self, statement: Statement) -> set[TableKey]:
-        """Returns the tables that a statement affects without naming them: the tables of a dropped database, or the tables in the text of
-        a statement that cannot be parsed.
+        """Returns the tables that a statement affects although it does not name them as tables: those of a dropped database, or those that
+        occur in the text of a statement that cannot be parsed.
         """
         there = {(schema.database, schema.table) for schema in self._snapshot.tables}
         database = dropped_database(statement)
@@ -125,8 +126,8 @@ class TouchedTables:
 
 
 def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement, mariadb: bool) -> str:
-    """Returns the captured table whose columns or name a statement may change, as a text for a message, or "". If the statement cannot be
-    parsed, the text says so.
+    """Returns, as a text for a message, a captured table whose columns or name a statement may change, or "" if there is none. For a
+    dropped database or a statement that cannot be parsed, the text says so.
     """
     session = statement.session
     literals = Literals(session.client, session.connection)
@@ -141,9 +142,9 @@ def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement,
 
 
 def _leaves_columns(statement: Statement) -> bool:
-    """Returns whether the statement is a CREATE TABLE IF NOT EXISTS that changed no table that exists after the interval.
+    """Returns whether the statement is a CREATE TABLE IF NOT EXISTS that changed the columns of no existing table.
 
-    Such a statement does not change an existing table, and a table that it creates has no older rows. With a query or a UNION, it may
+    Such a statement leaves an existing table as it is, and a table that it creates has no older rows. But with a query or a UNION it may
     affect other tables, so it counts as a change.
     """
     return (
@@ -171,7 +172,7 @@ def _created(statement: Statement) -> Iterator[TableName]:
 
 
 def _named(statement: Statement) -> tuple[TableName, ...]:
-    """Returns the tables whose columns a statement may change. Returns none if it changes only rows, or nothing."""
+    """Returns the tables whose columns a statement may change. Returns no tables for a statement that changes only rows, or nothing."""
     match statement:
         case CreateTable():
             return (statement.name,)

@@ -28,7 +28,9 @@ _ABOUT_DATABASES = re.compile(r"(?<![\w$])(?:DATABASE|SCHEMA)(?![\w$])", re.IGNO
 def concerned(
     statement: Statement, known: KnownSchemas, full_name: Callable[[TableName], TableKey], default_database: str
 ) -> list[TableKey]:
-    """Returns the tables that the statement names. If it names none, returns all known tables that it may affect. No table occurs twice."""
+    """Returns the tables that the statement names. If the statement names no table, returns all known tables that it may affect. No table
+    occurs twice.
+    """
     return list(dict.fromkeys(_concerned(statement, known, full_name, default_database)))
 
 
@@ -49,8 +51,8 @@ def _concerned(
 
 
 def databases_in(text: str, known: Iterable[str], default_database: str) -> set[str]:
-    """Returns the databases that a statement with this text may affect as a whole. Returns none if the text contains neither DATABASE nor
-    SCHEMA.
+    """Returns the databases that a statement with this text may drop or alter as a whole. Returns an empty set if the text contains neither
+    DATABASE nor SCHEMA.
     """
     if not _ABOUT_DATABASES.search(text):
         return set()

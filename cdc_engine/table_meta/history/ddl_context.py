@@ -1,4 +1,6 @@
-"""Defines what `effects` gets and returns: a statement's position with the state before it, and the statement's effect on one table."""
+"""Defines the arguments and the result of `effects`: a statement's position with the schemas before the statement, and the statement's
+effect on one table.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +46,10 @@ class DdlEffect:
 
 @dataclasses.dataclass(frozen=True)
 class DdlContext:
-    """A statement's position, and the state before it. `key` is the order key just before the statement. `position`, `text` (of the
-    statement) and `destination` are for messages.
+    """The position of a statement, and the schema history before it. `key` is the order key directly before the statement. `position`,
+    `text` (of the statement) and `destination` are used in messages.
 
-    `answers` has what the rules have asked for so far: policies, approvals and an operator's schemas.
+    `answers` has the policies, approvals and operators' schemas for which `effects` has asked so far.
     """
 
     known: KnownSchemas
@@ -78,7 +80,9 @@ class DdlContext:
         return state if isinstance(state, TableSchema) else None
 
     def running(self, name: TableKey) -> bool:
-        """Returns whether the table is captured and not stopped. A later statement does not replace the reason of an earlier stop."""
+        """Returns whether the table is captured and not stopped. For a stopped table, a later statement does not replace the reason of the
+        stop.
+        """
         return self.captured(*name) and not isinstance(self.state(name), Stopped)
 
     def tables(self) -> list[TableKey]:

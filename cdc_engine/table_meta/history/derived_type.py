@@ -1,4 +1,4 @@
-"""Derives a column's declared type from a table map, as far as a table map tells it.
+"""Derives a column's declared type from a table map, as exactly as the table map allows.
 
 Some types have the same layout: a UUID looks like binary(16), a JSON of MariaDB like longtext, and all geometry types look the same.
 """

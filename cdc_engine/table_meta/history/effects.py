@@ -1,8 +1,8 @@
-"""Computes what a statement does to tables, from the statement and the state before it. Pure functions. What else they need (a policy, an
-approval, an operator's schema), they ask for with `questions`.
+"""Computes what a DDL statement does to tables, from the statement and the schema history before it. Pure functions. If they need a policy,
+an approval or an operator's schema, they return a question (`questions`).
 
-EFFECTS has one function per kind of statement. The functions follow the schema of every table, also of stopped tables and of tables that
-are not captured, because it may be needed later: when the stop is resolved, or when a RENAME makes the table captured. Only running tables
+EFFECTS has one function per kind of statement. The functions follow the schemas of all tables, also of stopped tables and of tables that
+are not captured. Such a schema is needed when the stop is resolved, or when a RENAME gives the table a captured name. Only running tables
 get changes for the lake.
 """
 
@@ -78,7 +78,9 @@ def effects_of(statement: Statement, context: DdlContext) -> tuple[DdlEffect, ..
 
 
 def _pointing(statement: Statement, context: DdlContext, effects: list[DdlEffect]) -> Iterator[DdlEffect]:
-    """Yields the effects, and more effects on tables whose foreign keys refer to tables or columns that the statement renames."""
+    """Yields the effects of a statement, and further effects on tables whose foreign keys refer to tables or columns that the statement
+    renames.
+    """
     tables, columns = _new_names(statement, context)
     states = {effect.name: effect.state for effect in effects if effect.state is not None}
     for effect in effects:
@@ -142,7 +144,7 @@ def _pointed(
 
 
 def _resolved(effect: DdlEffect, context: DdlContext) -> Iterable[DdlEffect]:
-    """Replaces a stop by the schema that an operator gave for it, if the table stops because its schema is unknown."""
+    """If an effect stops a table because its schema is unknown, and an operator gave the schema, replaces the stop by this schema."""
     if not isinstance(effect.state, Stopped) or effect.change is None or effect.state.state not in RESOLVABLE:
         return (effect,)
     schema = context.answers.resolved(effect.name, effect.state.reason)
@@ -154,9 +156,9 @@ def _resolved(effect: DdlEffect, context: DdlContext) -> Iterable[DdlEffect]:
 def _stop(
     context: DdlContext, name: TableKey, kind: str, why: CannotFollowError, schema: TableSchema | None = None
 ) -> DdlEffect:
-    """Returns the effect that stops a table. `schema` is its schema after the statement, or None if unknown.
+    """Returns the effect that stops a table. `schema` is the table's schema after the statement, or None if unknown.
 
-    The lake gets a change only if the table was running. A table that is already stopped keeps its reason. For a table that is not
+    The lake gets the stop only if the table was running. A table that is already stopped keeps the earlier reason. For a table that is not
     captured, only the schema is stored.
     """
     there = context.state(name)
@@ -234,7 +236,7 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
         # It is unknown whether the statement created the table or did nothing. The columns come later, from a table map or an operator.
         return
     charset = context.known.database_charset(name[0], context.key)
-    # OR REPLACE always sets thread_specific, so it tells nothing there.
+    # With OR REPLACE, the flag thread_specific is always set, so it does not show whether the table is temporary.
     of_temporary = context.session.thread_specific and not statement.replaces
     try:
         schema = created(
@@ -255,7 +257,7 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
     existed = isinstance(there, TableSchema) or context.may_exist(name)
     created_again = isinstance(there, DroppedTable) or (existed and statement.replaces)
     if created_again and context.running(name):
-        # The new table has none of the rows of the earlier table with this name.
+        # The lake's rows of an earlier table with this name are deleted first, because the new table does not have them.
         yield DdlEffect(name, TableChangeKind.TRUNCATE, early=True)
         context = dataclasses.replace(context, answers=Answers(recreated=True))
     last = there.schema if isinstance(there, DroppedTable) else there if isinstance(there, TableSchema) else None
@@ -263,7 +265,9 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
 
 
 def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, ...]:
-    """Returns the alterations for a lake table that an earlier table of this name left. Returns none if there was no such table."""
+    """Returns the alterations that make the lake table of an earlier table with this name fit the new table. Returns no alterations if
+    there was no earlier table.
+    """
     return () if last is None else difference(last, schema)
 
 
@@ -274,7 +278,9 @@ def elsewhere(engine: str) -> CannotFollowError | None:
 
 
 def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlContext) -> Iterator[DdlEffect]:
-    """Stops the tables of which a MERGE table consists, because rows that are written through it are row events of the MERGE table."""
+    """Stops the tables of which a MERGE table consists, because rows that are written through the MERGE table are row events of the MERGE
+    table.
+    """
     for member in map(context.full_name, statement.union):
         if context.captured(*member):
             reason = (
@@ -287,7 +293,7 @@ def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlCo
 
 
 def _others(statement: AlterTable, name: TableKey, context: DdlContext) -> Iterator[DdlEffect]:
-    """Yields the effects on other tables that exchange rows with this one, for example through EXCHANGE PARTITION."""
+    """Yields the effects on other tables that exchange rows with the altered table, for example through EXCHANGE PARTITION."""
     for other, what in statement.others:
         there = context.full_name(other)
         if what == "CONVERT TABLE":
@@ -368,8 +374,8 @@ def _renamed(
 def _taken_over(
     context: DdlContext, kind: str, origin: TableKey, before: TableSchema, done: Altered
 ) -> Iterator[DdlEffect]:
-    """Yields the effects on a table that the lake renames too: first it takes over the rows and columns of the table with the old name,
-    then the statement's other alterations follow.
+    """Yields the effects of a rename that the lake follows: the table with the new name takes over the rows and columns of the table with
+    the old name. Then the statement's other alterations follow.
     """
     name = (before.database, before.table)
     if name == origin:
@@ -385,8 +391,8 @@ def _taken_over(
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> DdlEffect:
     """Returns the effect of a rename if the lake cannot move the rows to the new name: the table stops.
 
-    It is reported also if the table `name` was stopped before, because consumers continue with its rows, and other rules may apply to the
-    rows of `origin`.
+    The stop is reported even if the table `name` was already stopped. Consumers continue with the rows of `name`, and other row rules may
+    apply to the rows that come from `origin`.
     """
     effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
     if is_remains(name, origin):
@@ -452,7 +458,7 @@ def _drop_database(statement: DropDatabase | SetDatabase, context: DdlContext) -
 
 
 def _unread(statement: Unread, context: DdlContext) -> Iterable[DdlEffect]:
-    """Stops the tables that a statement names if it cannot be parsed. If it names none, stops all known tables that its text mentions."""
+    """Stops the tables that an unreadable statement names. If it names no table, stops all known tables that its text mentions."""
     why = CannotFollowError(SCHEMA_UNKNOWN, f"the statement cannot be read: {statement.reason}")
     return _stops(statement, why, context)
 

@@ -1,9 +1,9 @@
-"""Compares a table map with the schema history: finds the table version with which its rows are decoded, or tells why none fits. Pure
-functions.
+"""Compares a table map with the schema history: finds the table version with which the table map's rows are decoded, or says why no version
+fits. Pure functions.
 
-A table map with full metadata is sufficient. The history then adds only the declared types. A table map without names (MySQL's default;
-MariaDB's has even less) gets the names from the history. Everything that the table map has must agree with the history. A difference means
-that the history lacks a statement, so values would get into the wrong columns.
+A table map with full metadata is sufficient: the history then adds only the declared types. If a table map has no column names, which is
+MySQL's default, the names come from the history. MariaDB's default table map has even less. Everything in the table map must agree with the
+history. A difference means that the history lacks a statement, so values would get into the wrong columns.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ HIDING_BYTES = {4, 16}
 def fit(
     table_map: TableMap, schema: TableSchema | None, *, mariadb: bool = False
 ) -> tuple[TableVersion, TableSchema | None]:
-    """Returns the table version that decodes the rows, and the schema to record if the table map tells more than the history, otherwise
-    None.
+    """Returns the table version that decodes the rows after a table map. Also returns the schema to record if the table map has more than
+    the schema history, otherwise None.
 
     Raises TableStoppedError: TYPE_UNSUPPORTED, SCHEMA_MISMATCH, or SCHEMA_UNKNOWN if neither history nor table map has the columns.
     """
