@@ -1,10 +1,11 @@
 """Decides which changes of a table's schema the lake follows, and how it follows them. A policy for each kind of change and the approvals
 of operators decide. Pure functions.
 
-`effects` calls `decide` for every statement that affects the lake. The settings of a policy are: apply, keep, new_column, rewrite, ignore  
-how the lake follows (PLANS lists the settings of each kind and their effect) hold                                       the table stops in
-DDL_HELD until an operator approves one of the settings above stop                                       the table stops in DDL_REFUSED An
-approval is for one statement. It affects only changes whose setting is `hold`.
+`effects` calls `decide` for every statement that affects the lake. The settings of a policy are:
+  apply, keep, new_column, rewrite, ignore   how the lake follows (PLANS lists the settings of each kind and their effect)
+  hold                                       the table stops in DDL_HELD until an operator approves one of the settings above
+  stop                                       the table stops in DDL_REFUSED
+An approval is for one statement, and affects only changes whose setting is `hold`.
 """
 
 from __future__ import annotations
