@@ -1,4 +1,4 @@
-"""Writes a batch as one Parquet file per table and schema version, and a manifest, which is written last (docs/architecture.md)."""
+"""Stages batches: writes one Parquet file per table and schema version, and then the manifest (docs/architecture.md)."""
 
 from sluice.batch_manifest.values import Manifest
 from sluice.cdc_engine.staging.rules import StagingRules

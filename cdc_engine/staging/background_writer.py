@@ -1,4 +1,5 @@
-"""Writes row groups in a thread while the next rows are decoded. Each batch that is staged has one such thread. Used by `segment_writer`.
+"""Writes Parquet row groups in a thread while the next rows are decoded. The staging of each batch has one such thread. Used by
+`segment_writer`.
 
 pyarrow releases the GIL while it writes. So on two cores, a batch takes only as long as the slower one of decoding and writing.
 """
@@ -13,7 +14,7 @@ WRITES_MAX = 2  # The maximum of row groups that wait or are being written. Each
 
 
 class BackgroundWriter:
-    """Runs functions in a thread, one at a time, in the order in which they were submitted. `close` waits for the last one."""
+    """Runs functions in a thread, one at a time, in the order in which they were submitted. `close` waits for the last function."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None

@@ -1,8 +1,8 @@
 """Stores the staged batches of a destination: in its folder, and also in an object store if conf/ names one.
 
-`instance` publishes a batch after it is staged, and before the ledger has it. If there is an object store, its copy counts; the local
-files only save runs on this host a download. A crash between publication and ledger leaves a folder that the ledger does not name. The
-next start removes it.
+`instance` publishes a batch after staging, and then writes it to the ledger. If there is an object store, only the copy in it is needed;
+with the local files, runs on this host need no download. A crash before the write of the ledger leaves a folder that the ledger does not
+name, and the next start of the engine removes this folder.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FOLDER = "staging"
 
 
 class StagedBatches:
-    """Publishes, checks and removes the staged batches in `directory`, the destination's. If this is a plain path, there are only local
-    files. All methods except `remove` raise StagingError if the object store does not answer.
+    """Publishes, checks and removes the staged batches of a destination in its folder `directory`. If `directory` is a plain path, there is
+    no object store. All methods except `remove` raise StagingError if the object store does not answer.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -34,7 +34,7 @@ class StagedBatches:
         self._location: LedgerLocation | None = location if location is not None and location.staging else None
 
     def publish(self, folder: Path, ledger_id: str) -> None:
-        """Uploads a staged batch, with the manifest last. Removes the files of an earlier attempt first."""
+        """Uploads a staged batch to the object store: first removes the files of an earlier attempt, and uploads the manifest last."""
         if self._location is None:
             return
         with self._translated():
@@ -56,14 +56,16 @@ class StagedBatches:
         return has_all(manifest, lambda file: sizes.get(file, -1))
 
     def remove(self, folder: Path, ledger_id: str) -> None:
-        """Removes a batch. If the object store does not answer, the copy in it stays until the next start."""
+        """Removes the files of a batch. If the object store does not answer, the copy in the store stays until the next start of the
+        engine.
+        """
         shutil.rmtree(folder, ignore_errors=True)
         if self._location is not None:
             with contextlib.suppress(StoreError):
                 self._stored(ledger_id, folder.name).remove(first=MANIFEST_FILE)
 
     def remove_others(self, ledger_id: str, named: Collection[str]) -> None:
-        """Removes batches that killed processes left. Keeps those with the paths in `named`, which are in the ledger."""
+        """Removes the files of batches that killed processes left. Keeps the batches with the paths in `named`, which the ledger names."""
         kept = {Path(path).name for path in named}
         local = self._directory / FOLDER
         for path in local.iterdir() if local.is_dir() else ():
@@ -75,7 +77,7 @@ class StagedBatches:
                     self._stored(ledger_id, name).remove(first=MANIFEST_FILE)
 
     def trace(self) -> Path | str:
-        """Returns where a staged batch of this destination is, of any ledger, or an empty text if there is none."""
+        """Returns the location of some staged batch of this destination, under any ledger, or an empty text if there is none."""
         local = self._directory / FOLDER
         if local.is_dir() and any(local.iterdir()):
             return local

@@ -1,5 +1,5 @@
-"""Records what a run needs to compute the changes that foreign keys cause: which rows of parent tables were deleted or changed, and the
-order between them and the rows of the child tables.
+"""Records what a run needs to compute the changes that foreign keys cause: which rows of parent tables were deleted or changed, and their
+order relative to the rows of the child tables.
 
 Called by `staging`. The run computes the changes (spark_jobs/cascades/derive.py). Two kinds of files are written next to the staged rows:
 
@@ -34,15 +34,16 @@ from sluice.cdc_engine.states import TableState
 logger = logging.getLogger(__name__)
 
 ROW_INDEX = "_sluice_place"
-EVENT_BITS = 32  # How many bits of a sequence number identify the row and the image within an event.
+EVENT_BITS = 32  # The number of bits of a sequence number that identify the row and the image within an event.
 FLAGS_AT = 19 + 6  # Where the flags of a row event are, after its header and the table ID.
-NO_FOREIGN_KEY_CHECKS = 0x02  # A flag: the session had foreign_key_checks=0, so foreign keys changed nothing.
+# A flag of a row event: the session had foreign_key_checks=0, so foreign keys changed no rows.
+NO_FOREIGN_KEY_CHECKS = 0x02
 # Where the bitmaps are, after the flags. In version 2 of the event, extra data with its length precedes them.
 BITMAPS_AT = 19 + 8
 SHORT_COUNT_MAX = 250  # A column count up to this is encoded in one byte.
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
-# How recorded values are decoded. A zero date may refer to a parent row, and NULL cannot, so an invalid date is refused and does not
-# become NULL.
+# How recorded values are decoded. An invalid date is refused and does not become NULL, because a zero date can refer to a parent row, and
+# NULL cannot.
 AS_WRITTEN = ValuePolicy(zero_dates="error")
 APPLY, IGNORE = "apply", "ignore"
 Stop = Callable[[tuple[str, str], str, str], None]
@@ -55,8 +56,8 @@ class RowPositions:
         self._last_event, self._rows = -1, 0
 
     def of(self, events: Int64s, operations: Any) -> Int64s:
-        """Returns the sequence number of each image. `events` has the number of each image's event in the batch, ascending, and
-        `operations` its operation.
+        """Returns the sequence number of each row image. `events` has, ascending, the number that each image's event has in the batch.
+        `operations` has the operation of each image.
         """
         after = (operations != Operation.UPDATE_BEFORE).astype(np.int64)
         done = np.cumsum(after) - after  # How many whole rows precede each image.
@@ -127,7 +128,7 @@ class _Writer:
 
 
 class CascadeRecorder:
-    """Records the deleted rows and changed keys of a batch to which foreign keys refer. If the effects on a child table cannot be
+    """Records the deleted rows and changed keys of a batch, if foreign keys refer to them. If the effects on a child table cannot be
     computed, calls `stop` with (table, state, reason).
     """
 
@@ -144,11 +145,11 @@ class CascadeRecorder:
         first_event: int,
         policy: ValuePolicy = DEFAULT_POLICY,
     ) -> None:
-        """Records from the row events with the indices `chosen`, which are ascending and of one table version. `first_event` is the
-        number, in the batch, of the first event of the slice.
+        """Records deleted rows and changed keys from the row events with the ascending indices `chosen`, which belong to one table version.
+        `first_event` is the number, in the batch, of the slice's first event.
 
-        Masked values are never recorded. If `policy` masks referenced columns, and their rows are deleted or changed, the child tables
-        stop.
+        Masked values are never recorded. If `policy` masks referenced columns, and rows with these columns are deleted or changed, the
+        child tables stop.
         """
         try:
             self._take(part, version, chosen, first_event, policy)
@@ -156,7 +157,7 @@ class CascadeRecorder:
             self._unseen(version, error)
         except (SluiceError, OSError, MemoryError):
             raise
-        except Exception as error:  # Another error stops only the tables below this one.
+        except Exception as error:  # An unexpected error stops only the child tables of this table.
             self._unseen(version, _unexpected(version, error))
 
     def _take(
@@ -172,18 +173,18 @@ class CascadeRecorder:
             self._record(part, version, referenced, acting, first_event, masked=policy.rules.masks_any(referenced))
 
     def close(self) -> None:
-        """Closes the files. Call it before `set_off`: if a file cannot be completed, the tables below it stop."""
+        """Closes the files. If a file cannot be completed, the child tables of its table stop, so call this before `set_off`."""
         for key, writer in tuple(self._writers.items()):
             try:
                 self._events.append(writer.finish())
             except (SluiceError, OSError, MemoryError):
                 raise
-            except Exception as error:  # Another error stops only the tables below this one.
+            except Exception as error:  # An unexpected error stops only the child tables of this table.
                 del self._writers[key]
                 self._unseen(writer.version, _unexpected(writer.version, error))
 
     def finish(self) -> Iterator[CascadeEvents]:
-        """Yields what was recorded, per file with rows. Call it after `close`."""
+        """Yields an entry for the manifest for each file with recorded rows. Call it after `close`."""
         yield from (events for events in self._events if events.rows)
 
     def set_off(self) -> Iterator[tuple[tuple[Cascade, ...], tuple[str, ...], bool, bool]]:
@@ -245,7 +246,7 @@ class CascadeRecorder:
 
 
 def _unexpected(version: TableVersion, error: Exception) -> TableStoppedError:
-    """Converts an unexpected error to one that stops the tables below this one, and logs its stack trace."""
+    """Converts an unexpected error to an error that stops the child tables of this table, and logs the stack trace."""
     logger.error(
         "the changes of values to which foreign keys refer could not be recorded",
         extra={"table": version.name},
@@ -262,8 +263,8 @@ def _acting(block: Block, chosen: Int64s) -> Any:
 
 
 def _telling(block: Block, chosen: Int64s, version: TableVersion, referenced: tuple[str, ...]) -> Any:
-    """Returns a mask of the events that may remove referenced values. An update removes none if its after images have no referenced column
-    (binlog_row_image MINIMAL).
+    """Returns a mask of the events that may remove values to which foreign keys refer. An update whose after images have no referenced
+    column (binlog_row_image MINIMAL) removes no such value.
     """
     count = len(version.columns)
     if count > SHORT_COUNT_MAX:
@@ -291,10 +292,10 @@ def reached(
     updates: bool,
     live: Callable[[tuple[str, str]], bool],
 ) -> dict[tuple[str, str], bool]:
-    """Returns the captured tables that the recorded rows may change. A table's value is True if a table on the way to it is not followed
-    by the lake (`live` returns False).
+    """Returns the captured tables whose rows may change through foreign keys because of the recorded rows. A table's value is True if, on
+    the way from the parent to this table, there is a table whose changes the lake does not apply (`live` returns False).
 
-    `cascades` are as in TableVersion, the table's own first. `referenced` are the columns that were recorded.
+    `cascades` are as in TableVersion, beginning with those of the parent table. `referenced` are the columns that were recorded.
     """
     found: dict[tuple[str, str], bool] = {}
     begin = (cascades[0].parent, deletes, frozenset(referenced if updates else ()), False)

@@ -1,9 +1,9 @@
 """Identifies rows whose keys changed within a segment and whose images lack columns, so that a run can add the missing columns from the
 lake. Called by `segment_writer`, for segments with partial images.
 
-The lake has the missing columns under the key that the row had before the segment. Meanwhile the key may have changed several times, and
-another row may have the old key. So two kinds of images get columns that identify their row: the images of a row whose key changed, and
-the images under a former key of such a row.
+The lake has the missing columns under the key that the row had before the segment. Within the segment, the key may change several times,
+and another row may get the old key. So two kinds of images get columns that identify their row: the images of a row whose key changed, and
+the images with a former key of such a row.
 
     `_sluice_birth` (int64): 0 if the row was in the lake before the segment. Otherwise the number of its first image.
         NULL for all other images, whose key identifies their row.
@@ -26,12 +26,14 @@ BIRTH = "_sluice_birth"
 
 
 def lacks_columns(batch: pa.RecordBatch) -> bool:
-    """Returns whether the batch has the columns that show which values are missing."""
+    """Returns whether a record batch is partial: whether it has the columns that show which values are missing."""
     return batch.schema.get_field_index(MOVED) >= 0
 
 
 class Moves:
-    """Identifies the rows of a segment's images. `moves` counts the images so far that changed their key and lack columns."""
+    """Identifies the rows to which a segment's images belong. `moves` counts the images so far that changed the key of their row and lack
+    columns.
+    """
 
     def __init__(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         self._names = [field.name for field in key_fields(schema, key)]
@@ -44,7 +46,9 @@ class Moves:
         self.moves = 0
 
     def with_identity(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """Returns the next batch with the columns that identify rows. `first_row` is the number of its first row in the table's batch."""
+        """Returns the segment's next record batch with the columns that identify rows. `first_row` is the number that its first row has
+        among the table's rows in the batch.
+        """
         moved = batch.column(MOVED).to_numpy(zero_copy_only=False)
         self.moves += int(moved.sum())
         life = self._followed(batch, moved, first_row) if self.moves else np.full(len(moved), lives.AT_HOME, np.int64)
@@ -87,8 +91,8 @@ class Moves:
 
 
 def _all_bits(schema: pa.Schema) -> dict[str, int]:
-    """Returns the value of each column of presence bits in which the bits of all columns are set. In `schema`, the table's columns are
-    between three columns of Sluice and the presence bits.
+    """Returns, for each column of presence bits, the value in which all bits are set. In `schema`, the table's columns are between three of
+    Sluice's columns and the presence bits.
     """
     names = [field.name for field in schema if field.name.startswith(PRESENT)]
     columns = schema.get_field_index(names[0]) - 3

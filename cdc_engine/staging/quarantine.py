@@ -1,7 +1,8 @@
 """Stages values that could not be decoded, in `quarantine.parquet` next to the other files of a batch.
 
-`staging` writes the file if there are such values. The run appends it to the destination's quarantine (spark_jobs/quarantine/append.py),
-which `sluice quarantine` lists. A row has what is needed to decode the value later: its bytes, and the engine's description of the column.
+`staging` writes the file if a batch has such values. The run appends the file's rows to the destination's quarantine
+(spark_jobs/quarantine/append.py), which `sluice quarantine` lists. A row has what is needed to decode the value later: the value's bytes,
+and the engine's description of the column.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Reads the manifest of a staged batch, and checks whether its files are complete. Runs have their own reader (spark_jobs)."""
+"""Reads the manifest of a staged batch, and checks whether the batch's files are complete. Used by the engine; runs have their own reader
+(spark_jobs).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def is_whole(directory: Path) -> bool:
-    """Returns whether a run can merge the batch: the manifest exists, and so do its files, with the right sizes."""
+    """Returns whether a run can merge the staged batch: the manifest exists, and all files in it exist with the right sizes."""
     try:
         manifest = read_manifest(directory)
     except StagingError:

@@ -1,4 +1,4 @@
-"""Checks whether the rows that the lake has of a renamed table can be moved to its new name. Pure. Called by `staging`."""
+"""Checks whether the lake's rows of a renamed table can be moved to the table's new name. Pure. Called by `staging`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def refuse_rows(
 ) -> None:
     """Raises TableStoppedError if the lake lacks rows of the renamed table, or has them with another key or under other rules.
 
-    `keys` has the key in conf/ by "database.table", and `policies` the policy with the rules for rows. `lacking` are the tables of which
+    `keys` has the keys that conf/ names by "database.table", and `policies` the policies with row rules. `lacking` are the tables of which
     the lake lacks earlier changes.
     """
     name, origin = f"{change.database}.{change.table}", change.renamed_from

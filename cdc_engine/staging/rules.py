@@ -1,4 +1,6 @@
-"""Defines how the tables of a batch are staged, as conf/ and the ledger say. `instance` passes the rules to `stage`."""
+"""Defines the rules by which the tables of a batch are staged. `instance` makes them from conf/ and the ledger, and passes them to
+`stage`.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,15 @@ KeptColumns = Callable[[TableVersion], Int32s]
 class StagingRules:
     """The rules for all tables. Tables are named "database.table".
 
-    - `kept`: returns the indices of the captured columns of a table version (int32, ascending). None: all columns.
+    - `kept`: returns the indices of the captured columns of a table version (int32, ascending); None means all columns.
     - `keys`: the key columns of tables whose key is not the primary key.
-    - `left_out`: tables that stopped in an earlier batch, so they must not continue. The value is the order key from which on the lake
-      lacks their changes. -1: since before the batch.
+    - `left_out`: tables that stopped in an earlier batch and are not staged. The value is the order key after which the lake lacks their
+      changes; -1 means since before the batch.
     - `policies`: how invalid values of a table are handled, if not by default.
     - `cascade_policy`: (database, table) → whether changes by foreign keys are applied, ignored, or stop the table.
-    - `has_up_to`: table → the order key up to which the lake has its changes. For tables that were resumed and are behind the others.
-    - `logged`: tables with a change log. All their before images are staged.
+    - `has_up_to`: returns the order key up to which the lake has the changes of a table. Used when tables were resumed and are behind the
+      other tables.
+    - `logged`: tables with a change log, of which all before images are staged.
     """
 
     kept: KeptColumns | None = None

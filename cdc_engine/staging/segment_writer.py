@@ -1,7 +1,8 @@
-"""Writes one segment of a table: collects record batches, and makes one Parquet file and its entry for the manifest. Called by `staging`.
+"""Writes one segment of a table: collects record batches, and makes one Parquet file and the manifest's entry about it. Called by
+`staging`.
 
-Rows stay in memory until they fill a row group. The first row group opens the file. So a batch of many small tables has no open files, and
-a batch of a huge table has at most one row group in memory.
+Rows stay in memory until they fill a row group, and the file is opened for the first row group. So a batch with many small tables keeps no
+files open, and a batch with a huge table has at most one row group in memory.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from sluice.cdc_engine.staging.background_writer import BackgroundWriter
 from sluice.cdc_engine.staging.moves import Moves, lacks_columns
 from sluice.cdc_engine.staging.staged_columns import staged_columns
 
-# The number of an image in its table's batch, from 1. It orders the images of a transaction.
+# The column with the number, from 1, that an image has among the table's images in the batch. It orders the images of a transaction.
 ROW = "_sluice_row"
-# Up to so many keys are compared. If a segment has more, the merge always folds it.
+# The maximum of keys that are compared to find out whether they are all different. The merge always folds a segment with more keys.
 UNIQUE_KEYS_MAX = 1 << 20
 
 
@@ -97,7 +98,7 @@ def _bound(value: Any) -> Bound:
 
 
 class _NoMoves:
-    """Stands in for `Moves` in segments whose rows need no identity."""
+    """Replaces `Moves` in segments whose rows need not be identified: returns batches unchanged."""
 
     moves = 0
 
@@ -109,9 +110,9 @@ class SegmentWriter:
     """Writes the rows of one decoder to `path`, as a segment. Call `add` in stream order, then `finish` or `discard`. `first_row` is the
     number of the first row in the table's batch.
 
-    The segment becomes partial with the first row that lacks columns. With `follows_moves`, a partial segment identifies the row of each
-    image, which a change log does not need. `background` writes full row groups while the next rows are added. The caller's thread writes
-    the last row group, and all of them without `background`.
+    With the first row that lacks columns, the segment becomes partial. With `follows_moves`, a partial segment identifies the row of each
+    image, which a change log does not need. `background` writes full row groups while the next rows are added; the caller's thread writes
+    the last row group. Without `background`, the caller's thread writes all row groups.
     """
 
     def __init__(
@@ -149,7 +150,9 @@ class SegmentWriter:
         return self._order_keys[1]
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Adds the next rows. Raises BinlogFormatError if they are not in the order of the binlog, on which the merge relies."""
+        """Adds the next rows. Raises BinlogFormatError if the rows are not in the order of the binlog, because the merge relies on this
+        order.
+        """
         if self._moves is None and lacks_columns(batch):
             self._become_partial()
         order_keys = batch.column(ORDER_KEY).to_numpy()
@@ -172,7 +175,9 @@ class SegmentWriter:
             self.flush()
 
     def _numbered(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """Returns the batch with row numbers. In a partial segment, also with columns that show which values are present."""
+        """Returns a record batch with the numbers of its rows. In a partial segment, also adds columns that show which values are
+        present.
+        """
         if self._moves is not None:
             batch = self._moves.with_identity(batch if lacks_columns(batch) else with_presence(batch), first_row)
         numbers = pa.array(np.arange(first_row, first_row + batch.num_rows, dtype=np.int64))
@@ -184,7 +189,7 @@ class SegmentWriter:
         self.pending_bytes += batch.nbytes
 
     def _become_partial(self) -> None:
-        """Converts the rows so far, which have all columns, to the format of a partial segment. So a later row that lacks columns needs no
+        """Converts the rows so far, which have all columns, to the format of a partial segment, so that a row that lacks columns needs no
         new segment.
         """
         key = self.decoder.key
@@ -233,13 +238,15 @@ class SegmentWriter:
             self._writes.pop(0).result()
 
     def _write_rest(self) -> None:
-        """Writes the remaining rows in this thread. To pass a few rows to another thread would take longer than to write them."""
+        """Writes the remaining rows in the caller's thread, because to pass a few rows to another thread would take longer than to write
+        them.
+        """
         self._await_writes()
         self._background = None
         self.flush()
 
     def finish(self) -> ChangesSegment:
-        """Writes the remaining rows, closes the file and syncs it to disk. Returns its entry for the manifest."""
+        """Writes the remaining rows, closes the file and syncs it to disk. Returns the segment's entry for the manifest."""
         self._write_rest()
         if self._writer is None:
             raise ValueError("a segment without rows has no file")

@@ -1,4 +1,4 @@
-"""Converts a table version's captured columns to the form of a manifest, and the values that a statement sets in existing rows."""
+"""Converts the captured columns of a table version, and the values that a statement sets in existing rows, to the form of a manifest."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def staged_fills(decoder: RowDecoder, fills: tuple[tuple[str, str], ...]) -> tup
 
 
 def refuse_transformed(change: TableChange, transform: Transform | None) -> None:
-    """Raises TableStoppedError if a statement alters a column that the table's transform reads or writes. The lake's rows were computed
-    from the old column.
+    """Raises TableStoppedError if a statement alters a column that the table's transform reads or writes, because the lake's rows were
+    computed from the old column.
     """
     altered = [name for each in change.alterations for name in (each.column, each.new_name) if name]
     altered += [name for name, _ in change.fills]

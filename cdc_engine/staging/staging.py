@@ -1,7 +1,7 @@
 """Writes a batch as files that a run merges. `instance` calls `stage` when it hands out a batch.
 
 Blocks are decoded one at a time, so a spilled transaction of gigabytes is never in memory as a whole. All files are written into a
-directory whose name ends in `.partial`. When all files are on disk, the manifest last, the directory is renamed.
+directory whose name ends in `.partial`, the manifest last. When all files are on disk, the directory is renamed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from sluice.cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)
 
-PENDING_BYTES_MAX = 48 << 20  # The limit for rows that are in memory, of all tables.
+PENDING_BYTES_MAX = 48 << 20  # The maximum of bytes that the rows in memory, of all tables, may have.
 DEFAULT_RULES = StagingRules()
 # Names of databases and tables are cut to this length in file names. Two names and a number fit into 255 bytes.
 NAME_CHARS_MAX = 60
@@ -63,7 +63,9 @@ NAME_CHARS_MAX = 60
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagingResult:
-    """A staged batch: its directory, its manifest, and the tables that stopped. Of a stopped table, it has the segments up to the stop."""
+    """A staged batch: its directory, its manifest, and the tables that stopped. For a table that stopped, the batch has the segments up to
+    the stop.
+    """
 
     path: Path
     manifest: Manifest
@@ -86,16 +88,17 @@ def stage(
     more: Callable[[Batch], Batch] = lambda _: NOTHING,
     again_up_to: int = 0,
 ) -> StagingResult:
-    """Decodes `batch` into `directory`/<batch_directory>, as the delivery of the ledger `ledger_id`.
+    """Decodes `batch`, and writes the files into `directory`/<batch_directory>, for delivery number `delivery` of the ledger `ledger_id`.
 
-    - `more`: called with each part of the batch that was decoded. Returns the next part, or an empty batch if there is none.
+    - `more`: called with each part of the batch after it was decoded. Returns the next part, or an empty batch at the end.
     - `again_up_to`: as in the manifest.
 
-    The same batch gives the same files. An existing directory of that name is replaced. If a table cannot be decoded, it stops and the
-    other tables continue: its complete segments stay, and `stopped` has it with the start of the batch.
+    The same batch gives the same files. An existing directory of that name is replaced. If a table cannot be decoded, this table stops, and
+    the other tables continue. The complete segments of the stopped table stay in the batch, and the result's `stopped` has the table with
+    the start of the batch.
 
-    Raises StagingError if the files cannot be written, and BinlogFormatError if bytes are not row images. After an error no files are
-    left, and the batch can be staged again.
+    Raises StagingError if the files cannot be written, and BinlogFormatError if bytes are not row images. After an error no files are left,
+    and the batch can be staged again.
     """
     if batch.start is None or batch.end is None:
         raise ValueError("an empty batch is not staged")
@@ -117,7 +120,7 @@ def stage(
             "folder or correct its permissions; Sluice then stages the batch again"
         ) from error
     finally:
-        staging.abandon()  # After success this has no effect.
+        staging.abandon()  # Removes the files after an error; has no effect after success.
         shutil.rmtree(partial, ignore_errors=True)
     return StagingResult(path=path, manifest=manifest, stopped=tuple(staging.stopped.values()))
 
@@ -127,7 +130,7 @@ class _Staging:
 
     def __init__(self, directory: Path, start: Position, rules: StagingRules) -> None:
         self.directory, self.start, self.rules = directory, start, rules
-        self.end, self.byte_count = start, 0  # The end and the size of what was staged so far.
+        self.end, self.byte_count = start, 0  # The end and the size of the changes that were staged so far.
         self.tables: dict[str, TableFiles] = {}
         self.stopped: dict[str, StoppedTable] = {}
         self.locations, self.background = ValueLocations(), BackgroundWriter()
@@ -141,8 +144,8 @@ class _Staging:
         self.end, self.byte_count = batch.end or self.end, self.byte_count + batch.byte_count
 
     def take(self, part: BlockSlice) -> None:
-        """Stages a slice: its table changes or its rows. Skips tables that were stopped when their rows were read, because only consumers
-        get these rows.
+        """Stages a slice of a block: its table changes or its rows. Skips rows of tables that were stopped when the stream read the rows,
+        because only consumers get these rows.
         """
         for change in part.changes:
             with self._table(change.database, change.table) as table:
@@ -196,8 +199,8 @@ class _Staging:
         )
 
     def _as_configured(self, cascade: Cascade, root: tuple[str, str]) -> Cascade:
-        """Returns the cascade with the key in conf/. Sets `doubt` if conf/ makes values in the lake differ from the source's. `root` is
-        the table whose rows were deleted or changed. Their values are recorded unchanged.
+        """Returns the cascade with the child's key that conf/ names. Sets `doubt` if values in the lake differ from the source's because of
+        conf/. `root` is the table whose rows were deleted or changed; the values of these rows are recorded unchanged.
         """
         names = [".".join(each) for each in (cascade.child, cascade.parent) if each != root or each == cascade.child]
         policies = [self.rules.policy(name) for name in names]
@@ -219,8 +222,9 @@ class _Staging:
         )
 
     def _settle_cascades(self) -> set[tuple[str, str]]:
-        """Returns the tables that the cascades of this batch may change. Stops the tables whose changes cannot be computed, or whose
-        policy is `stop`. A stopped table lacks rows that the tables below it need, so this is repeated until no other table stops.
+        """Returns the tables that the cascades of this batch may change. Stops the tables whose changes cannot be computed, or whose policy
+        is `stop`. A stopped table lacks rows from which changes of its child tables are computed, so the check is repeated until no other
+        table stops.
         """
         while True:
             stops_before = len(self.stopped)
@@ -237,8 +241,8 @@ class _Staging:
                 return {name for name in found if self._live(name)}
 
     def _seen_by(self, below: tuple[str, str], name: tuple[str, str]) -> bool:
-        """Returns whether the effects of table `name` on table `below` can be computed from the lake's rows of `name`. For this the lake
-        must have all rows and changes of `name`, and `name` must not be ahead of `below`.
+        """Returns whether the changes that rows of the table `name` cause in its child table `below` can be computed from the lake. The
+        lake must have all rows and changes of `name`, and must not have later changes of `name` than of `below`.
         """
         whole = not self.rules.policy(".".join(name)).rules.drops_rows
         return (
@@ -266,7 +270,7 @@ class _Staging:
             self._stop_whole(name, TableState.CASCADE, f"{of}; conf/ sets `cascades: stop` for this table")
 
     def _stop_whole(self, name: tuple[str, str], state: str, reason: str) -> None:
-        """Stops a table at the start of the batch, and removes its changes from the batch. Otherwise the lake would get later rows without
+        """Stops a table at the start of the batch, and removes its changes from the batch, because the lake would get later rows without
         the effects of the cascade.
         """
         full_name = ".".join(name)
@@ -280,7 +284,7 @@ class _Staging:
             self._stop(*name, state, reason)
 
     def quarantined(self) -> StagedQuarantine | None:
-        """Writes the values of all finished segments that could not be decoded to a file. Returns None if there are none."""
+        """Writes the values that could not be decoded, of all finished segments, to a file. Returns None if there are none."""
         refused = [
             (each.database, each.table, value)
             for each in self.tables.values()
@@ -297,8 +301,8 @@ class _Staging:
 
     @contextlib.contextmanager
     def _table(self, database: str, name: str) -> Iterator[TableFiles | None]:
-        """Yields a table, or None if it is stopped. After a TableStoppedError or an unexpected error in the body, only this table stops. A
-        full disk, or bytes that are not row images, concern all tables, so these errors are raised.
+        """Yields the files of a table, or None if the table is stopped. After a TableStoppedError or an unexpected error in the body, only
+        this table stops. Errors that concern all tables are raised: a full disk, and bytes that are not row images.
         """
         full_name = f"{database}.{name}"
         if full_name in self.stopped or full_name in self.rules.left_out:
@@ -362,8 +366,8 @@ class _Staging:
         table.add_to_log(part.block, chosen)
 
     def _note_positions(self, table: TableFiles, rows: pa.RecordBatch, events: Int64s) -> None:
-        """Records the sequence numbers of a table's rows. Rows from before the foreign key was created get 0, because they precede all its
-        effects.
+        """Records the sequence numbers of a table's rows for cascades. Rows from before the foreign key was created get 0, because they
+        precede all effects of the foreign key.
         """
         if table.positions is None:
             table.positions = PositionFile(self.directory / f"positions.{self.files_begun}.i64", rows_before=table.rows)

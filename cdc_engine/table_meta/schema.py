@@ -16,7 +16,8 @@ from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN_END, HIDDEN_S
 from sluice.cdc_engine.contracts import Column, StatementSession, TableVersion
 from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
 
-# Engines whose tables store no rows, or show rows of other tables or servers. The rows of such a table do not follow from row events.
+# Storage engines whose tables store no rows, or show rows of other tables or servers. The rows of such a table do not follow from its row
+# events.
 ROWS_ELSEWHERE = frozenset(
     (
         "BLACKHOLE",
@@ -35,7 +36,8 @@ ROWS_ELSEWHERE = frozenset(
 _ENGINE_NAMES = {"MERGE": "MRG_MYISAM", "HEAP": "MEMORY", "MARIA": "ARIA"} | dict.fromkeys(
     ("INNODB", "NDB", "NDBCLUSTER"), ""
 )
-# The length of a version: 64 bits of a digest in hexadecimal. Two schemas of one table having the same version is practically impossible.
+# The length of a schema version: 64 bits of a digest in hexadecimal. It is practically impossible that two schemas of one table have the
+# same version.
 VERSION_DIGITS = 16
 _SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
 
@@ -52,7 +54,7 @@ class DeclaredColumn:
     - `type`: the canonical text of `declared_type`.
     - `charset`: of a text, enum or set. `binary` for byte strings, otherwise empty.
     - `generated`, `default`: as in contracts.Column. Row images contain generated and invisible columns at their places.
-    - `comment`: not compared if columns are compared.
+    - `comment`: ignored when columns are compared.
     """
 
     name: str
@@ -88,7 +90,9 @@ class DeclaredColumn:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> DeclaredColumn:
-        """Parses the JSON of `to_json`. Earlier versions stored no default. It is unknown in their records."""
+        """Converts the result of `to_json` back to a column. Earlier versions of Sluice stored no default, so the default is unknown in
+        their records.
+        """
         return cls(**{**record, "default": tuple(record.get("default", ()))})
 
 
@@ -143,7 +147,7 @@ class TableSchema:
     key: tuple[str, ...] = ()
     foreign_keys: tuple[ForeignKey, ...] = ()
     engine: str = ""
-    from_create: bool = dataclasses.field(default=False, compare=False)  # Two equal schemas may differ in this.
+    from_create: bool = dataclasses.field(default=False, compare=False)  # Ignored when schemas are compared.
     comment: str = dataclasses.field(default="", compare=False)
 
     @functools.cached_property
@@ -158,7 +162,7 @@ class TableSchema:
         return dataclasses.replace(self, columns=columns, comment=comments.get("", ""))
 
     def version(self) -> TableVersion:
-        """Returns the table version. Each call returns the same object, so an unchanged schema costs nothing."""
+        """Returns the table version of the schema. Each call returns the same object."""
         return self._version
 
     @functools.cached_property
@@ -202,8 +206,8 @@ ROW_TIMES = (
 
 
 def with_row_times(schema: TableSchema) -> TableSchema:
-    """Returns a table with system versioning, with the columns of the row times. Its key does not have the row end column, which the
-    server adds.
+    """Returns the schema of a table with system versioning together with the columns of the row times. The row end column, which the server
+    adds to the key, is not in the schema's key.
     """
     ends = {column.name for column in schema.columns if column.generated == ROW_END}
     key = tuple(name for name in schema.key if name not in ends)
@@ -224,8 +228,8 @@ def rows_elsewhere(engine: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stopped:
-    """The state of a stopped table. `state` and `reason` are as in TableChange. `schema` is its schema after the stop, or None if unknown.
-    `gone` tells whether it was dropped.
+    """What the schema history stores about a stopped table. `state` and `reason` are as in TableChange. `schema` is the table's schema
+    after the stop, or None if unknown. `gone` tells whether the table was dropped.
     """
 
     state: str
@@ -251,8 +255,8 @@ class Stopped:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DroppedTable:
-    """The state of a table that does not exist any more. `schema` is its last schema, which the lake's table may still have, or None if
-    unknown.
+    """What the schema history stores about a table that does not exist any more. `schema` is the table's last schema, which the lake's
+    table may still have, or None if unknown.
     """
 
     schema: TableSchema | None
@@ -260,8 +264,8 @@ class DroppedTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DdlServerFacts:
-    """What determines how a server's DDL is parsed: its flavour ("mysql" or "mariadb"), its default charset, and whether it converts table
-    names to lower case.
+    """The facts about a server that determine how its DDL is parsed: its flavour ("mysql" or "mariadb"), its default charset, and whether
+    it converts table names to lower case.
 
     - `explicit_timestamps`: explicit_defaults_for_timestamp for a session that does not set it. None if unknown.
     - `system_time_zone`: the server's name for the zone SYSTEM, empty if unknown. `system_zone`: the name of the same zone in the zone
@@ -282,18 +286,18 @@ class DdlServerFacts:
     logs_cascades: bool = False
 
     def known(self, session: StatementSession) -> StatementSession:
-        """Returns the session with the server's settings in place of unknown ones."""
+        """Returns the session with unknown settings replaced by the server's settings."""
         explicit = self.explicit_timestamps if session.explicit_timestamps is None else session.explicit_timestamps
         zone = session.time_zone
-        if zone == "SYSTEM":  # The server's abbreviation is ambiguous, except for UTC and GMT.
+        if zone == "SYSTEM":  # The server's abbreviation of its zone is ambiguous, unless it is UTC or GMT.
             named = "UTC" if self.system_time_zone in {"UTC", "GMT"} else self.system_zone
             zone = named or f"SYSTEM, {self.system_time_zone}"
         return dataclasses.replace(session, explicit_timestamps=explicit, time_zone=zone, flavour=self.flavour)
 
 
 def table_version(database: str, table: str, columns: tuple[Column, ...], key: tuple[str, ...]) -> TableVersion:
-    """Returns a table version whose `version` is a digest of the columns and the key. Equal schemas get equal versions, wherever they come
-    from.
+    """Makes a table version whose `version` is a digest of the columns and the key. Equal schemas get equal versions, whether they come
+    from a statement, a table map or the server.
     """
     content = [[dataclasses.astuple(column) for column in columns], key]
     digest = hashlib.sha256(json.dumps(content, ensure_ascii=True).encode()).hexdigest()

@@ -104,9 +104,7 @@ class Engine:
     # ── start and stop ──
 
     def start(self) -> None:
-        """Starts the engine. Raises LeaseLostError if another process runs this destination, and another SluiceError if the engine cannot
-        start.
-        """
+        """Starts the engine. Raises LeaseLostError if another process runs this destination, or another SluiceError."""
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
             if not self._lease.try_acquire():
@@ -170,8 +168,8 @@ class Engine:
                 each.end()
 
     def _keep_cursors(self) -> None:
-        """Saves the cursors of consumers, on a thread of its own, so that a ledger store that does not answer cannot delay the check of the
-        lease.
+        """Saves the cursors of consumers on a separate thread, so that a ledger store that does not answer cannot delay the lease's
+        check.
         """
         while (parts := self._parts) is not None and not self._stopping.wait(STATUS_SECONDS):
             try:
@@ -193,9 +191,7 @@ class Engine:
 
     @property
     def ended(self) -> bool:
-        """Whether the engine ended by itself, because it lost the lease or because another source must be read. `launcher` then starts
-        another engine.
-        """
+        """Whether the engine ended by itself: it lost the lease, or another source must be read. `launcher` then starts another engine."""
         return self._state == EngineState.LEASE_LOST or self._gave_way.is_set()
 
     @property
@@ -268,9 +264,7 @@ class Engine:
         self._service.read_again(self._client)
 
     def _watch_source(self) -> None:
-        """Starts the source watch and the failover in threads. `stop` does not wait for the threads, because a request to a source may take
-        long to fail.
-        """
+        """Starts the source watch and the failover in threads. `stop` does not wait for them, because a request to a source may hang."""
         self._unwatched = threading.Event()
         for watch, word in ((self._watch, "watch"), (self._failover, "failover")):
             if watch is not None:
@@ -422,9 +416,7 @@ class Engine:
         )
 
     def _state_now(self) -> tuple[str, str]:
-        """Returns the engine's state and the reason for it. If the parser runs but batches cannot be staged, returns the error of
-        staging.
-        """
+        """Returns the engine's state and its reason. If the parser runs but batches cannot be staged, returns the error of staging."""
         trouble = self._handing_out().trouble
         if trouble is not None and self._state in {EngineState.RUNNING, EngineState.STARTING}:
             return trouble.code, str(trouble)
@@ -453,9 +445,7 @@ class Engine:
                 log.warning("status_not_written", destination=self.name, reason=str(error))
 
     def _lose(self, reason: str) -> None:
-        """Stops everything that this engine reads, stages and writes for the destination, because another process may hold the lease by
-        now.
-        """
+        """Stops reading, staging and writing for the destination, because another process may hold the lease by now."""
         self._tell(EngineState.LEASE_LOST, reason)
         self._stop_serving()  # First, because another engine may already send the same changes to consumers.
         self._service.stop(self.name)

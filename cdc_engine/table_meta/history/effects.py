@@ -78,9 +78,7 @@ def effects_of(statement: Statement, context: DdlContext) -> tuple[DdlEffect, ..
 
 
 def _pointing(statement: Statement, context: DdlContext, effects: list[DdlEffect]) -> Iterator[DdlEffect]:
-    """Yields the effects of a statement, and further effects on tables whose foreign keys refer to tables or columns that the statement
-    renames.
-    """
+    """Yields the effects, and further effects on tables whose foreign keys refer to tables or columns that the statement renames."""
     tables, columns = _new_names(statement, context)
     states = {effect.name: effect.state for effect in effects if effect.state is not None}
     for effect in effects:
@@ -265,9 +263,7 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
 
 
 def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, ...]:
-    """Returns the alterations that make the lake table of an earlier table with this name fit the new table. Returns no alterations if
-    there was no earlier table.
-    """
+    """Returns the alterations that make the lake table of an earlier table with this name fit the new table, if there is one."""
     return () if last is None else difference(last, schema)
 
 
@@ -278,9 +274,7 @@ def elsewhere(engine: str) -> CannotFollowError | None:
 
 
 def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlContext) -> Iterator[DdlEffect]:
-    """Stops the tables of which a MERGE table consists, because rows that are written through the MERGE table are row events of the MERGE
-    table.
-    """
+    """Stops the tables of which a MERGE table consists, because rows written through it are row events of the MERGE table."""
     for member in map(context.full_name, statement.union):
         if context.captured(*member):
             reason = (

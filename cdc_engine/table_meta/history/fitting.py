@@ -88,7 +88,8 @@ def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSche
         if difference := _column_difference(table_map, mapped, declared, mariadb=mariadb):
             return f"column {index + 1} ({declared.name}): {difference}"
     mapped_key = _mapped_key(table_map)
-    if mapped_key is not None:  # The key of a table with system versioning always contains the end time of the row.
+    if mapped_key is not None:
+        # Compares the keys without the column of the row's end time, which the key of a table with system versioning always contains.
         ends = {column.name for column in schema.columns if column.generated in {ROW_END, HIDDEN_END}}
         mapped_key = tuple(name for name in mapped_key if name not in ends)
     # For a table without a primary key, the table map has the first unique key instead.
@@ -128,8 +129,8 @@ def _same_layout(mapped: Column, expected: Column, *, mariadb: bool) -> bool:
 
 
 def _hides_another(column: Column) -> bool:
-    """Returns whether a table map does not tell the column's type: MariaDB's UUID and INET types look like BINARY, and times in MariaDB's
-    old format do not show whether they have a fraction.
+    """Returns whether a column of a table map may have another type than it seems: MariaDB's UUID and INET types look like BINARY, and
+    times in MariaDB's old format do not show whether they have a fraction.
     """
     if column.type_code in _OLD_FORMATS.values():
         return True
@@ -137,7 +138,7 @@ def _hides_another(column: Column) -> bool:
 
 
 def _has_row_times(schema: TableSchema) -> bool:
-    """Returns whether a table may have system versioning. A table map does not tell which columns are the times of a row."""
+    """Returns whether a table may have system versioning. A table map does not say which columns are the times of a row."""
     times = [column.name for column in schema.columns if column.type == "timestamp(6)" and not column.nullable]
     return [column.name for column in schema.columns[-2:]] == ["row_start", "row_end"] or (
         len(times) > 1 and bool(set(schema.key) & set(times))
@@ -162,11 +163,11 @@ def _shown(items: tuple[str, ...] | list[str]) -> str:
 
 
 def _confirmed(table_map: TableMap, schema: TableSchema) -> TableVersion:
-    """Returns the columns of the history, in the layout of the table map. Layouts differ only in old storage formats and in NOT NULL of a
-    TIMESTAMP.
+    """Returns the table version with the columns of the schema history in the layout of the table map. The layouts differ only in old
+    storage formats and in NOT NULL of a TIMESTAMP.
 
-    The table map's NULL flag is used only for a TIMESTAMP. For other columns, the server also sets it if the statement has the table on
-    the inner side of an outer join.
+    The table map's NULL flag is used only for a TIMESTAMP. For other columns, the server also sets the flag if the statement has the table
+    on the inner side of an outer join.
     """
     columns = tuple(
         dataclasses.replace(declared.column(), type_code=int(code), metadata=metadata)
@@ -201,7 +202,7 @@ def _map_column(table_map: TableMap, index: int, collation: int) -> Column:
 
 
 def is_sequence(table_map: TableMap) -> bool:
-    """Returns whether the columns are those of a MariaDB sequence. Its row events look like those of a table."""
+    """Returns whether a table map has the columns of a MariaDB sequence, whose row events look like those of a table."""
     bounds = table_map.type_codes[:_BOUNDS]
     return (
         table_map.type_codes[_BOUNDS:] == _SETTINGS

@@ -1,13 +1,13 @@
 """The schema history of one destination: the schema of every captured table at any position of the stream.
 
 The parser calls `apply` for every statement and `resolve` for every new table map, in the order of the stream. It calls `rewind` when the
-stream starts again at a position. The instance calls `seed` with a snapshot of the schema if the history is empty. `apply` and `resolve`
-write to disk before they return, so the history is never behind the changes that the engine handed out. If it is ahead of the acked
-position, `rewind` removes the later records, and the same statements produce the same changes again.
+stream starts again at a position. The instance calls `seed` with the schemas of the source's tables if the history is empty. `apply` and
+`resolve` write to disk before they return, so the history is never behind the changes that the engine handed out. If the history is ahead
+of the acked position, `rewind` removes the later records, and the same statements produce the same changes again.
 
-A history belongs to one stream. It applies the statements after a snapshot's position to the snapshot. `compact` removes the records that
-no position needs to which the stream may return. A stopped table stays stopped until `seed` gives it a new schema, or `rewind` returns to
-a position before the stop.
+A history belongs to one stream. It starts with the schemas at one position, and applies later statements to them. `compact` removes records
+that are not needed at any position to which the stream may return. A stopped table stays stopped until `seed` gives it a new schema, or
+`rewind` returns to a position before the stop.
 """
 
 from __future__ import annotations
@@ -83,9 +83,10 @@ class TableHistory:
         self._captured = captured
         self._known, self._count = KnownSchemas(), 0
         self._known_cascades: Cascades | None = None
-        self.revision = 0  # How many times records were written to the repository.
-        self.unlisted: set[TableKey] | None = None  # Tables that changed since `list_written`; None: any may have.
-        self._added = 0  # How many records were added since the last compaction, or since it was last tried.
+        self.revision = 0  # How many times this object has written records to the repository.
+        # The tables that changed since `list_written` was called; None means that any table may have changed.
+        self.unlisted: set[TableKey] | None = None
+        self._added = 0  # How many records were added since the last compaction or the last attempt at one.
         try:
             self._remember(self._repository.load())
         except (KeyError, TypeError, ValueError, UnreadableError) as error:
@@ -95,18 +96,18 @@ class TableHistory:
             ) from error
 
     def covers(self, position: Position) -> bool:
-        """Returns whether the history has a snapshot at or before this position. Otherwise call `seed` before the stream begins there."""
+        """Returns whether the history has schemas for this position. If not, call `seed` before the stream begins there."""
         return self._known.server(position.order_key) is not None
 
     def seed(self, snapshot: SchemaSnapshot, position: Position) -> None:
-        """Stores a snapshot as the state at `position`. Later statements of the stream change it."""
+        """Stores the schemas of the source's tables as the schemas at `position`. Later statements of the stream change them."""
         self.rewind(position)
         objects = seeded_objects(snapshot.stored_objects, self._known.stored_objects(position.order_key), position)
         self._store([*snapshot_records(snapshot, position), *objects])
 
     def follows_objects(self, position: Position) -> bool:
-        """Returns whether the history has triggers and views at `position`, which binlog_format MIXED requires. If it has only some of
-        them, a statement in statement format stops every table.
+        """Returns whether the history has triggers and views at `position`, which binlog_format MIXED requires. If it has only some of the
+        triggers and views, a row change in statement format stops every table.
         """
         return self._known.stored_objects(position.order_key) is not None
 
@@ -116,15 +117,15 @@ class TableHistory:
         return there is not None and there.complete
 
     def note_objects(self, objects: StoredObjects, position: Position) -> None:
-        """Stores the triggers and views that apply from `position` on. The stream starts again there."""
+        """Stores the triggers and views that apply from `position` on. Call it when the stream starts again at `position`."""
         self.rewind(position)
         self._store(seeded_objects(objects, self._known.stored_objects(position.order_key), position))
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         """Returns the version of a table whose row events follow at `position`.
 
-        Raises TableStoppedError with SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED or the state in which the table was stopped before.
-        The error has the version with which consumers decode the rows.
+        Raises TableStoppedError with the state SCHEMA_UNKNOWN, SCHEMA_MISMATCH or TYPE_UNSUPPORTED, or with the state in which the table is
+        already stopped. The error has the version with which consumers decode the rows.
         """
         try:
             version, learnt = self._resolved(table_map, position)
@@ -152,14 +153,16 @@ class TableHistory:
             raise NotATableError(f"{table_map.database}.{table_map.table} is a sequence")
         schema = state if isinstance(state, TableSchema) else None
         version, learnt = self._fitted(table_map, schema, mariadb=server.flavour == MARIADB)
-        if learnt is not None and schema is not None:  # A table map does not have these values, so they are copied.
+        if learnt is not None and schema is not None:
+            # A table map has no foreign keys, engine and comments, so these are copied from the earlier schema.
             learnt = dataclasses.replace(learnt, foreign_keys=schema.foreign_keys, engine=schema.engine)
             learnt = learnt.with_comments(schema.comments)
         return version, learnt
 
     def _for_consumers(self, table_map: TableMap, position: Position, error: TableStoppedError) -> TableVersion:
-        """Returns the version with which consumers decode the rows of a stopped table: by its schema at that position, which is known
-        independently of the lake. If the schema is unknown or does not fit the table map, the version has no columns, and the reason.
+        """Returns the version with which consumers decode the rows of a stopped table. It comes from the table's schema at `position`,
+        which the history knows although the lake has stopped the table. If that schema is unknown or does not fit the table map, the
+        version has no columns, and has the reason.
         """
         state = self._known.table((table_map.database, table_map.table), position.order_key)
         if not isinstance(state, Stopped):
@@ -176,7 +179,7 @@ class TableHistory:
     def _fitted(
         self, table_map: TableMap, schema: TableSchema | None, *, mariadb: bool
     ) -> tuple[TableVersion, TableSchema | None]:
-        """Calls `fit`. If that fails, calls it again with the schema that an operator gave for this stop."""
+        """Finds the version that fits a table map (`fit`). If none fits, tries the schema that an operator gave for this stop."""
         try:
             return fit(table_map, schema, mariadb=mariadb)
         except TableStoppedError as error:
@@ -189,7 +192,9 @@ class TableHistory:
     def apply(
         self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
     ) -> tuple[TableChange, ...]:
-        """Applies the statement whose event ends at `position`, and returns the changes. Applied again, it returns the same changes."""
+        """Applies the statement whose event ends at `position`, and returns the resulting changes of tables. The same statement at the same
+        position gives the same changes again.
+        """
         self._go_back_to(position)
         key = position.order_key - 1
         server = self._known.server(key) or _UNKNOWN_SERVER
@@ -219,15 +224,15 @@ class TableHistory:
         return changes
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
-        """Returns the cascades that a change of this table's rows can trigger, by the newest state."""
+        """Returns the cascades that a change of this table's rows can trigger, by the newest schemas."""
         return self._cascades().below((database, table))
 
     def follows(self, database: str, table: str) -> bool:
-        """Returns whether foreign keys can change rows of this table, by the newest state."""
+        """Returns whether foreign keys can change rows of this table, by the newest schemas."""
         return (database, table) in self._cascades().children
 
     def all_cascades(self) -> tuple[Cascade, ...]:
-        """Returns every foreign key that may change rows of a captured table without row events, by the newest state."""
+        """Returns every foreign key that may change rows of a captured table without row events, by the newest schemas."""
         return self._cascades().all
 
     def _cascades(self) -> Cascades:
@@ -242,7 +247,7 @@ class TableHistory:
         return self._known_cascades
 
     def rewind(self, position: Position) -> None:
-        """Removes all records after this position. The stream starts again there."""
+        """Removes all records after `position`. Call it when the stream starts again at `position`."""
         self._known_cascades = None
         if self._known.drop_after(position.order_key):
             self.unlisted = None
@@ -250,12 +255,12 @@ class TableHistory:
             self._added += 1
 
     def resnapshot(self, schema: TableSchema, position: Position) -> None:
-        """Stores a stopped table's new schema, which applies from `position` on. The stream starts again there."""
+        """Stores a stopped table's new schema, which applies from `position` on. Call it when the stream starts again at `position`."""
         self.rewind(position)
         self._store([table_record(RecordKind.SNAPSHOT, position, schema)])
 
     def forget_dropped(self, name: TableKey, position: Position) -> None:
-        """Continues without a stopped table that was dropped before `position`, at which the stream starts again. A later CREATE TABLE then
+        """Ends the stop of a table that was dropped before `position`, at which the stream starts again. A later CREATE TABLE of this name
         begins a new table.
         """
         self.rewind(position)
@@ -265,8 +270,8 @@ class TableHistory:
         """Removes the records that are not needed to continue from any of `positions`, and old answers of operators. Returns how many
         records were removed.
 
-        Removes no record if that would be fewer than `records_min`, or if an executed set cannot be parsed. Meanwhile, other threads may
-        call `state` and `versions` for these and later positions.
+        Removes no record if that would be fewer than `records_min`, or if an executed set cannot be parsed. During the call, other threads
+        may call `state` and `versions` for these and later positions.
         """
         self._review.forget(min((each.order_key for each in positions), default=0))
         records = self._repository.load()
@@ -288,7 +293,7 @@ class TableHistory:
         return self._added >= max(records_min, self._count)
 
     def _remember(self, records: Collection[HistoryRecord]) -> None:
-        """Replaces the history in memory by these records."""
+        """Builds the history in memory again, from these records."""
         known = KnownSchemas()
         for record in records:
             known.remember(record)
@@ -300,7 +305,9 @@ class TableHistory:
         return tuple(_versions(each for each in states if isinstance(each, TableSchema)))
 
     def listed_versions(self, position: Position, names: Iterable[TableKey]) -> tuple[TableVersion, ...]:
-        """Returns the versions of those tables that are captured and have a schema at `position`, also if a statement stopped them."""
+        """Returns the versions of those of `names` that are captured and have a schema at `position`. Tables that a statement stopped are
+        included.
+        """
         schemas = (each.schema if isinstance(each, Stopped) else each for each in self._captured_at(position, names))
         return tuple(_versions(each for each in schemas if isinstance(each, TableSchema)))
 
@@ -312,7 +319,9 @@ class TableHistory:
         return [self._known.table(name, position.order_key) for name in names if self._captured(*name)]
 
     def state(self, database: str, table: str, position: Position) -> KnownTable:
-        """Returns the state of a table at `position`: its schema, its stop, that it was dropped, or None if nothing is known."""
+        """Returns what the history knows about a table at `position`: its schema, its stop, or that it was dropped. Returns None if nothing
+        is known.
+        """
         return self._known.table((database, table), position.order_key)
 
     def table_names(self) -> list[TableKey]:
@@ -337,14 +346,14 @@ class TableHistory:
 
     def _changes_cascades(self, cascades: Cascades, record: HistoryRecord) -> bool:
         if not record.table or record.kind is RecordKind.OBJECT:
-            # A new server may write row events for what foreign keys do.
+            # Another server may write row events for changes by foreign keys.
             return record.kind is RecordKind.SERVER
         name = (record.database, record.table)
         return cascades.depend_on(name, self._known.table(name, record.position.order_key))
 
 
 def _unreadable(error: TableStoppedError) -> TableVersion:
-    """Returns a version that decodes no row and has the reason."""
+    """Returns a version without columns, which decodes no rows, with the reason of the error."""
     reason = f"{error.state}: {error.reason}"
     return TableVersion(database=error.database, table=error.table, columns=(), stopped=True, unreadable=reason)
 
@@ -353,7 +362,9 @@ _Taken = tuple[tuple[DdlEffect, ...], list[HistoryRecord], tuple[TableChange, ..
 
 
 def _taken(context: DdlContext, review: SchemaDecisions, server: DdlServerFacts, position: Position) -> _Taken:
-    """Returns a statement's effects, records and changes of tables. After a defect of Sluice, the tables stop that it may affect."""
+    """Returns what a statement does: its effects, the records to store, and the changes of tables. If a defect of Sluice prevents that, the
+    result stops all tables that the statement may affect.
+    """
     read: Statement = Unread(leading_words(context.text), "", text=context.text)
     try:
         read = read_statement(
@@ -370,7 +381,9 @@ def _taken(context: DdlContext, review: SchemaDecisions, server: DdlServerFacts,
 
 
 def _meant(read: Statement, context: DdlContext, review: SchemaDecisions) -> tuple[DdlEffect, ...]:
-    """Returns the effects of a statement. Asks `review` for what the rules need, and raises its exceptions."""
+    """Returns the effects of a statement. Asks `review` for the policies, approvals and schemas that the rules request, and raises the
+    exceptions of `review`.
+    """
     while isinstance(meant := effects_of(read, context), Question):
         context = dataclasses.replace(
             context, answers=context.answers.with_answer(meant, _answer(meant, context, review))
@@ -398,7 +411,9 @@ def _recorded(
 
 
 def _versions(schemas: Iterable[TableSchema]) -> Iterator[TableVersion]:
-    """Yields the versions of schemas. If a defect of Sluice prevents one, the table is left out, and its next table map stops it."""
+    """Yields the table version of each schema. If a defect of Sluice prevents that for a table, leaves the table out; the next table map
+    stops this table.
+    """
     for schema in schemas:
         try:
             yield schema.version()

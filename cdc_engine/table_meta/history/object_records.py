@@ -1,4 +1,6 @@
-"""Creates the records of triggers and views: after a statement, and from a snapshot of the schema. Used by `history`."""
+"""Creates the records that the schema history stores about triggers and views: after a statement, and after they were read from the server.
+Used by `history`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, 
 
 
 def object_records(statement: Statement, context: DdlContext, position: Position) -> list[HistoryRecord]:
-    """Returns the records of a statement that creates, drops or renames triggers or views. Returns none if the history has no records of
-    them, or if the statement is about a temporary table.
+    """Returns the records for a statement that creates, drops or renames triggers or views. Returns none if the history follows no triggers
+    and views, or if the statement is about a temporary table.
     """
     there = context.known.stored_objects(context.key)
     of_temporary = context.session.thread_specific and isinstance(statement, RenameTables | AlterTable)

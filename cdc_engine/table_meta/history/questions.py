@@ -1,7 +1,7 @@
-"""Defines the questions that `effects` asks because neither the statement nor the schema history tells the answer.
+"""Defines the questions that `effects` returns if neither the statement nor the schema history has the answer.
 
-An answer may require files or the server, to which the pure rules have no access. So the rules return the first open question, `history`
-finds the answer, and calls them again with it.
+An answer may require files or the server, to which the pure functions of `effects` have no access. So `effects` returns the first open
+question. `history` finds the answer, and calls `effects` again with this answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Unknown(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question about a table. If it asks for a schema, `reason` is the reason of the table's stop."""
+    """A question about a table. If the question asks for a schema, `reason` is the reason of the table's stop."""
 
     what: Unknown
     table: TableKey
@@ -39,13 +39,15 @@ class UnansweredError(Exception):
         self.question = question
 
 
-# The policy for a table that is created again. It has no rows that an alteration could harm.
+# The policy for a table that is created again, and so has no rows that an alteration could harm.
 OF_RECREATED: Policy = {kind: "keep" if kind == "drop" else "apply" for kind in PLANS}
 
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """The answers so far. With `recreated`, the table is created again, so the rules ask nothing about it."""
+    """The answers that `effects` got so far. With `recreated`, the statement creates the table again, so no question about the table is
+    asked.
+    """
 
     known: Mapping[Question, Any] = dataclasses.field(default_factory=dict)
     recreated: bool = False
@@ -60,7 +62,7 @@ class Answers:
         return None if self.recreated else self._of(Question(Unknown.SCHEMA, name, reason))
 
     def with_answer(self, question: Question, answer: Any) -> Answers:
-        """Returns these answers and one more."""
+        """Returns these answers and the answer to another question."""
         return dataclasses.replace(self, known={**self.known, question: answer})
 
     def _of(self, question: Question) -> Any:

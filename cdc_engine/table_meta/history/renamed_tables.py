@@ -1,7 +1,7 @@
-"""Decides whether the lake can give a renamed table's rows to its new name, and with which changes. Pure functions.
+"""Decides whether the lake can move the rows of a renamed table to the table's new name, and with which changes. Pure functions.
 
-The path of a lake table depends on its name. If a statement swaps two names, each lake table gets the rows that the other one had directly
-before the statement (docs/decisions/renamed-tables.md).
+The path of a lake table depends on the table's name. If a statement swaps two names, each lake table gets the rows that the other lake
+table had directly before the statement (docs/decisions/renamed-tables.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from sluice.cdc_engine.table_meta.schema import Stopped, TableSchema
 def brings_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
     """Returns whether the lake has all rows of the table `origin` and may move them to `name`: both are captured, and neither is stopped.
 
-    The copy of a schema change tool must also have its CREATE TABLE in the stream. Otherwise it may have older rows, which the lake lacks.
+    If `origin` is the copy that a schema change tool made, its CREATE TABLE must also be in the stream. Otherwise the copy may have older
+    rows, which the lake lacks.
     """
     there = context.state(origin)
     if not isinstance(there, TableSchema) or (is_copy(name, origin) and not there.from_create):
@@ -29,8 +30,8 @@ def brings_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
 
 
 def taken_over(name: TableKey, origin: TableKey, schema: TableSchema, *, early: bool) -> DdlEffect:
-    """Returns the effect that moves the rows of the lake table `origin` to `name`. `early` tells whether the statement also alters the
-    table. The history then stores only the schema after that.
+    """Returns the effect that moves the rows of the lake table `origin` to `name`. With `early`, the statement also alters the table, and
+    the history stores only the schema after the alteration.
     """
     return DdlEffect(
         name,
@@ -49,7 +50,7 @@ def under_name(schema: TableSchema, name: TableKey) -> TableSchema:
 
 
 def why_stopped(context: DdlContext, origin: TableKey, schema: TableSchema | None) -> CannotFollowError:
-    """Returns why a table stops under its new name. `schema` is its schema, or None if unknown."""
+    """Returns why a renamed table stops under its new name. `schema` is the table's schema, or None if unknown."""
     reason = f"the table was renamed from {'.'.join(origin)}, and the lake does not have its rows under the new name"
     there = context.state(origin)
     if schema is not None and is_copy((schema.database, schema.table), origin):

@@ -1,7 +1,8 @@
 """Stores the schemas that operators gave for tables with unknown schemas, as records in the folder `schema-resolutions`.
 
-`sluice schema resolve` stores a schema for the stop of a table. The schema history finds it when the table stops for the same reason
-again. The reason contains the position. The newest RECORDS_KEPT schemas stay. A table that stops again without its schema needs a new one.
+`sluice schema resolve` stores a schema for the stop of a table. When the stream reaches the stop again, the table would stop for the same
+reason, which contains the position. The schema history then finds the stored schema by this reason. The newest RECORDS_KEPT schemas stay.
+If a table stops again after its schema was removed, an operator must give the schema again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Stores the schema changes of a destination that wait for approval, and the approvals, as records in the folder `schema-changes`.
 
-The engine stores what waits (`note`). The console reads it and approves (`approve`). The engine reads the approval when the statement
-passes in the stream again (`approved`). A record is replaced as a whole, so readers never see a part of it. An approval stays while the
-stream may pass the statement again. Of older ones, which only a backfill may need, the newest RECORDS_KEPT records stay.
+The engine stores a schema change that waits (`note`). The console reads the change and stores an operator's approval (`approve`). The
+engine reads the approval when the stream reaches the statement again (`approved`). A record is replaced as a whole, so readers never see a
+part of it. An approval stays while the stream may reach its statement again. Older approvals, which only a backfill may need, are removed
+except for the newest RECORDS_KEPT records.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from sluice.cdc_engine.table_meta.change.policy import PendingChange, described
 
 FOLDER = "schema-changes"
 HELD, APPROVED = "held", "approved"
-POSITION_BEFORE = "place"  # The key of the position in records of earlier versions.
+POSITION_BEFORE = "place"  # The JSON key of the position in records that earlier versions of Sluice wrote.
 RECORDS_KEPT = 10_000
-NAME_CHARS_MAX = 72  # The most characters that a table's name has in the name of a record.
+NAME_CHARS_MAX = 72  # The maximum of characters of a table's name in the name of a record.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,8 +141,8 @@ def _name(database: str, table: str, order_key: int, kind: str) -> str:
 
 
 def _quoted(database: str, table: str) -> str:
-    """Returns a text that stands for the table in the name of a record: without dots, of limited length, and different for each table
-    even if case is ignored.
+    """Returns the text for a table in the name of a record: without dots, of limited length, and different for each table even if letter
+    case is ignored.
     """
     quoted = (urllib.parse.quote(name, safe="").replace(".", "%2E").replace("~", "%7E") for name in (database, table))
     whole = "+".join(quoted)

@@ -1,14 +1,15 @@
 """Finds the captured tables in which a statement changed rows without row events, and why they stop. Pure functions.
 
-A session without row format logs its INSERT, UPDATE or DELETE as text, which does not tell the changed rows. These tables stop:
+A session without row format writes its INSERT, UPDATE or DELETE to the binlog as text, which does not say which rows changed. These tables
+stop:
 
 - the tables that the statement writes, and the tables whose rows foreign keys change with them;
-- the tables to which triggers and views lead from there, directly or through others;
+- the tables that triggers and views may change because of these tables, directly or through others;
 - if the source's triggers and views are unknown: all tables in the database of a name that may be a view;
 - if the statement does not tell what it writes: every table that it mentions, and every table of a database that it mentions;
 - if it calls a stored function or procedure, which may write to any table: every table.
 
-A TRUNCATE, ALTER or RENAME in such a session may mean a temporary table with the name of the captured one.
+A TRUNCATE, ALTER or RENAME in such a session may concern a temporary table with the same name as a captured table.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def changed_without_rows(statement: StatementRowChange, context: DdlContext) -> 
         found |= {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in concerned}
         views = objects.views() if objects is not None else ()
         changed = [*found, *mentioned(views, statement.words), *(each for each in views if lowered(each[0]) in about)]
-    # RDS writes a heartbeat in statement format to one of the server's own databases. The history need not know the tables there.
+    # RDS writes a heartbeat in statement format to one of the server's own databases, whose tables the history need not know.
     if objects is not None and (objects.complete or not names or any(is_of_users(database) for database, _ in names)):
         reach = objects.reached(changed, statement.words, there)
         if reach.everything:
@@ -98,8 +99,8 @@ def _named(
 ) -> dict[TableKey, CannotFollowError]:
     """Returns the stops of the tables that a statement names as changed.
 
-    A name that is not a known table may be a view, which `reached` evaluates, or a temporary table of the session. Otherwise it is a table
-    that was created or changed after the start of the stream.
+    A name that is not a known table may be a view, which `reached` evaluates, or a temporary table of the session. Any other name is a
+    table that was created or changed after the start of the stream.
     """
     views = objects.views() if objects is not None else frozenset[TableKey]()
     found: dict[TableKey, CannotFollowError] = {}
@@ -130,7 +131,9 @@ def everything(tables: Collection[TableKey], why: str) -> dict[TableKey, CannotF
 
 
 def _unseen(parents: Collection[TableKey], context: DdlContext) -> dict[TableKey, CannotFollowError]:
-    """Returns the stops of tables whose foreign keys are unknown, because their rows may have changed with rows of `parents`."""
+    """Returns the stops of tables whose foreign keys are unknown, because foreign keys may have changed their rows together with rows of
+    `parents`.
+    """
     if not parents:
         return {}
     why = (

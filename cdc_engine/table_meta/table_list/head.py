@@ -1,8 +1,8 @@
 """The head of a list of tables: a digest of all records, and the names of the records that were changed last. Pure.
 
-If the head has the digest of the list that a reader has, the reader reads only the head. If the reader has an earlier list, it reads the
-records that changed since, and computes the digest of the result. If this is not the head's digest, because a write was interrupted or
-somebody restored a file, it reads all records. The digest is a sum over the records, independent of their order.
+If the digest in the head is that of the list that a reader has cached, the reader reads only the head. If the reader has an earlier list,
+it reads the records that changed since then, and computes the digest of the result. If this digest differs from the head's, because a write
+was interrupted or somebody restored a file, the reader reads all records. The digest is a sum over the records, independent of their order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHANGED_MAX = 200  # A head names at most this many changed records.
 
 
 def share_of(record: str, text: str) -> int:
-    """Returns the number that a record adds to the digest of its list."""
+    """Returns the number that a record adds to the digest of the list."""
     found = hashlib.sha256(f"{record}\n{text}".encode("utf-8", "surrogateescape")).digest()
     return int.from_bytes(found[: DIGEST_BITS // 8], "big")
 
@@ -40,7 +40,7 @@ EMPTY_DIGEST = digest_of(())
 
 @dataclasses.dataclass(frozen=True)
 class ListChange:
-    """A change of the list: some records were written or removed. `before` is the digest of the list before it."""
+    """A change of the list, in which some records were written or removed. `before` is the digest of the list before the change."""
 
     before: str
     records: tuple[str, ...]
@@ -48,14 +48,18 @@ class ListChange:
 
 @dataclasses.dataclass(frozen=True)
 class ListHead:
-    """The record that readers read first. `count` is the number of captured tables. `changes` are the last changes, oldest first."""
+    """The head of a list of tables, which readers read first. `count` is the number of captured tables. `changes` are the last changes of
+    the list, oldest first.
+    """
 
     digest: str = EMPTY_DIGEST
     count: int = 0
     changes: tuple[ListChange, ...] = ()
 
     def changed_since(self, digest: str) -> tuple[str, ...] | None:
-        """Returns the records that have changed since the list had this digest, or None if the head does not tell that."""
+        """Returns the names of the records that have changed since the list had this digest, or None if the head no longer has this
+        change.
+        """
         if digest == self.digest:
             return ()
         for number in range(len(self.changes) - 1, -1, -1):

@@ -1,7 +1,7 @@
 """Reads the list of the captured tables of a destination from its records. Opens no connection to the source.
 
-A process caches what it has read. While the head is the same, another read only reads the head. After a change, it also reads the records
-that the head names. The console, ticks, runs and the definitions of assets use it.
+A process caches the list that it has read. While the list is unchanged, a further call reads only the head. After a change, it also reads
+the records that the head names. The console, ticks, runs and the definitions of assets use this module.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ KEPT_MAX = 128  # A process caches the lists of at most this many destinations.
 
 @dataclasses.dataclass(frozen=True)
 class _ReadList:
-    """The records of a list that a process has read, and the list that they form.
+    """A process's cached copy of a list: its records, and the list that they form.
 
-    `digest` is the digest of the records. `records` maps the name of each record to its number in the digest and its table. `whole` tells
-    whether a head had this digest, so that the list is complete.
+    `digest` is the digest of the records. `records` maps the name of each record to its number in the digest and its table. `whole` is True
+    if a head had this digest, so that the list is complete.
     """
 
     digest: str
@@ -37,7 +37,7 @@ class _ReadList:
 
 
 _NOTHING = _ReadList("", {}, TableList())
-# An entry is only ever replaced as a whole, so threads and forks need no lock.
+# Entries are replaced as a whole, so threads and forks need no lock.
 _read: dict[LedgerLocation, _ReadList] = {}
 
 
@@ -47,7 +47,7 @@ def _files_of(location: LedgerLocation) -> FileRecordStore:
 
 
 def list_store(location: LedgerLocation) -> RecordStore:
-    """Returns the store of the list. If the ledger is in memory, the list is in files, because other processes read it."""
+    """Returns the record store of the list. If the ledger is in memory, the list is in files instead, because other processes read it."""
     return record_store(location) if location.is_shared else _files_of(location)
 
 
@@ -67,18 +67,20 @@ def read_list(directory: Location) -> TableList:
     now = _changed(store, head, known) or _all(store, known)
     whole = now.digest == head.digest
     if known.whole and not whole:
-        # A write is under way, or its writer was killed. In that case, the engine completes it at its next start.
+        # Either the writer is about to write the head, or it was killed, and then the engine writes the head at its next start.
         return known.tables
     if len(_read) >= KEPT_MAX:
         _read.clear()
-    # If no head had this digest, all records are read again the next time. Otherwise a removed record would hide all later changes from
-    # this process.
+    # If no head had this digest, the next call reads all records again. Otherwise, after a record was removed by hand, this process would
+    # never see later changes.
     _read[location] = dataclasses.replace(now, whole=whole)
     return now.tables
 
 
 def read_table(directory: Location, name: str) -> ListedTable | None:
-    """Returns one "database.table" of the list, or None. Reads at most its record and the head. Raises MetaError if they cannot be read."""
+    """Returns the table `name` ("database.table") of the list, or None if the list does not have it. Reads at most the table's record and
+    the head. Raises MetaError if these cannot be read.
+    """
     location = as_location(directory)
     store = list_store(location)
     head, _ = _head_in(store)
@@ -171,7 +173,7 @@ def _read_list(digest: str, records: Mapping[str, tuple[int, ListedTable]]) -> _
 
 
 def _is_own(record: str, listed: ListedTable) -> bool:
-    """Returns whether a record has the name under which it was written. A copy of it under another name would be a second version of its
-    table, and no write would change it.
+    """Returns whether a record is stored under the name of its table. A copy of a record under another name would be a second version of
+    the table, which no write would change.
     """
     return record == record_of(listed.name)

@@ -17,8 +17,8 @@ CASCADE_WORDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignKeyNote:
-    """A sentence that describes what a foreign key does to rows of the captured table "database.table" without row events. `followed`
-    tells whether the lake applies it in all cases.
+    """A sentence about the changes that a foreign key makes to rows of a captured table without row events. `followed` tells whether the
+    lake applies these changes in all cases.
     """
 
     table: str

@@ -13,7 +13,8 @@ from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.contracts import TableVersion
 
 Comments = Mapping[str, Mapping[str, str]]  # "database.table" → its comments, as in TableSchema.comments.
-# "database.table" → the types of its columns in the lake, in the order of the columns. A setting of the table may change them there.
+# "database.table" → the types of its columns in the lake, in the order of the columns. A setting of the table may change the type that a
+# column has in the lake.
 Types = Mapping[str, Sequence[str]]
 
 
@@ -35,7 +36,7 @@ class ListedTable:
 
 @dataclasses.dataclass(frozen=True)
 class TableList:
-    """A list of tables. `by_name` maps each "database.table" to its table, in sorted order."""
+    """The list of a destination's captured tables. `by_name` has the tables by "database.table", in sorted order."""
 
     by_name: Mapping[str, ListedTable] = dataclasses.field(default_factory=dict)
 
@@ -68,7 +69,7 @@ def list_of(listed: Iterable[ListedTable]) -> TableList:
 def listed_tables(
     tables: Iterable[TableVersion], cascades: Iterable[Cascade], comments: Comments, types: Types
 ) -> dict[str, ListedTable]:
-    """Returns the list's tables by name. Each one gets its part of the versions, cascades, comments and types."""
+    """Returns the tables of a list by name. Each table has its own version, cascades, comments and types from the arguments."""
     versions = {table.name: table for table in tables}
     below = defaultdict[str, list[Cascade]](list)
     for cascade in cascades:

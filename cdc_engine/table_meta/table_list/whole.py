@@ -1,5 +1,5 @@
-"""Reads and writes a list of tables as one file. A code server and its runs build their definitions from such a copy, so that all of them
-have the same tables. Earlier versions stored the list of an engine in this form.
+"""Reads and writes a copy of the list of captured tables as one file. A code server and its runs build their definitions from the same
+copy, so that all of them have the same tables. Earlier versions of Sluice stored an engine's list in this form.
 """
 
 from __future__ import annotations

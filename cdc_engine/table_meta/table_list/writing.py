@@ -1,8 +1,8 @@
-"""Writes the list of the captured tables of a destination: first the records that have changed, then the head. The engine writes it after
-a statement that changes a table, and `sluice up` before the engine runs.
+"""Writes the list of captured tables of a destination: first the records that have changed, then the head. The engine writes the list after
+a statement that changes a table, and `sluice up` writes it before the engine runs.
 
-If a crash prevents the head's write, the head is still that of the earlier list. Readers that have this list keep it, and the next start
-of the engine writes the head. A list in the form of an earlier version is valid until the head replaces it.
+If a crash prevents the write of the head, the head is still that of the earlier list. Readers that have cached the earlier list keep using
+it, and the next start of the engine writes the head. A list that an earlier version of Sluice wrote is valid until a head replaces it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sluice.cdc_engine.table_meta.table_list.values import Comments, ListedTable
 
 @dataclasses.dataclass(frozen=True)
 class _Prepared:
-    """A table, and its record's name and number in the digest."""
+    """A table of the list, with its record's name and number in the digest."""
 
     listed: ListedTable
     record: str
@@ -31,18 +31,21 @@ class _Prepared:
 
 
 class TableListWriter:
-    """Writes the list of one destination. Caches the record of each table, so that a statement costs only the tables that it changes.
+    """Writes the list of captured tables of one destination. Caches the record of each table, so that after a statement only the records of
+    changed tables are computed.
 
-    `token` is the token of the engine's lease. `fence` is called before each write, and raises if this process may not write any more.
+    `token` is the token of the engine's lease. `fence` is called before each write, and raises an error if this process has lost its lease.
     """
 
     def __init__(self, directory: Location, token: int = 0, fence: Callable[[], None] = lambda: None) -> None:
         self._store = list_store(as_location(directory))
         self._token, self._fence = token, fence
         self._prepared: Mapping[str, _Prepared] = {}  # Replaced as a whole, because other threads read `names`.
-        self._sum = self._count = 0  # Of the prepared tables: sum of the numbers in the digest, captured ones.
-        self._stored: dict[str, int] | None = None  # Record → its number in the digest, if known.
-        # Record → what to write there (None: nothing), for records that may differ from the stored ones.
+        # The sum of the prepared tables' numbers in the digest, and how many of these tables are captured.
+        self._sum = self._count = 0
+        # The number in the digest of each stored record, or None if it is unknown which records are stored.
+        self._stored: dict[str, int] | None = None
+        # The records that may differ from the stored ones, each with the table to write, or None if the record must be removed.
         self._unwritten = dict[str, _Prepared | None]()
         self._digest = ""
 
@@ -58,7 +61,7 @@ class TableListWriter:
         comments: Comments | None = None,
         only: Set[str] | None = None,
     ) -> None:
-        """Makes these tables the list. With `only`, replaces only these tables of the list. Writes nothing if nothing changes.
+        """Replaces the list by these tables. With `only`, replaces only the tables with these names. Writes nothing if nothing changes.
 
         Raises MetaError if the list cannot be written, and StaleWriteError if a later holder of the lease has written it.
         """
@@ -83,7 +86,7 @@ class TableListWriter:
         self._prepared = prepared
 
     def _written(self) -> bool:
-        """Writes what has changed. Returns False if another process has written the head meanwhile."""
+        """Writes the changed records and the head. Returns False if another process has written the head meanwhile."""
         found = self._store.read(HEAD)
         if found is not None and found.token > self._token:
             raise StaleWriteError(f"{self._store.where(HEAD)} is written under a later lease than {self._token}")
@@ -101,7 +104,7 @@ class TableListWriter:
         }
         if changed or head is None or head.digest != digest:
             self._fence()
-            self._stored = None  # After an error it is not known which records are written.
+            self._stored = None  # After an error it is unknown which records were written.
             self._write_records(changed)
             text = (head or ListHead()).after(digest, self._count, sorted(changed)).to_text()
             try:
@@ -125,8 +128,8 @@ class TableListWriter:
             self._remove(record)
 
     def _remove(self, record: str) -> None:
-        """Removes a record. Raises StaleWriteError if a later holder of the lease has written it, for example because the table exists
-        again.
+        """Removes a table's record. Raises StaleWriteError if a later holder of the lease has written the record, for example because the
+        table exists again.
         """
         there = self._store.read(record)
         if there is not None and there.token > self._token:

@@ -1,7 +1,8 @@
 """Decides which records of the schema history apply at a position of the stream. Pure functions.
 
-Within an epoch, order keys decide. In another epoch, the binlog is of another server, or its files were numbered again. Then executed sets
-decide, if they are known. The position of a record for a statement, or for rows, has the executed set before it.
+Within an epoch, order keys decide. Between two epochs they do not, because the binlog belongs to another server or its files were numbered
+again: executed sets decide, if they are known. The position of a record for a statement or for rows has the executed set before the
+statement or the rows.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ FROM_ITS_POSITION_ON = frozenset(
 
 
 def holds_at(record: HistoryRecord, position: Position) -> bool:
-    """Returns whether a record applies to a reader that has read everything before `position`. Raises ValueError if an executed set cannot
-    be parsed.
+    """Returns whether a record of the schema history applies to a stream that has read everything before `position`. Raises ValueError if
+    an executed set cannot be parsed.
     """
     at = record.position
     if at.counts_as(position) or not (at.gtid_set and position.gtid_set):
@@ -40,8 +41,8 @@ def holds_at(record: HistoryRecord, position: Position) -> bool:
 
 
 def needed(records: Sequence[HistoryRecord], positions: Iterable[Position]) -> list[HistoryRecord]:
-    """Returns the records that are needed to continue from any of the positions. For each position, these are all records that do not
-    apply at it yet, and for each subject the last record that applies.
+    """Returns the records that are needed to continue the stream from any of the positions. For each position, these are all records that
+    do not apply yet, and for each subject the last record that applies.
     """
     comparable, others = _by_numbering(records, positions)
     kept: set[int] = set()
@@ -61,8 +62,8 @@ def needed(records: Sequence[HistoryRecord], positions: Iterable[Position]) -> l
 def _by_numbering(
     records: Sequence[HistoryRecord], positions: Iterable[Position]
 ) -> tuple[list[list[int]], list[Position]]:
-    """Groups the positions by comparable order keys. Returns the order keys of each group in ascending order, and the remaining positions,
-    which must be compared with each record by executed sets.
+    """Groups the positions whose order keys can be compared. Returns the order keys of each group in ascending order, and the remaining
+    positions, which must be compared with each record by executed sets.
 
     In a group, order keys decide about all records, because each record is in the same sequence of binlog files or has no executed set.
     """
@@ -85,7 +86,7 @@ def _by_numbering(
 def _needed_in_order(records: Sequence[HistoryRecord], keys: Sequence[int]) -> set[int]:
     """Returns the indexes of the records that are needed at one of the order keys `keys`, which are ascending.
 
-    A record is needed at keys before its own, and at later keys up to the one at which a later record of the same subject applies.
+    A record is needed at all keys before its own key, and at later keys until a later record of the same subject applies.
     """
     kept: set[int] = set()
     replaced: dict[RecordSubject, int] = {}  # Subject → the first index in `keys` at which a later record applies.

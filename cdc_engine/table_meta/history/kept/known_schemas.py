@@ -14,12 +14,12 @@ TableKey = tuple[str, str]
 
 
 def was_dropped(there: KnownTable) -> bool:
-    """Returns whether a table was dropped, also if it was stopped then."""
+    """Returns whether a table was dropped, running or stopped."""
     return isinstance(there, DroppedTable) or (isinstance(there, Stopped) and there.gone)
 
 
 class KnownSchemas:
-    """The schemas by order key. Records must be added in ascending order. `drop_after` removes the last ones."""
+    """The schemas of all tables by order key. Records must be added in the order of their keys. `drop_after` removes the last records."""
 
     def __init__(self) -> None:
         self._server: Timeline[DdlServerFacts] = Timeline()
@@ -42,7 +42,7 @@ class KnownSchemas:
         return None if timeline is None else timeline.at(key)
 
     def stored_objects(self, key: int) -> StoredObjects | None:
-        """Returns the triggers and views at a position, or None if the history has no record of them there."""
+        """Returns the triggers and views at a position, or None if the history has no record of triggers and views at the position."""
         complete = self._objects_complete.at(key)
         if complete is None:
             return None
@@ -81,7 +81,9 @@ class KnownSchemas:
             self._tables.setdefault((record.database, record.table), Timeline()).put(key, table_state(record))
 
     def holds(self, record: HistoryRecord) -> bool:
-        """Returns whether the record would change nothing, because the history has the same content at its position."""
+        """Returns whether the history already has the content of the record at the record's position, so that the record would change
+        nothing.
+        """
         key = record.position.order_key
         if record.kind is RecordKind.DATABASE:
             return self.database_charset(record.database, key) == str(record.content["charset"])
@@ -121,7 +123,7 @@ def comments_of(state: KnownTable) -> dict[str, str]:
 
 
 def table_state(record: HistoryRecord) -> KnownTable:
-    """Returns the state of a table that a record has. Raises KeyError or TypeError if the record has another structure."""
+    """Converts a record to the state of its table. Raises KeyError or TypeError if the record has another structure."""
     if record.kind is RecordKind.UNKNOWN:
         return None
     if record.kind is RecordKind.STOPPED:

@@ -1,9 +1,9 @@
-"""The records of the schema history, and the file `schema.jsonl` in which they are stored.
+"""Defines the records of the schema history, and stores them in the file `schema.jsonl`.
 
-The file has one JSON record per line. Records are only appended. Only compaction replaces the file. A record is on disk before `append`
-returns. A crash can damage only the last line: a line without a newline is ignored, and the next `load` removes it. A return to an earlier
-position is a record too (REWIND), which invalidates the records after that position. `shared_repository` stores the same records where
-several hosts can reach them.
+The file has one JSON record per line. Records are appended; only compaction replaces the file. A record is on disk before `append` returns.
+A crash can damage only the last line: a line without a newline is ignored, and the next `load` removes it. If the stream returns to an
+earlier position, a REWIND record invalidates the records after that position. `shared_repository` stores the same records in a store that
+several hosts can reach.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ class Repository(Protocol):
     """Where the records are stored, in the order in which they are written. All methods raise MetaError if the store fails."""
 
     def load(self) -> list[HistoryRecord]:
-        """Returns all valid records. Those that a REWIND invalidated are left out, and so is the REWIND."""
+        """Returns all valid records, without the REWIND records and the records that these invalidated."""
 
     def look(self) -> list[HistoryRecord]:
-        """Returns the same as `load` but changes nothing, so it can be called while another process writes."""
+        """Returns the same records as `load`, but repairs nothing in the store, so it can be called while another process writes."""
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
-        """Adds all of the records or none. They are durable when this returns."""
+        """Adds all of the records or none of them. The records are durable when this returns."""
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
         """Atomically replaces all records."""
@@ -104,10 +104,10 @@ class RecordsInMemory:
         return self._records
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
-        """Does nothing, because the history itself has the records in memory."""
+        """Stores nothing, because `TableHistory` has the records in memory."""
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
-        """Does nothing, because the history itself has the records in memory."""
+        """Stores nothing, because `TableHistory` has the records in memory."""
 
 
 _HEADER = json.dumps({"format": FORMAT, "what": "schema history"}).encode() + b"\n"
@@ -133,7 +133,7 @@ class SchemaRepository:
         return self._holding(self._read()[1])
 
     def _read(self) -> tuple[bytes, bytes]:
-        """Returns the content of the file, and the part of it that ends with the last complete line."""
+        """Returns the content of the file, and the same content up to the end of the last complete line."""
         content = self._path.read_bytes() if self._path.exists() else b""
         return content, content[: content.rfind(b"\n") + 1]
 

@@ -1,9 +1,9 @@
 """Stores the schema history in a record store that several hosts share: SQL, ZooKeeper or memory.
 
-The records are in chunks of some hundred kilobytes, because a node of ZooKeeper has at most a megabyte. Chunks are named
-`schema-<generation>-<number>`. The record `schema-head` tells the valid generation and its number of chunks. A writer first writes new
-chunks, and then replaces the head with the token of its lease. So chunks of a crashed writer are never valid and are overwritten, and an
-earlier holder of the lease cannot add any.
+The schema history is divided into chunks of some hundred kilobytes, because a node of ZooKeeper has at most a megabyte. Chunks are named
+`schema-<generation>-<number>`. The record `schema-head` has the valid generation and its number of chunks. A writer first writes new
+chunks, and then replaces the head with the token of its lease. So the chunks of a crashed writer are not valid and are overwritten, and an
+earlier holder of the lease cannot add chunks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TRIES_MAX = 10
 
 @dataclasses.dataclass(frozen=True)
 class RepositoryHead:
-    """The record that tells which chunks are valid. `version` is the version of this record in the store."""
+    """The record `schema-head`, which says which chunks are valid. `version` is the version of this record in the store."""
 
     generation: int = 0
     chunks: int = 0
@@ -49,7 +49,7 @@ class SharedRepository:
     def __init__(self, store: RecordStore, token: int = 0) -> None:
         self._store, self._token = store, token
         self._counted: RepositoryHead | None = None  # The head that this process read or wrote last.
-        # Whether the last write of the head got no answer, so that it may have succeeded.
+        # Whether the store did not answer the last write of the head, so that it is unknown whether the write succeeded.
         self._unsure = False
 
     def load(self) -> list[HistoryRecord]:
@@ -84,7 +84,7 @@ class SharedRepository:
             head = self._settled()
             self._add(dataclasses.replace(head, generation=head.generation + 1, chunks=0), list(_chunks(records)))
         counting = f"{PREFIX}{head.generation + 1:06d}-"
-        # Only older generations are removed: while this process was suspended, another one may have written a newer generation.
+        # Removes only older generations, because another process may have written a newer one while this process was suspended.
         for name in self._store.read_all(PREFIX):
             if name != HEAD and name < counting:
                 self._store.remove(name)
@@ -93,7 +93,7 @@ class SharedRepository:
         return f"the schema history in {self._store}"
 
     def _add(self, head: RepositoryHead, chunks: list[str]) -> None:
-        """Writes chunks after those of the head, and makes all of them valid by replacing the head."""
+        """Writes further chunks of the head's generation, and makes them valid by replacing the head."""
         for number, text in enumerate(chunks, start=head.chunks):
             self._write(head.name(number), text)
         self._counted = self._headed(dataclasses.replace(head, chunks=head.chunks + len(chunks)))
@@ -109,7 +109,9 @@ class SharedRepository:
             ) from error
 
     def _settled(self) -> RepositoryHead:
-        """Returns the head. If the last write of the head got no answer but succeeded, undoes it first, because its caller got an error."""
+        """Returns the head. If the last write of the head got no answer but succeeded, undoes this write first, because its caller got an
+        error.
+        """
         head = self._head()
         if self._unsure and self._counted is not None and self._counted.counts != head.counts:
             head = self._headed(dataclasses.replace(self._counted, version=head.version))
@@ -117,14 +119,14 @@ class SharedRepository:
         return head
 
     def _headed(self, head: RepositoryHead) -> RepositoryHead:
-        """Replaces the head if it still has the version `head.version`."""
+        """Replaces the stored head if its version is still `head.version`."""
         self._unsure = True
         version = self._store.write(HEAD, head.to_text(), version=head.version, token=self._token)
         self._unsure = False
         return dataclasses.replace(head, version=version)
 
     def _write(self, name: str, text: str) -> None:
-        """Writes a chunk. Replaces a chunk of that name that a crashed process left and that is not valid."""
+        """Writes a chunk. If a crashed process left an invalid chunk of the same name, replaces that chunk."""
         there = self._store.read(name)
         self._store.write(name, text, version=there.version if there else NOT_THERE, token=self._token)
 

@@ -1,4 +1,6 @@
-"""Creates the records of tables: of a snapshot of the schema, and of single tables. Used by `history`."""
+"""Creates the records that the schema history stores about tables: about all tables whose schemas were read from the source, and about
+single tables. Used by `history`.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def snapshot_records(snapshot: SchemaSnapshot, position: Position) -> Iterator[H
                 yield stopped_record(position, name, Stopped(state=ROWS_ELSEWHERE, reason=reason, schema=schema))
             else:
                 yield table_record(RecordKind.SNAPSHOT, position, schema)
-        except Exception as error:  # A defect of Sluice stops only this table.
+        except Exception as error:  # Errors of any kind are caught, so that a defect of Sluice stops only this table.
             why = f"Sluice cannot follow the columns of the table: {defect_text(error)}"
             yield stopped_record(position, name, Stopped(state=SCHEMA_UNKNOWN, reason=why))
     for database, table in snapshot.unknown_tables:

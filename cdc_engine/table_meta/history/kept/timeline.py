@@ -1,4 +1,6 @@
-"""A value for each position of the stream. The schema history has one such timeline per table and per database, and one for the server."""
+"""Stores a value that changes at certain positions of the stream. The schema history has one such timeline per table and per database, and
+one for the server.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ class Timeline(Generic[Value]):
         self._values: list[Value] = []
 
     def put(self, key: int, value: Value) -> None:
-        """Appends an entry, or replaces the last one if it has the same key. Raises ValueError if the key is below the last one."""
+        """Appends an entry, or replaces the last entry if it has the same key. Raises ValueError if `key` is below the key of the last
+        entry.
+        """
         if self._keys and self._keys[-1] > key:
             raise ValueError(f"entry {key} comes after {self._keys[-1]}")
         if self._keys and self._keys[-1] == key:

@@ -1,7 +1,7 @@
-"""Reads a table's schema from the server, and decides whether the table had it at a position near the end of the binlog.
+"""Reads a table's schema from the server, and decides whether the table already had this schema at a position near the end of the binlog.
 
-It did if the binlog has no statement about the table after the position. The server lists the events there. The result is unknown if they
-are too many, or if the position is in another file.
+The table had this schema if the binlog has no statement about the table after the position. The server lists the events after the position.
+If these are too many, or if the position is not in the last binlog file, the result is unknown.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def _end(cursor: Cursor) -> tuple[str, int]:
 
 
 def _untouched(cursor: Cursor, file: str, offset: int, table: str, flavour: str) -> bool:
-    """Returns whether no statement after the position may affect the table. A statement whose text contains the table's name may affect
-    it.
+    """Returns whether no statement after the position may affect the table. Every statement whose text contains the table's name counts as
+    one that may.
     """
     cursor.execute("SHOW BINLOG EVENTS IN %s FROM %s LIMIT %s", (file, offset, EVENTS_BEHIND_MAX + 1))
     events = cursor.fetchall()

@@ -1,7 +1,7 @@
 """Reads the current schemas of tables from the server's information_schema, over the caller's PyMySQL connection.
 
-Views are left out, and so are sequences, although they have row events. The row events of a table with system versioning may have columns
-that information_schema does not show.
+Views are left out. Sequences are left out too, although they have row events. The row events of a table with system versioning may have
+columns that information_schema does not show.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from sluice.cdc_engine.table_meta.schema import (
     with_row_times,
 )
 
-ATTEMPTS_MAX = 5  # How often the schema is read until no statement changes it meanwhile.
+ATTEMPTS_MAX = 5  # How often the schema is read again if a statement changes it during the reading.
 # From these versions on, REFERENCES in a column definition creates a foreign key.
 INLINE_MARIADB, INLINE_MYSQL = (10, 5), (9, 0)
 # From these versions on, the server obeys ON DELETE and ON UPDATE after MATCH.
@@ -97,8 +97,8 @@ class SchemaSnapshot:
 
     - `databases`: (name, default charset).
     - `unreadable`: (database, table, reason) for tables whose columns cannot be parsed.
-    - `elsewhere`: (database, table, reason) for tables whose row events do not tell their rows, because of their engine or because a MERGE
-      table contains them.
+    - `elsewhere`: (database, table, reason) for tables whose rows do not follow from their row events, because of their engine or because a
+      MERGE table contains them.
     - `stored_objects`: triggers and views, or None if they were not read.
     - `unknown_tables`: (database, table) for tables that may exist where the stream begins and whose columns there are unknown.
     """
@@ -169,8 +169,8 @@ def stable_snapshot(
     *,
     with_objects: bool = False,
 ) -> tuple[SchemaSnapshot, Position]:
-    """Returns a snapshot and a position at which it applies, without locks: the schema was the same before and after the position was
-    read.
+    """Returns the schemas of the source's tables, and a position at which they apply. Needs no locks: the schemas are read before and after
+    the position, and must be equal.
 
     With `with_objects`, all triggers and views are read too. The account must be allowed to see them. Raises SourceConnectionError if the
     schema changed during every attempt.
@@ -235,8 +235,8 @@ def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> d
 
 
 def _elsewhere(cursor: Cursor, engines: dict[tuple[str, str], str], flavour: str) -> Iterator[tuple[str, str, str]]:
-    """Yields (database, table, reason) for tables whose row events do not tell their rows, because of their engine or because a MERGE
-    table contains them.
+    """Yields (database, table, reason) for tables whose rows do not follow from their row events, because of their engine or because a
+    MERGE table contains them.
     """
     for name, engine in sorted(engines.items()):
         if not rows_elsewhere(engine):
@@ -386,7 +386,7 @@ def _shown_default(shown: str | None, extra: str, notation: _Notation, declared:
 
 
 def _is_cut(shown: str, default: Default, notation: _Notation, declared: DeclaredType) -> bool:
-    """Returns whether information_schema may not show the whole value, because it is a float with many digits, or bytes
+    """Returns whether information_schema may show only a part of the default, because the default is a float with many digits, or bytes
     that are not text.
     """
     if declared.base == "float" and declared.scale < 0:
@@ -400,8 +400,8 @@ def _is_cut(shown: str, default: Default, notation: _Notation, declared: Declare
 
 
 def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], notation: _Notation) -> TableSchema:
-    """Returns the table with complete defaults. If information_schema truncates a default, it is queried with DEFAULT(column). For a NOT
-    NULL column, that works only in a table with rows, so the default comes from SHOW CREATE TABLE if possible.
+    """Returns the table with complete defaults. If information_schema truncates the default of a nullable column, queries DEFAULT(column).
+    For a NOT NULL column this query needs a table with rows, so the default comes from SHOW CREATE TABLE if possible.
     """
     cut = [
         column
@@ -422,8 +422,8 @@ def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], not
 
 
 def _printed(cursor: Cursor, table: TableSchema, columns: list[DeclaredColumn]) -> dict[str, tuple[str | None, ...]]:
-    """Returns defaults by column from SHOW CREATE TABLE. Only for byte strings that are all ASCII, because the server prints other bytes
-    as `?`.
+    """Returns the defaults that SHOW CREATE TABLE prints, by column. Leaves out byte strings that are not all ASCII, because the server
+    prints other bytes as `?`.
     """
     try:
         statement = _shown_table(cursor, (table.database, table.table), MYSQL)

@@ -1,4 +1,6 @@
-"""Reads the triggers and views of the server. The schema history needs them to follow statements in statement format."""
+"""Reads the triggers and views of the server. From them the schema history finds the tables that a row change in statement format may
+affect.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +56,6 @@ def _object(what: str, row: tuple[Any, ...], flavour: str) -> StoredObject:
         name=name,
         table=(of_database, table),
         words=words_of(words),
-        # If the server hides a body, or the body cannot be parsed, it may call any routine.
+        # A body that the server hides, or that cannot be parsed, counts as one that calls a routine.
         calls=not words or body_calls_routine(words, rules),
     )

@@ -11,7 +11,7 @@ import functools
 import zoneinfo
 from collections.abc import Callable
 
-# Every STEP_DAYS of these years, one time is compared. Zones that agree in all of them count as the same zone.
+# One time is compared every STEP_DAYS of these years. Zones that agree at all these times count as the same zone.
 FIRST_YEAR, LAST_YEAR, STEP_DAYS = 2012, 2035, 5
 _FORM = "%Y-%m-%d %H:%M:%S"
 Ask = Callable[[str], tuple[object, ...]]  # Runs a SELECT and returns its only row.
