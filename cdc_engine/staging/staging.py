@@ -375,9 +375,9 @@ class _Staging:
         table.positions.add(events + self.events, rows.column(OPERATION).to_numpy())
 
     def _change_version(self, table: TableFiles, version: TableVersion, order_key: int) -> None:
-        """Prepares for rows of another table version. If it is staged as the earlier one was, the segment continues. Otherwise another
-        segment begins. A segment never ends within a transaction, because the lake's position in a table is always the end of a
-        transaction.
+        """Prepares for rows of another version of a table. If the new version is staged in the same way, the segment continues; otherwise
+        another segment begins. A segment never ends within a transaction, because the position up to which the lake has a table is always
+        the end of a transaction.
         """
         decoder, writer = self._decoder(version), table.writer
         table.source = version
@@ -414,7 +414,7 @@ class _Staging:
         return RowDecoder(keyed, kept, self.locations, policy, every_preimage=every_preimage)
 
     def _make_room(self) -> None:
-        """Writes rows in memory, those of the largest tables first, until the rest is below PENDING_BYTES_MAX."""
+        """Writes rows that are in memory to the files, those of the largest tables first, until the rest is below PENDING_BYTES_MAX."""
         writers = [(writer, table) for table in self.tables.values() for writer in table.writers]
         total = sum(writer.pending_bytes for writer, _ in writers)
         for writer, each in sorted(writers, key=lambda pair: -pair[0].pending_bytes):
@@ -436,8 +436,8 @@ def _is_staged_alike(one: RowDecoder, other: RowDecoder) -> bool:
 
 
 def _file_part(name: str) -> str:
-    """Converts the name of a database or table to a part of a file name that any file system accepts. The number that follows makes the
-    file name unique.
+    """Converts the name of a database or table to a part of a file name that any file system accepts. Different names may give the same
+    part; a number after it makes the file name unique.
     """
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS_MAX]
 

@@ -1,8 +1,8 @@
-"""Groups row events by table, and holds the files of one table of a batch while they are written: finished segments and the open one.
-Used by `staging`.
+"""Groups row events by table, and manages the files of one table of a batch while they are written: the finished segments and the open
+segment. Used by `staging`.
 
-If the table has a change log, a segment has a second file with all before images, of which a merge needs only few. Both files end
-together, so that a row is in the same segment in both.
+If the table has a change log, each segment has a second file, which has all before images; a merge needs only few of them. Both files of a
+segment end together, so that they have the same rows.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sluice.cdc_engine.staging.segment_writer import SegmentWriter
 
 @dataclasses.dataclass
 class TableFiles:
-    """One table of a batch: its finished segments, and the open one if there is one. `log` writes the open segment's file for the change
-    log.
+    """The files of one table of a batch: its finished segments, and the open segment if there is one. `log` writes the open segment's file
+    for the change log.
     """
 
     database: str
@@ -61,11 +61,11 @@ class TableFiles:
         if self.log is not None:
             for rows in self.log.decoder.chunks(block, chosen):
                 self.log.add(rows)
-            # The decoder of the table's own file reports the same values.
+            # Discards the values that could not be decoded, because the decoder of the segment's first file reports the same values.
             self.log.decoder.take_refused()
 
     def replace_decoders(self, decoder: RowDecoder, log: RowDecoder) -> None:
-        """Replaces the decoders by those of another version, which is staged in the same way."""
+        """Replaces the decoders of the open segment by the decoders of another table version, which is staged in the same way."""
         self.refused += self.begun.decoder.take_refused()
         self.begun.decoder = decoder
         if self.log is not None:
@@ -90,8 +90,8 @@ class TableFiles:
 
 
 def runs_by_table(part: BlockSlice) -> list[tuple[TableVersion, Int64s]]:
-    """Returns (table version, ascending indices of its events in the block). If the version of a table changes within the slice, the table
-    has one entry per change, in stream order.
+    """Groups the row events of a slice by table. Returns (table version, ascending indices of its events in the block). If the version of a
+    table changes within the slice, each interval with one version has its own entry, in stream order.
     """
     tables = part.block.event_table[part.first_event : part.last_event]
     order = np.argsort(tables, kind="stable")

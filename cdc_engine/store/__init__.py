@@ -1,1 +1,3 @@
-"""Stores blocks between the parser and the readers of batches (put ≥ get ≥ ack), with limits in bytes and in row events."""
+"""Stores blocks between the parser, which puts them, and the readers of batches, which get and ack them. Limits the bytes and the row
+events that are stored.
+"""

@@ -1,7 +1,7 @@
-"""Stores blocks in files (an `EventLog`) and in a ring in memory. The ring is filled from the log, block by block, when it has space.
+"""Stores blocks in files (an `EventLog`) and in a ring in memory. When the ring has space, it is filled from the log, block by block.
 
-`FileEventStore` and `MixedEventStore` decide which blocks go into the log. The memory store implements get, ack and rollback. Everything
-runs under its lock. If no block waits in the log, a new block goes directly into the ring, and is not read back from the log.
+`FileEventStore` and `MixedEventStore` decide which blocks go into the log. The memory store implements get, ack and rollback, and its lock
+protects everything. If no block waits in the log, a new block goes directly into the ring, and is not read back from the log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sluice.cdc_engine.store.memory_store import MemoryEventStore
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreSizes:
-    """The limits of a store with files: the bytes of its files, and the bytes and events of its ring."""
+    """The limits of a store with files: the maximum bytes of its files, and the maximum bytes and events of its ring."""
 
     files_bytes_max: int
     bytes_max: int = limits.RING_BYTES_MAX
@@ -51,7 +51,7 @@ class BackedEventStore(MemoryEventStore):
         return super().oldest_time_us
 
     def metrics(self) -> StoreMetrics:
-        """Returns the store's metrics. `spilled_bytes` includes what waits in the log."""
+        """Returns the store's metrics. `spilled_bytes` includes the bytes of the blocks that wait in the log."""
         with self._changed:
             put, read = self._log.mark, self._reader.log_offset.mark
         metrics = super().metrics()
@@ -75,7 +75,9 @@ class BackedEventStore(MemoryEventStore):
         return super()._is_ready()
 
     def _drop(self) -> None:
-        """Drops the open transaction. The part of it that is only in the log is dropped when the reader comes to the log's drop record."""
+        """Drops the open transaction. The part of the transaction that is only in the log is dropped later, when the log's reader reaches
+        the record of the drop.
+        """
         at_end = self._reader.at_end
         self._log.drop_open()
         if at_end:
@@ -95,7 +97,9 @@ class BackedEventStore(MemoryEventStore):
             self._take(found, self._reader.stored)
 
     def _store(self, block: Block) -> None:
-        """Appends a block to the log, and to the ring if it is the next block there. After a StoreFullError the store is unchanged."""
+        """Appends a block to the log, and also to the ring if no earlier block waits in the log. After a StoreFullError the store is
+        unchanged.
+        """
         straight = self._reader.at_end and self._ring_has_room
         dropped = self._log.has_dropped
         stored = self._log.append(block)

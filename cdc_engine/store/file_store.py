@@ -1,8 +1,8 @@
 """The event store in files (`EventStore`). A block is in a segment file before it can be handed out, so a restarted engine continues with
 the files.
 
-Acked blocks stay in the files while `files_bytes_max` allows it. Consumers that are behind read them, and batches that must be divided
-again need them. Blocks without an ack are never removed: if the files are full, a put waits.
+Acked blocks stay in the files while `files_bytes_max` allows it, for consumers that are behind and for rollbacks to an earlier position.
+Blocks without an ack are never removed: if the files are full, a put waits.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from sluice.cdc_engine.store.window.positions import key_of
 
 
 class FileEventStore(BackedEventStore):
-    """The event store in files (`ports.EventStore`). `settled` returns the ledger's cursor. Blocks before it are not
-    needed after a crash.
+    """The event store in files (`ports.EventStore`). `settled` returns the ledger's cursor; blocks before the cursor are not needed after a
+    crash.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class FileEventStore(BackedEventStore):
         """Puts a block, as `ports.EventStore.put` does. Raises InterruptedError if the stream was dropped, or StoreFullError. After an
         error the store is unchanged.
         """
-        # Sync first. If it failed after the put, the caller would put the same block twice.
+        # Syncs before the put. If the sync failed after the put, the caller would put the same block twice.
         self._log.sync_if_due()
         super().put(block)
 
@@ -78,8 +78,8 @@ class FileEventStore(BackedEventStore):
             self._changed.notify_all()
 
     def go_back(self, position: Position) -> bool:
-        """Goes back to a position, as `ports.EventStore.go_back` does. The position may be before the last ack if the
-        files still have it.
+        """Goes back to a position, so that later changes are handed out again, as `ports.EventStore.go_back` does. The position may be
+        before the last ack if the files still have it.
         """
         with self._changed:
             if self._acked is not None and self._acked.order_key <= position.order_key:
@@ -89,13 +89,13 @@ class FileEventStore(BackedEventStore):
                 return False
             forgotten = self._ring.forgotten_events
             self._empty()
-            # The parser does not put these blocks again.
+            # These blocks stay in the files, so the parser does not put them again.
             self._ring = dataclasses.replace(self._ring, forgotten_events=forgotten)
             self._reader, self._acked = found[0], position
             return True
 
     def clear(self) -> None:
-        """Removes all content, as `ports.EventStore.clear` does, and the files. Raises StoreFullError if the files cannot be replaced."""
+        """Removes all blocks, as `ports.EventStore.clear` does, and their files. Raises StoreFullError if the files cannot be replaced."""
         with self._changed:
             self._begin_at(self._acked or self._log.start)
 
@@ -120,7 +120,9 @@ class FileEventStore(BackedEventStore):
         return self._log.size_bytes < self._files_bytes_max or self._only_open()
 
     def _only_open(self) -> bool:
-        """Returns whether all complete transactions are settled. No ack would free space then, so a put must not wait for one."""
+        """Returns whether all complete transactions in the files are settled. If so, a put must not wait for space, because no ack would
+        free any.
+        """
         settled = self._settled()
         return settled is None or key_of(self._log.end) <= key_of(settled)
 

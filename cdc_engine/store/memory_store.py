@@ -1,7 +1,8 @@
 """The event store in memory (`EventStore`): an ordered list of blocks, with the counts of `ring` under a lock.
 
-The parser's thread puts. Other threads get, ack and roll back. A block is never copied. A batch is a tuple of slices, which a binary
-search divides between transactions. Only an open transaction that fills the ring alone goes to disk (`spill`).
+The parser's thread puts blocks; other threads get, ack and roll back batches. A batch is a tuple of slices of blocks, which are not copied.
+A binary search finds the transactions at which a batch begins and ends. Only an open transaction that fills the whole ring goes to disk
+(`spill`).
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ class HandedOut:
 
 class MemoryEventStore:
     """The event store in memory (`ports.EventStore`). The first batch begins at `start`, where the parser starts. With `ddl_isolation`, a
-    statement that changes tables is a batch of its own.
+    statement that changes tables is a separate batch.
 
-    Only one thread may put. If another thread calls `drop_open_transaction` or `clear`, the putting thread is fenced: its puts raise
-    InterruptedError, until it calls `drop_open_transaction` itself before it opens a new connection. Otherwise it could append the rest of
-    a transaction whose beginning was dropped.
+    Only one thread may put. If another thread calls `drop_open_transaction` or `clear`, the puts of the first thread raise
+    InterruptedError, because it could append the rest of a transaction whose beginning was dropped. The first thread must call
+    `drop_open_transaction` before it opens a new connection and puts again.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class MemoryEventStore:
 
     @property
     def acked_position(self) -> Position | None:
-        """The position before the oldest content: the last ack, or the start. A rollback goes back to it."""
+        """The position before the oldest stored change, to which a rollback goes back: the end of the last acked batch, or the start."""
         with self._changed:
             return self._acked
 
@@ -88,8 +89,8 @@ class MemoryEventStore:
     def oldest_time_us(self) -> int:
         """The commit time of the first transaction without an ack, in µs since 1970; 0 if everything is acked.
 
-        Empty transactions count only if they are later than the last ack. At the beginning of a file, such a transaction has the time of
-        the last commit, which may be long ago.
+        An empty transaction counts only if its time is later than the last ack: at the beginning of a binlog file, such a transaction has
+        the time of the last commit, which may be long ago.
         """
         with self._changed:
             acked, acked_us = self._ring.ack.transactions, self._acked.time_us if self._acked else 0
@@ -134,7 +135,7 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """Returns the next batch, as `ports.EventStore.get` does. A batch without row events has no slices, only an end."""
+        """Returns the next batch, as `ports.EventStore.get` does. A batch without row events has an end, but no slices."""
         with self._changed:
             if not self._changed.wait_for(self._is_ready, timeout_seconds):
                 return NOTHING
@@ -174,7 +175,7 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def take_back(self) -> None:
-        """Undoes the last get. Earlier batches are still handed out."""
+        """Undoes the last get, so that the next get returns the same changes. Earlier batches remain handed out."""
         with self._changed:
             self._handed_out.pop()
             self._ring = self._ring.get_at(self._handed_out[-1].mark if self._handed_out else self._ring.ack)
@@ -193,14 +194,14 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def start_at(self, position: Position) -> None:
-        """Removes all content. The parser starts again at `position`, where the next batch begins."""
+        """Removes all blocks. The next batch begins at `position`, where the parser starts again."""
         self.clear()
         with self._changed:
             self._acked = position
 
     def go_back(self, position: Position) -> bool:
-        """Goes back to a position, as `ports.EventStore.go_back` does. Returns False for a position before the last ack, because acked
-        content is not in memory.
+        """Goes back to a position, so that later changes are handed out again, as `ports.EventStore.go_back` does. Returns False for a
+        position before the last ack, because acked blocks are not in memory.
         """
         with self._changed:
             return self._acked is not None and self._acked.order_key <= position.order_key
@@ -215,7 +216,7 @@ class MemoryEventStore:
         self._take(block)
 
     def _take(self, block: Block, stored: StoredBlock | None = None) -> None:
-        """Appends a block to the ring, in memory or on disk. `stored` is where the block is, if it is on disk already."""
+        """Appends a block to the ring, in memory or on disk. `stored` is where the block is on disk, if a file already has it."""
         if self._ring.full and not block.transaction_count and not block.changes:
             self._append_spilled(block, self._spill.spilled(block, stored))
         else:
@@ -256,7 +257,7 @@ class MemoryEventStore:
     def _append(self, block: Block) -> None:
         entry = entry_in_memory(block, self._ring.put, self._ring.complete)
         if entry.empty and self._last_is_replaceable():
-            # The last entry is only a position that no reader has taken, and no event follows it. It is replaced, so that an idle source
+            # The last entry only moves the position, and no reader has got it. The new block replaces this entry, so that an idle source
             # does not fill the ring with positions.
             replaced = self._entries.pop()
             entry = entry_in_memory(block, replaced.start, replaced.start)
@@ -267,7 +268,7 @@ class MemoryEventStore:
         if not self._entries or self._ring.put != self._ring.complete:
             return False
         last, before = self._entries[-1], self._entries[-2] if len(self._entries) > 1 else None
-        # If the block before ends within a transaction, `last` is the end of that transaction and must stay.
+        # If the block before `last` ends within a transaction, `last` is the end of that transaction and must stay.
         alone = before is None or before.end == before.complete
         return last.empty and alone and last.start >= self._ring.get
 

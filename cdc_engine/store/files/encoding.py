@@ -1,6 +1,6 @@
 """Encodes and decodes a block as a record of the event files: JSON for values that occur once per block, and raw bytes for its arrays.
 
-Used by `log` and `reader`. Table versions and GTID sources are shared by many blocks, so they have their own records (`names`).
+Used by `log` and `reader`. Many blocks share table versions and GTID sources, so these are in separate records (`names`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ARRAYS: Mapping[str, npt.DTypeLike] = {
     "open_frame": FRAME,
     **QUERY_ARRAYS,
 }
-# How many fields a frame had in the first format, which had no logical clock. A record without "frame_fields" has this format.
+# How many fields a frame had in the first format, which had no logical clock. In a record without "frame_fields", frames have this format.
 FIRST_FRAME_FIELDS = 9
 FRAMES = [name for name, dtype in ARRAYS.items() if dtype is FRAME]
 ONE_A_BLOCK = ("epoch", "file", "server_uuid", "start_gtid_set", "file_created")
@@ -46,8 +46,8 @@ ONE_A_BLOCK = ("epoch", "file", "server_uuid", "start_gtid_set", "file_created")
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """The table versions and GTID sources to which blocks refer by index. If a block needs others, the segment gets a record with those
-    that were added, or with all if the earlier ones no longer apply.
+    """The table versions and GTID sources to which the blocks of a segment refer by index. If a block uses others, the segment gets a
+    record with the added ones, or with all of them if the earlier ones no longer apply.
     """
 
     tables: Sequence[TableVersion] = ()
@@ -59,8 +59,8 @@ NO_NAMES = Names()
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """What a block adds to a `Mark`. `whole` counts up to the end of the block's last complete transaction. `all` also counts the open
-    transaction after it.
+    """How many transactions, events and bytes a block adds to a `Mark`. `whole` counts up to the end of the block's last complete
+    transaction. `all` also counts the open transaction at the block's end.
     """
 
     whole: Mark
@@ -82,7 +82,9 @@ def arrays_of(block: Block) -> list[npt.NDArray[Any]]:
 
 
 def described(block: Block) -> dict[str, Any]:
-    """Returns all values of a block except its arrays and names. `end` is the offset after its last transaction, or -1 if it ends none."""
+    """Returns all values of a block except its arrays and names. `end` is the offset after the last transaction that ends in the block, or
+    -1 if none ends.
+    """
     counts = Counts.of(block)
     record: dict[str, Any] = {name: getattr(block, name) for name in ONE_A_BLOCK}
     record["sizes"] = [len(block.buffer), block.event_count, block.transaction_count, len(block.open_frame)]
@@ -113,7 +115,7 @@ def empty_arrays(record: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
 
 
 def block_of(record: Mapping[str, Any], arrays: Mapping[str, Any], names: Names) -> Block:
-    """Makes the block of a description, its arrays and its names."""
+    """Makes a block from the values that `described` returned, its arrays and its names."""
     one: dict[str, Any] = {name: record[name] for name in ONE_A_BLOCK}
     source, number = record.get("open_gtid", NO_GTID)
     whole: dict[str, Any] = {**arrays, **{name: _whole_frames(arrays[name]) for name in FRAMES}}
@@ -144,7 +146,9 @@ def text_of(record: Mapping[str, Any]) -> bytes:
 
 
 def names_record(names: Names, before: Names) -> dict[str, Any]:
-    """Returns a record of what `names` has in addition to `before`. If `names` does not extend `before`, the record has all names."""
+    """Returns a record with the entries that `names` has in addition to `before`. If `names` does not extend `before`, the record has all
+    entries.
+    """
     tables, sources = _kept(names.tables, before.tables), _kept(names.gtid_sources, before.gtid_sources)
     return {
         "tables_kept": tables,
@@ -155,7 +159,7 @@ def names_record(names: Names, before: Names) -> dict[str, Any]:
 
 
 def names_of(record: Mapping[str, Any], before: Names) -> Names:
-    """Returns the names after a record of `names_record`. `before` are the names before the record."""
+    """Returns the names that apply after a record of `names_record`. `before` are the names that apply before the record."""
     tables = (*before.tables[: record["tables_kept"]], *(_table(each) for each in record["tables"]))
     return Names(tables, (*before.gtid_sources[: record["sources_kept"]], *record["sources"]))
 

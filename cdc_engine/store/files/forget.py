@@ -1,4 +1,4 @@
-"""Removes stored events that are no longer valid. Used by `log`, by `opening`, and by operations after which stored events are wrong."""
+"""Removes stored events that are no longer valid. Used by `log`, by `opening`, and by operations that make stored events invalid."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ EVENTS_DIRECTORY, GONE = "events", "events.gone"
 
 
 def forget_events(destination_dir: Path, name: str = EVENTS_DIRECTORY) -> None:
-    """Removes all stored events, so that the engine reads them from the source again. A crash leaves all of them or none. Raises
-    StoreFullError if the files cannot be removed.
+    """Removes all stored events of a destination, so that the engine reads them from the source again. After a crash, either all events are
+    there or none. Raises StoreFullError if the files cannot be removed.
     """
     directory, gone = destination_dir / name, destination_dir / GONE
     try:

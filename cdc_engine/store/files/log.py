@@ -1,8 +1,9 @@
-"""Manages the event files of one destination as one log. The parser's thread appends, under the store's lock. Any number of readers read.
+"""Manages the event files of one destination as one log. The parser's thread appends blocks, under the store's lock. Any number of readers
+may read.
 
-If the process crashes, nothing that was appended is lost. A power failure can lose the last second, which the engine reads from the source
-again: a segment is synced when the next one begins, and at least every SYNC_SECONDS while blocks are put. Each start begins a new segment,
-so that nothing is written after an incomplete record.
+If the process crashes, no appended block is lost. A power failure can lose the blocks of the last second, which the engine reads from the
+source again: a segment is synced when the next one begins, and at least every SYNC_SECONDS while blocks are put. Each start of the engine
+begins a new segment, so that nothing is written after an incomplete record.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ log = structlog.get_logger()
 
 
 class EventLog:
-    """The log of one destination. Each segment records `ledger_id` and `filters`. When a segment has `segment_bytes`, the next one begins
-    after the current transaction.
+    """The log of one destination's blocks. Each segment records `ledger_id` and `filters`. When a segment has reached `segment_bytes`, the
+    next segment begins after the current transaction.
     """
 
     def __init__(self, directory: Path, *, ledger_id: str, filters: str, segment_bytes: int) -> None:
@@ -53,15 +54,17 @@ class EventLog:
         self._segments: tuple[Segment, ...] = ()
         self._file: SegmentFile | None = None
         self._log_offset: LogOffset | None = None  # Where the next record is written.
-        self._last: Block | None = None  # The last block that ends a transaction. Its buffer is removed.
+        self._last: Block | None = None  # The last block that ends a transaction, without its buffer.
         self._names: tuple[object, int, object, int] = (None, 0, None, 0)
         self._drops, self._synced_at, self._unsynced = False, time.monotonic(), False
 
     def begin(self, start: Position) -> None:
-        """Removes all records. The next append begins at `start`. A crash leaves all old records or none. Raises StoreFullError."""
+        """Removes all records, so that the next append begins at `start`. After a crash, either all old records are there or none. Raises
+        StoreFullError.
+        """
         try:
             forget_events(self.directory.parent, self.directory.name)
-            # One number is skipped, so that a reader of the old segments does not continue in the new one.
+            # Skips one segment number, so that a reader of the old segments does not continue in the new segment.
             number = self._segments[-1].number + 2 if self._segments else 1
             self._segments, self._last, self._drops = (), None, False
             self._roll(start, Mark(), number, 0)
@@ -69,8 +72,8 @@ class EventLog:
             raise store_full(self.directory, error) from error
 
     def open(self) -> bool:
-        """Opens the files of an earlier process. Returns whether there are any. If the end is incomplete, logs that and leaves it out.
-        Call `go_on` before the first append.
+        """Opens the files of an earlier process. Returns whether there are any. Ignores an incomplete end of the files, and logs that. Call
+        `go_on` before the first append.
 
         Raises StoreDamagedError if a file cannot be read, and StoreFullError after an I/O error.
         """
@@ -86,7 +89,7 @@ class EventLog:
         return True
 
     def go_on(self) -> None:
-        """Begins a new segment after those that `open` found, so that the log can be appended to. Raises StoreFullError."""
+        """Begins a new segment after the segments that `open` found, so that blocks can be appended to the log. Raises StoreFullError."""
         newest, at = self._segments[-1], self._at
         try:
             if newest.size > newest.first:
@@ -99,8 +102,8 @@ class EventLog:
             raise store_full(self.directory, error) from error
 
     def append(self, block: Block) -> StoredBlock:
-        """Appends a block, and returns where it is stored. After a StoreFullError the log is unchanged: the next append overwrites the
-        incomplete record.
+        """Appends a block, and returns where the block is stored. After a StoreFullError the log is unchanged, because the next append
+        overwrites the incomplete record.
         """
         at, segment = self._at, self._at.segment
         try:
@@ -125,8 +128,8 @@ class EventLog:
         return StoredBlock(file, where, self._at.offset, self._at.names)
 
     def drop_open(self) -> None:
-        """Drops the open transaction. The next append writes a record of it. None is needed after a crash, because an open transaction is
-        ignored then.
+        """Drops the open transaction. The next append first writes a record of the drop. After a crash no such record is needed, because an
+        open transaction at the end of the files is ignored.
         """
         self._drops = self._drops or self._at.mark != self._at.complete
 
@@ -142,10 +145,10 @@ class EventLog:
             raise
 
     def sync_if_due(self) -> None:
-        """Syncs if the segment is full, or if the last sync was SYNC_SECONDS ago. Any thread may call it, without the store's lock. Raises
-        StoreFullError.
+        """Syncs the appended records if the segment is full, or if the last sync was SYNC_SECONDS ago. Any thread may call it, without the
+        store's lock. Raises StoreFullError.
         """
-        # The next block begins a new segment and would wait for the sync of this one, so sync a full segment now.
+        # A full segment is synced now, because the next block begins a new segment and would wait for the sync of the full one.
         spent = self._at.segment.size >= self._segment_bytes
         if self._unsynced and (spent or time.monotonic() - self._synced_at >= SYNC_SECONDS):
             try:
@@ -154,7 +157,7 @@ class EventLog:
                 raise store_full(self.directory, error) from error
 
     def trim(self, acked: Key, bytes_max: int) -> None:
-        """Removes the oldest segments while the files have more than `bytes_max` bytes, if all their blocks are acked."""
+        """Removes the oldest segments whose blocks are all acked, while the files have more than `bytes_max` bytes."""
         before, segments = len(self._segments), list(self._segments)
         while len(segments) > 1 and segments[1].key <= acked and sum(each.size for each in segments) > bytes_max:
             segments.pop(0).path.unlink(missing_ok=True)
@@ -163,7 +166,7 @@ class EventLog:
             sync(self.directory)
 
     def trim_read(self, reader: LogReader) -> bool:
-        """Removes the segments that a reader has read. Returns whether it removed any."""
+        """Removes the segments that a reader has read to their ends. Returns whether it removed any."""
         kept = tuple(each for each in self._segments if each.number >= reader.log_offset.segment.number)
         gone = self._segments[: len(self._segments) - len(kept)]
         for each in gone:
@@ -173,7 +176,7 @@ class EventLog:
 
     @property
     def has_dropped(self) -> bool:
-        """Whether the open transaction was dropped, and no record says so yet. The next append writes the record."""
+        """Whether the open transaction was dropped and the log has no record of the drop yet. The next append writes this record."""
         return self._drops
 
     @property
@@ -205,7 +208,7 @@ class EventLog:
 
     @property
     def mark(self) -> Mark:
-        """The mark after all appended blocks. A dropped open transaction does not count."""
+        """The mark (counts of transactions, events and bytes) after all appended blocks, without a dropped open transaction."""
         return self._at.complete if self._drops else self._at.mark
 
     def after(self, segment: Segment) -> Segment | None:
@@ -274,7 +277,7 @@ class EventLog:
         self._names = (None, 0, None, 0)
 
     def _take_up(self, newest: Segment) -> None:
-        """Continues with the newest segment, up to the end of its last complete transaction that can be read."""
+        """Finds the end of the log: the end of the last complete transaction in the newest segment that can be read."""
         reader, size = LogReader(self, LogOffset.beginning(newest)), newest.size
         last: Block | None = None
         end = reader.log_offset  # The end of the last complete transaction so far.
@@ -297,8 +300,8 @@ class EventLog:
 
 
 def _whole_segments(directory: Path) -> list[Segment]:
-    """Returns the newest segments without a gap between their numbers. The size of each segment is the one that the next segment recorded.
-    The newest has the size of its file.
+    """Returns the newest segments without a gap between their numbers. Each segment gets the size that the next segment recorded for it;
+    the newest gets the size of its file.
     """
     found: list[Segment] = []
     for number in reversed(numbers_in(directory) if directory.is_dir() else []):

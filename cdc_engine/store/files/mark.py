@@ -1,4 +1,4 @@
-"""Counts the transactions, events and bytes before a point of a store."""
+"""Defines a point of a store by the numbers of transactions, events and bytes before it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Mark:
-    """A point in the store: how many complete transactions, row events, and bytes of row events precede it. Counts from the creation of
-    the store.
-    """
+    """A point in the store: how many complete transactions, row events, and bytes of row events precede it since the store was created."""
 
     transactions: int = 0
     events: int = 0

@@ -1,8 +1,8 @@
-"""Reads the blocks of an `EventLog` in order, for the store's ring and for consumers that are behind. A reader may be used by one thread
-at a time.
+"""Reads the blocks of an `EventLog` in order, for the store's ring and for consumers that are behind. A reader may be used by one thread at
+a time.
 
-The files also have blocks that were put and then dropped, because the connection was lost. When the reader returns DROPPED, the caller
-must drop the open transaction.
+The files may contain blocks of a transaction that was dropped because the connection was lost. After these blocks the reader returns
+DROPPED, and the caller must drop the open transaction.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sluice.cdc_engine.store.window.positions import Key
 
 
 class DroppedTransaction(enum.Enum):
-    """What `next` returns if it is not a block. DROPPED: the open transaction was dropped."""
+    """The type of DROPPED, which `next` returns instead of a block where the open transaction was dropped."""
 
     DROPPED = "dropped"
 
@@ -55,8 +55,8 @@ class Segments(Protocol):
 
 @dataclasses.dataclass
 class LogOffset:
-    """An offset between two records. `mark` is the point in the store there, and `complete` the mark at the last end of a transaction.
-    `seed` is the checksum of the previous record.
+    """An offset between two records of the log. `mark` is the point of the store at this offset, and `complete` the mark at the last end of
+    a transaction. `seed` is the checksum of the previous record.
     """
 
     segment: Segment
@@ -65,14 +65,14 @@ class LogOffset:
     mark: Mark
     complete: Mark
     names: Names = NO_NAMES
-    pending: Block | None = None  # The part of the record before this offset that was not returned yet.
+    pending: Block | None = None  # The part of the block before this offset that the reader has not returned yet.
 
     @classmethod
     def beginning(cls, segment: Segment) -> LogOffset:
         return cls(segment, segment.first, segment.seed, segment.mark, segment.mark)
 
     def passed(self, record: dict[str, Any], head: RecordHeader) -> LogOffset:
-        """Returns the offset behind a block that is skipped."""
+        """Returns the offset after a block that is skipped and not read."""
         complete = _plus(self.mark, Mark(*record["whole"])) if record["sizes"][2] else self.complete
         mark = _plus(self.mark, Mark(*record["all"]))
         return dataclasses.replace(self, mark=mark, complete=complete, pending=None).behind(head)
@@ -82,8 +82,8 @@ class LogOffset:
 
 
 class LogReader:
-    """Reads records from `log_offset` on, and verifies each that it returns. `stored` is where the last returned block is stored, or None
-    if only the rest of a block was returned.
+    """Reads the blocks of a log from `log_offset` on, and verifies the checksum of each block that it returns. `stored` is where the last
+    returned block is stored, or None if only the rest of a block was returned.
     """
 
     def __init__(self, segments: Segments, log_offset: LogOffset) -> None:
@@ -96,19 +96,19 @@ class LogReader:
         """Whether no record follows the reader now."""
         if self.log_offset.pending is not None:
             return False
-        # Ask for the next segment before the size, because a segment no longer grows when it has a next one.
+        # Asks for the next segment before the size, because a segment does not grow any more once the next segment exists.
         following = self._segments.after(self.log_offset.segment)
         return following is None and self.log_offset.offset >= self.log_offset.segment.size
 
     def go_to(self, log_offset: LogOffset) -> None:
         if log_offset.segment is not self.log_offset.segment:
-            # These two keep the old segment's file open. The file would use disk space even after it is removed.
+            # Both attributes keep the old segment's file open, and an open file uses disk space even after it is removed.
             self._file = self.stored = None
         self.log_offset = log_offset
 
     def next(self) -> Block | DroppedTransaction | None:
-        """Returns the next block, or DROPPED, or None at the end. Raises StoreDamagedError if the record is damaged, and FileNotFoundError
-        if the segment was removed.
+        """Returns the next block, or DROPPED, or None at the end of the log. Raises StoreDamagedError if the record is damaged, and
+        FileNotFoundError if the segment was removed.
         """
         if self.log_offset.pending is not None:
             block, self.log_offset = self.log_offset.pending, dataclasses.replace(self.log_offset, pending=None)
@@ -128,7 +128,7 @@ class LogReader:
                 return None
 
     def find(self, key: Key) -> Position:
-        """Moves to the position `key` in this segment. Returns the last end of a transaction that is not after `key`."""
+        """Moves the reader to the position `key` in this segment. Returns the last end of a transaction that is not after `key`."""
         last: LogOffset | None = None  # Before the last block that ends at or before `key`.
         for at, record in self._blocks(self.log_offset):
             end = (record["epoch"], file_number(record["file"]), record["end"])
@@ -199,7 +199,9 @@ class LogReader:
                 raise damaged(at.segment.path, at.offset, error) from error
 
     def _within(self, key: Key, last: LogOffset | None) -> Position:
-        """Moves to the position `key` within the next block, which ends after `key`. `last` is the offset of the block before it."""
+        """Moves the reader to the position `key` within the next block, which ends after `key`. `last` is the offset of the block
+        before.
+        """
         before = copy.copy(self.log_offset)
         block = self._record()
         if not isinstance(block, Block):
@@ -216,7 +218,7 @@ class LogReader:
         return end_position(block, ended - 1)
 
     def _tail_of(self, last: LogOffset) -> Position:
-        """Moves to the end of the last transaction in the block at `last`, and returns it."""
+        """Moves the reader to the end of the last transaction in the block at the offset `last`, and returns the position of this end."""
         self.go_to(copy.copy(last))
         block = self._record()
         if not isinstance(block, Block):

@@ -1,7 +1,7 @@
-"""Reads and writes the records of an event file. Each record has its lengths, and a checksum that continues the checksum of the previous
-record.
+"""Reads and writes the records of an event file. The header of each record has the record's lengths, and a checksum that continues the
+checksum of the previous record.
 
-So a record is refused if it is incomplete, changed, or a remainder of an earlier use of the file.
+So a record is refused if it is incomplete or changed, or if it is left from an earlier use of the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MARK = b"SLE1"
 SEGMENT, NAMES, BLOCK, DROP = 1, 2, 3, 4
 TEXT_BYTES_MAX = 1 << 30
 CHECK_BYTES = 1 << 20  # How many bytes are read at once to verify a record.
-CALL_BYTES_MAX = 1 << 30  # The most bytes per system call. Linux transfers at most 2 GiB - 4 KiB.
+CALL_BYTES_MAX = 1 << 30  # The maximum of bytes per system call, because Linux transfers at most 2 GiB - 4 KiB.
 
 Arrays = Sequence[npt.NDArray[Any]]
 
@@ -37,7 +37,7 @@ class Where:
 
 
 class TornError(Exception):
-    """The bytes at this offset are not a complete record."""
+    """Raised if the bytes at an offset are not a complete record."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,9 @@ def read_head(at: Where, end: int) -> RecordHeader:
 
 
 def read_text(at: Where, head: RecordHeader) -> tuple[dict[str, Any], bytes]:
-    """Returns the JSON of a record, and its bytes. Does not verify the checksum. Raises TornError if the text is not JSON, and OSError."""
+    """Returns the parsed JSON of a record, and the bytes of the JSON text. Does not verify the checksum. Raises TornError if the text is
+    not JSON, and OSError.
+    """
     text = os.pread(at.descriptor, head.text_bytes, at.offset + HEAD.size)
     try:
         found = json.loads(text) if text else {}
@@ -92,7 +94,9 @@ def read_text(at: Where, head: RecordHeader) -> tuple[dict[str, Any], bytes]:
 
 
 def read_arrays(at: Where, head: RecordHeader, text: bytes, arrays: Arrays) -> None:
-    """Fills the arrays from a record, and verifies the whole record. Raises TornError if it is damaged, and OSError."""
+    """Fills the arrays from a record, and verifies the checksum of the whole record. Raises TornError if the record is damaged, and
+    OSError.
+    """
     if sum(array.nbytes for array in arrays) != head.array_bytes:
         raise TornError(
             f"the record at byte {at.offset} has {head.array_bytes} bytes of arrays, which differs from its description"

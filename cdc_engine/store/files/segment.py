@@ -1,7 +1,8 @@
-"""Creates, reads and removes event files. The first record of a file describes it. Blocks follow, which `log` writes and `reader` reads.
+"""Creates, reads and removes event files (segments). The first record of a file describes the segment; the other records are blocks, which
+`log` writes and `reader` reads.
 
-A segment begins between two transactions. It records how many bytes of the previous segment are valid. What follows these bytes is an
-incomplete record after a crash, a transaction that never ended, or something that a process wrote after it had lost the destination.
+A segment begins between two transactions, and records how many bytes of the previous segment are valid. The bytes after the valid part are
+an incomplete record after a crash, a transaction that never ended, or blocks that a process wrote after it had lost the lease.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ SUFFIX, FORMAT = ".events", 1
 
 @dataclasses.dataclass(eq=False)
 class Segment:
-    """A segment and its valid part. It begins at the position `start`, between two transactions, with the mark `mark`. `before_bytes` and
-    `size` are the valid bytes of the previous segment and of this one. Blocks begin at the offset `first`, after the first record, which
-    has the checksum `seed`.
+    """An event file and its valid part. The segment begins at the position `start`, between two transactions, with the mark `mark`.
+    `before_bytes` is the number of valid bytes of the previous segment, and `size` that of this segment. Blocks begin at the offset
+    `first`, after the first record, which has the checksum `seed`.
     """
 
     path: Path
@@ -73,7 +74,7 @@ def numbers_in(directory: Path) -> list[int]:
 
 
 class SegmentFile:
-    """An open file descriptor. It is closed when no object uses it."""
+    """An open file descriptor, which is closed when no object refers to it any more."""
 
     def __init__(self, path: Path, flags: int) -> None:
         self.path = path
@@ -82,7 +83,7 @@ class SegmentFile:
 
 
 def make_segment(directory: Path, segment: Segment) -> tuple[SegmentFile, Segment]:
-    """Creates a segment with its first record, and syncs the file and its directory. If it raises OSError, the file does not exist."""
+    """Creates a segment with its first record, and syncs the file and its directory. After an OSError, the file does not exist."""
     make_folder(directory)
     record: dict[str, Any] = {
         "format": FORMAT,

@@ -1,4 +1,4 @@
-"""Describes where a block is in a file that `log` or `spill` wrote, so that it is read and verified only when it is needed.
+"""Describes where a block is in a file that `log` or `spill` wrote, so that the block is read and verified only when it is needed.
 
 A `StoredBlock` keeps its file open, so the block can be read even after the file is removed.
 """
@@ -28,7 +28,9 @@ UNREADABLE = (TornError, OSError, KeyError, TypeError, ValueError)  # The errors
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoredBlock:
-    """Where a block is: its record begins at `at`, and ends before the byte `end`. The block refers to `names` by index."""
+    """The location of a block in a file: its record begins at `at`, and ends before the byte `end`. The block refers to `names` by
+    index.
+    """
 
     file: SegmentFile
     at: Where
@@ -36,7 +38,7 @@ class StoredBlock:
     names: Names
 
     def load(self) -> Block:
-        """Reads the block. Raises StoreDamagedError if the record is damaged."""
+        """Reads and verifies the block. Raises StoreDamagedError if its record is damaged."""
         try:
             return read_block(self.at, read_head(self.at, self.end), self.names)
         except UNREADABLE as error:
