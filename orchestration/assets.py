@@ -1,9 +1,10 @@
 """Defines the assets and the merge job of one destination. Each Delta table has an asset, downstream of the external asset of its source
 table.
 
-A run merges its whole batch, whatever assets it selects, because the batch is acked as a unit. The selection only decides which tables the
-run reports as materializations of its outputs. All other tables, and with `runs: drain` all tables of later batches, are reported as plain
-events. If a destination has so many tables that they share assets (`base.shown_tables`), its merge job selects no assets.
+A run merges its whole batch, whatever assets the run selects, because the batch is acked as a unit. The selected assets only decide which
+tables the run reports as materializations of its outputs. The run reports its other tables as plain events. With `runs: drain`, it reports
+all tables of later batches as plain events too. If a destination has so many tables that they share assets (`base.shown_tables`), its merge
+job selects no assets.
 
 A run without a batch was started with "Materialize" in Dagster's UI. It requests a re-snapshot of the selected tables.
 """
@@ -48,7 +49,7 @@ from sluice.orchestration.run.snapshot_run import request_snapshots
 
 MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 
-# A config without fields is valid: a person who presses "Materialize" names no batch.
+# All fields are optional: a person who presses "Materialize" names no batch, so the config is then empty.
 MERGE_CONFIG = {
     "destination": dg.Field(str, is_required=False, description="The destination, a file of conf/destinations."),
     "ledger": dg.Field(
@@ -90,8 +91,8 @@ def source_specs(config: SluiceConfig, destination: str, tables: tuple[TableVers
 def delta_assets(
     config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports
 ) -> dg.AssetsDefinition:
-    """Returns the assets of the Delta tables and the step that merges a batch into them. At least one of `tables` must have an asset of
-    its own.
+    """Returns the assets of the Delta tables, and the step that merges a batch into these tables. At least one of `tables` must have an
+    asset of its own.
     """
     reported = reported_tables(config, destination, tables)
     own = reported.shown.own(tables)
@@ -144,7 +145,7 @@ def delta_assets(
 
 
 def _described(comments: Comments, table: TableVersion, sentence: str) -> str:
-    """Returns the description of an asset: `sentence`, after the table's comment in the source if there is one."""
+    """Returns the description of an asset: the table's comment in the source, if there is one, and then `sentence`."""
     comment = comments.get(table.name, {}).get("", "")
     return f"{plain(comment)}\n\n{sentence}" if comment else sentence
 
@@ -219,8 +220,8 @@ def _delta_out(
     *,
     columns: Mapping[str, Any],
 ) -> dg.AssetOut:
-    """Returns the output of a table. `followed` has a sentence about each foreign key that changes rows of the table without row events.
-    `comments` are those of all tables in the source. `columns` is metadata about the table's columns.
+    """Returns the output of the merge step for a table. `followed` has a sentence about each foreign key that changes rows of the table
+    without row events. `comments` are those of all tables in the source. `columns` is metadata about the table's columns.
     """
     path = config.kept_path(destination, table.database, table.table)
     details: dict[str, Any] = {"dagster/uri": path, **columns}
@@ -252,7 +253,7 @@ def _delta_out(
 
 
 def _port_name(name: str) -> str:
-    """Returns a name for Dagster's inputs and outputs: a hash of the table's name. MySQL allows characters that Dagster forbids, and if
+    """Returns a name for Dagster's inputs and outputs: a hash of the table's name. MySQL allows characters that Dagster forbids. If
     they were replaced, two tables could get the same name.
     """
     return f"t{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"

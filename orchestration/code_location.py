@@ -135,7 +135,7 @@ def _definitions(
 
 
 def build_definitions(config: SluiceConfig, ports: Ports) -> dg.Definitions:
-    """Returns the definitions of Sluice's own code location. `ports`: the real ones, or fakes in tests."""
+    """Returns the definitions of Sluice's own code location. `ports` are the real ones, or fakes in tests."""
     own = dg.Definitions(executor=dg.in_process_executor)
     if config.destinations:
         pruning = prune_job(config)

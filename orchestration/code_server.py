@@ -3,9 +3,9 @@ process.
 
     python -m sluice.orchestration.code_server -m sluice.orchestration.definitions -h 127.0.0.1 -p 4266 --location-name sluice
 
-The arguments are those of `dagster api grpc`, which starts each run in a new interpreter. Importing Dagster, the definitions and Spark's
-client there takes seconds of processor time per batch. This code server starts a small process that imports them once, and each run is a
-fork of that process. The small process has no threads, engine, connection or Dagster instance.
+The arguments are those of `dagster api grpc`. That program starts each run in a new interpreter, where importing Dagster, the definitions
+and Spark's client takes seconds of processor time per batch. This code server starts a small process that imports them once, and each run
+is a fork of that process. The small process has no threads, engine, connection or Dagster instance.
 
 All imports are inside functions, because every run loads this module again as its main module.
 """
@@ -14,7 +14,7 @@ DEFINITIONS = "sluice.orchestration.definitions"
 MAIN_WAIT_SECONDS = 5.0
 
 # The modules that a run imports, as PYTHONPROFILEIMPORTTIME lists them. The fork server ignores a name that does not exist, so a test
-# checks that each exists.
+# checks that each module exists.
 WARM_MODULES = (
     "dagster._grpc.server",
     "dagster._core.execution.api",
@@ -64,7 +64,7 @@ def start_runs_warm(definitions_module: str) -> None:
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*WARM_MODULES, definitions_module])
-    # This starts the prepared process in parallel with this process's imports, so that the first run does not wait for it.
+    # The prepared process starts now, in parallel with the imports of this process. Otherwise the first run would wait for it.
     forkserver.ensure_running()
     make = DagsterApiServer.__init__
 
@@ -97,7 +97,7 @@ def keep_engines() -> None:
     try:
         watch = ConfWatch(conf_dir(), "code-server")
     except ConfigurationError:
-        return  # The definitions are loaded next, and report the error.
+        return  # The error is not handled here, because loading the definitions reports it.
     keep_small()
     from sluice.orchestration.upkeep import keep_up  # noqa: PLC0415
 
@@ -105,10 +105,10 @@ def keep_engines() -> None:
 
 
 def wait_long() -> None:
-    """Makes gRPC's main thread, which waits for the end of the server, wake every few seconds instead of ten times a second."""
+    """Makes gRPC's main thread wake every few seconds instead of ten times a second. This thread waits for the end of the server."""
     from grpc import _common  # noqa: PLC0415
 
-    # A signal interrupts this wait, so that nothing depends on its length.
+    # A signal interrupts the wait, so a long wait does not delay the end of the process.
     _common.MAXIMUM_WAIT_TIMEOUT = MAIN_WAIT_SECONDS
 
 
@@ -120,8 +120,9 @@ def main() -> None:
 
     arguments = sys.argv[1:]
     module = arguments[arguments.index("-m") + 1] if "-m" in arguments else DEFINITIONS
-    if module == DEFINITIONS:  # For a user's definitions, the engines are in another process.
-        # The engines start first, because this call records the conf/ in use, which the prepared process reads.
+    # Only Sluice's own code server has the engines. For a user's definitions, another process has them.
+    if module == DEFINITIONS:
+        # The engines start before the prepared process, because `keep_engines` records the conf/ in use, which the prepared process reads.
         keep_engines()
     start_runs_warm(module)
     wait_long()

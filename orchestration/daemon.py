@@ -3,11 +3,14 @@ does no work for assets without a freshness policy.
 
     python -m sluice.orchestration.daemon run -w workspace.yaml
 
-The arguments are those of `dagster-daemon run`, which works too. Dagster evaluates sensors every five seconds, so a busy destination would
-merge at most one batch in five seconds. This daemon evaluates the sensors again when a run was launched: the tick then waits until the run
-ends, settles its batch and requests the next run. When a tick has ended, the daemon looks at the run queue, because the tick may have
-requested a run. Dagster stores a freshness state for each asset at the first start, also for the thousands without a policy. This daemon
-leaves those out.
+The arguments are those of `dagster-daemon run`, which also works with Sluice, but more slowly. Dagster's own daemon evaluates sensors every
+five seconds, so a busy destination would merge at most one batch in five seconds.
+
+This daemon evaluates the sensors again when it has launched a run. The tick then waits until the run ends, settles its batch and requests
+the next run. When a tick has ended, the daemon looks at the run queue, because the tick may have requested a run.
+
+Dagster stores a freshness state for each asset at the first start, also for the thousands without a policy. This daemon leaves those assets
+out.
 """
 
 from __future__ import annotations
@@ -37,11 +40,11 @@ if TYPE_CHECKING:
     from dagster._core.workspace.context import IWorkspaceProcessContext
     from dagster._daemon.daemon import DaemonIterator, DagsterDaemon
 
-# The seconds between two evaluations of the sensors if nothing wakes them, as in Dagster's own loop.
+# Without a wake-up, the sensors are evaluated after this many seconds, as in Dagster's own loop.
 SENSOR_SECONDS = 5.0
-# The queue of runs is inspected at Dagster's interval only if a run has changed, and otherwise at this interval.
+# If a run has changed, the queue of runs is inspected at Dagster's interval. Otherwise it is inspected at this interval.
 QUEUE_SECONDS = 10.0
-# The least time between two evaluations. Dagster skips a sensor within its minimum interval, which is at least a second
+# The least time between two evaluations of the sensors. Dagster skips a sensor within its minimum interval, which is at least a second
 # (`sensors.INTERVAL_SECONDS_MIN`).
 AGAIN_SECONDS = 1.1
 SHUTDOWN_LOOK_SECONDS = 0.5
@@ -49,7 +52,7 @@ FRESHNESS = "FRESHNESS_DAEMON"  # Dagster's type of the daemon that evaluates fr
 
 
 class Wake:
-    """An event for which one daemon waits, and which another daemon sets."""
+    """An event that one daemon sets to wake another daemon, which waits for it."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -135,14 +138,14 @@ class WokenSensors(SensorDaemon):
             sensor_tick_futures=self._ticks,
             instrument_elapsed=self.instrument_elapsed,
         )
-        if self._threadpool_executor is None:  # Without a thread pool, the ticks have ended here.
+        if self._threadpool_executor is None:  # Without a thread pool, the ticks ran in this thread and have ended.
             self._queue.set()
         for sensor, tick in self._ticks.items():
             if before.get(sensor) is not tick:
                 tick.add_done_callback(lambda _: self._tick_ended(begun))
 
     def _tick_ended(self, begun: float) -> None:
-        """Wakes the queue. After a long tick, also begins the next one, because a change would wait for the loop otherwise."""
+        """Wakes the run queue. After a long tick, also begins the next tick at once: a change would otherwise wait for the loop."""
         self._queue.set()
         if time.monotonic() - begun > SENSOR_SECONDS:
             self._wake.set()

@@ -26,8 +26,8 @@ def real_ports(
     conf_troubles: Callable[[str], tuple[str, ...]],
     remote: Callable[[], RemoteHost] | None,
 ) -> Ports:
-    """Returns the ports for definitions that were built from `files`, the texts of conf/. `remote` calls the engines in other processes.
-    It is None if the engines are in the code server.
+    """Returns the ports for definitions that were built from `files`, the texts of conf/. `remote` is the host that calls engines in other
+    processes. It is None if the engines are in the code server.
     """
     return Ports(
         host=host,

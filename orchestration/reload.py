@@ -1,9 +1,9 @@
-"""Reloads the definitions of a code server in its process, without an effect on its engines. It does so after a change of conf/, for new
+"""Reloads the definitions of a code server within its process, so that its engines continue. It does so after a change of conf/, for new
 tables, and after "Reload" in Dagster's UI.
 
 A code server of `dagster api grpc` cannot reload. This module does what Dagster does when it reloads with state: it rebuilds the
-repositories, replaces the old ones in one assignment, and gives the server another id. Webserver and daemon read that id every few
-seconds (`server_ids`). If it differs, they read the definitions again.
+repositories, replaces the old ones in one assignment, and gives the server another id. Webserver and daemon read that id every few seconds
+(`server_ids`). If the id has changed, they read the definitions again.
 
 Runs are forks of a process that imported the definitions when the server started. If conf/ has changed since then, the forked run drops
 those definitions and loads the current ones. Therefore that process imports this module too.
@@ -29,11 +29,11 @@ _lock = threading.Lock()
 
 
 def begin(server: Any, load: Callable[[], None]) -> None:
-    """Makes a code server load its definitions for the first time, and registers it for reloads. `server` has the methods
+    """Makes a code server load its definitions for the first time, and registers the server for reloads. `server` has the methods
     `reload_repositories` and `show`.
 
-    Engines start before the definitions are read, so a new table may cause a reload during the first load. The lock delays that reload,
-    because it would remove the module while it is being imported.
+    Engines start before the definitions are read, so a new table may cause a reload during the first load. The reload would remove the
+    definitions module while it is being imported, so the lock delays the reload.
     """
     with _lock:
         load()

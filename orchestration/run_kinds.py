@@ -1,4 +1,6 @@
-"""Lists a destination's jobs other than merges, and what to do when their runs fail. `code_location` passes the list to the ticks."""
+"""Lists the kinds of a destination's runs other than merges, and what to do when runs of a kind fail. `code_location` passes the list
+to the ticks.
+"""
 
 from __future__ import annotations
 

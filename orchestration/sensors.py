@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from sluice.orchestration.assets import MergeJob
     from sluice.orchestration.base.ports import EngineHost
 
-# Dagster's daemon evaluates sensors every 5 s. If this were 5, the daemon would skip an evaluation that comes a millisecond early, and the
-# interval would become ten seconds.
+# Dagster's daemon evaluates sensors every 5 s. With a minimum interval of 5 s, the daemon would skip an evaluation that comes a millisecond
+# early, and the interval would become ten seconds.
 INTERVAL_SECONDS_MIN = 1
 
 

@@ -1,12 +1,12 @@
 """Stores Dagster's data in SQLite files with connections that stay open. `sluice up` configures this storage, unless the user's
 dagster.yaml names another one.
 
-Dagster opens and closes a file for each event. SQLite then copies its write-ahead log into the file and syncs both, so an event costs
-three to five milliseconds of processor time and several syncs. With this storage, a process keeps its connections open, and SQLite does
-not sync each commit. A killed process loses nothing. If the host loses power, the newest events may be lost, on which no promise depends
-(docs/reliability.md).
+Dagster's own storage opens and closes a file for each event. SQLite then copies its write-ahead log into the file and syncs both, so an
+event costs three to five milliseconds of processor time and several syncs. With this storage, a process keeps its connections open, and
+SQLite does not sync each commit. A killed process loses nothing. If the host loses power, the newest events may be lost, on which no
+promise depends (docs/reliability.md).
 
-Each run has its own file. Dagster creates it with migrations, which takes 60 milliseconds. This storage copies an empty file instead.
+Each run has its own file. Dagster creates the file with migrations, which takes 60 milliseconds. This storage copies an empty file instead.
 """
 
 from __future__ import annotations
@@ -43,21 +43,22 @@ from sqlalchemy.pool import NullPool, QueuePool
 from sluice.cdc_engine.durable_files import FileStamp, stamp_of
 
 BUSY_SECONDS_MAX = 30.0  # A writer waits at most this long for another one.
-# This many connections stay open per file and process. More are opened while more threads need them.
+# A process keeps this many connections per file open. It opens more while more threads need them.
 KEPT_CONNECTIONS = 2
-PURGE_SECONDS = 600.0  # Dagster keeps ticks for days, so it does not matter if old ones stay some minutes longer.
-RUN_FILES_KEPT = 8  # A process keeps the connections of this many run files open, the newest ones.
-MIGRATIONS = "alembic_version"  # The table with the newest migration of a file.
+# Old ticks are removed at most this often. Dagster keeps ticks for days, so some minutes more do not matter.
+PURGE_SECONDS = 600.0
+RUN_FILES_KEPT = 8  # A process keeps the connections of this many run files open: those of the newest runs.
+MIGRATIONS = "alembic_version"  # This table has the newest migration of a file.
 RUN_PAGE_BYTES = 1024  # The size of a page in the file of a run. SQLite's own is 4096.
-JOB_SUFFIX = "_job"  # A merge job has the name of its step and this ending.
+JOB_SUFFIX = "_job"  # The name of a merge job is the name of its step with this ending.
 NO_LOG: FileStamp = (0, 0, 0)
 LOG_SUFFIX = "-wal"  # SQLite's write-ahead log, which contains the newest commits.
 
 
 class KeptFile:
-    """This process's open connections to one SQLite file. If the file was replaced or removed, they are opened again.
+    """This process's open connections to one SQLite file. If the file was replaced or removed, the connections are opened again.
 
-    A forked process opens new connections. It neither uses nor closes those of its parent, because SQLite forbids both.
+    A forked process opens new connections. It neither uses nor closes the connections of its parent, because SQLite forbids both.
     """
 
     def __init__(self, url: str) -> None:
@@ -85,7 +86,7 @@ class KeptFile:
             return self._engine
 
     def stamp(self) -> tuple[FileStamp, FileStamp] | None:
-        """Returns a value that changes when a process writes to the file. Returns None if a write may have had no effect on it yet."""
+        """Returns a value that changes when a process writes to the file. Returns None if a recent write may not have changed it yet."""
         log = Path(self._path + LOG_SUFFIX)
         file, of_log = stamp_of(Path(self._path)), stamp_of(log) if log.exists() else NO_LOG
         return (file, of_log) if file is not None and of_log is not None else None
@@ -95,7 +96,7 @@ class KeptFile:
             self._dispose()
 
     def _leave_to_parent(self) -> None:
-        # The reference prevents Python from closing the parent's connections.
+        # Keeping this reference prevents Python from closing the parent's connections.
         self._parents, self._engine, self._inode = self._engine, None, None
         self._lock, self._process = threading.Lock(), os.getpid()
 
@@ -132,7 +133,7 @@ def _small_pages(connection: Any, _: Any) -> None:
 
 
 def _stored_form(event: EventLogEntry) -> EventLogEntry:
-    """Removes the metadata of the output of a merge, because the materialization of its table has the same ones."""
+    """Removes the metadata of a merge's output from the event, because the materialization of the output's table has the same metadata."""
     found = event.dagster_event
     if found is None or not found.is_successful_output or f"{event.step_key}{JOB_SUFFIX}" != event.job_name:
         return event
@@ -177,7 +178,9 @@ class KeptRuns(KeptConnections, SqliteRunStorage):
     NAME, TABLES = "runs", (MIGRATIONS, "instance_info")
 
     def stamp(self) -> object:
-        """Returns a value that changes when a process stores a run or changes one. Returns None if that is not certain."""
+        """Returns a value that changes when a process stores or changes a run. Returns None if a recent change may not have changed it
+        yet.
+        """
         return self._kept.stamp()
 
 
@@ -250,7 +253,7 @@ class KeptEvents(SqliteEventLogStorage):
         return self._empty
 
     def prepare_insert_event(self, event: EventLogEntry) -> Any:
-        """Prepares the insertion of an event in the form that is stored."""
+        """Prepares the insertion of an event, in the form that this storage stores (`_stored_form`)."""
         return super().prepare_insert_event(_stored_form(event))
 
     def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
@@ -288,8 +291,8 @@ class KeptEvents(SqliteEventLogStorage):
 
 
 class LogWatchdog(SqliteEventLogStorageWatchdog):
-    """Watches a run's event file and its write-ahead log. Dagster watches only the file, which changes later, when SQLite copies the log
-    into it.
+    """Watches a run's event file and its write-ahead log. Dagster's own watchdog watches only the event file, which SQLite changes
+    later, when it copies the log into the file.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -313,7 +316,7 @@ def _write_new(file: Path, content: bytes) -> None:
 
 
 def _has_tables(url: str, *names: str) -> bool:
-    """Returns whether a file has all these tables. The table of Dagster's migrations must also have a row."""
+    """Returns whether the file has all these tables. The table of Dagster's migrations must also have a row."""
     if not Path(db.make_url(url).database or "").is_file():
         return False
     engine = db.create_engine(url, poolclass=NullPool)

@@ -1,8 +1,8 @@
 """Runs the code server's background threads. They apply changes of conf/ to engines and definitions, limit the size of logs, and report to
 Dagster if no tick arrives.
 
-`code_server` starts them. Each look compares what is in use with what should be in use, so it also repeats what an earlier look failed to
-do.
+`code_server` starts the threads. Each thread looks again and again, and compares what is in use with what should be in use. So a look also
+repeats what an earlier look failed to do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-AGAIN_SECONDS = 10.0  # Definitions from the same inputs are built again at most this often.
+AGAIN_SECONDS = 10.0  # After a failure, the definitions are built again from the same inputs at most this often.
 # A list of tables is read at most this often, so that a hundred new tables cause few reloads.
 TABLES_SECONDS = 10.0
 
@@ -58,7 +58,7 @@ class ShownDefinitions:
         self._tried, self._again_at = now, self._clock() + AGAIN_SECONDS
         try:
             self._reload()
-        # Any error, from Dagster or from a destination's files, leaves the old definitions in use.
+        # Any error, from Dagster or from a destination's files, is reported, and the present definitions stay in use.
         except Exception as error:
             if (why := f"{type(error).__name__}: {error}") != self._reported:
                 log.exception("definitions_not_reloaded", reason=why)
@@ -72,7 +72,9 @@ class ShownDefinitions:
         return tuple((name, in_use.files.digest(name), self._digest(in_use, name)) for name in names)
 
     def _digest(self, in_use: InUse, name: str) -> str:
-        """Returns the digest of a destination's tables. If the list is missing or cannot be read, returns the previous digest."""
+        """Returns the digest of a destination's tables. If the list is missing or cannot be read, returns the digest of the last list
+        that was read.
+        """
         known, again_at = self._tables.get(name, ("", -math.inf))
         now = self._clock()
         if known and now < again_at:
@@ -89,7 +91,7 @@ def first_definitions(
     in_use: InUse, reload: Callable[[], None] = reload_definitions, clock: Callable[[], float] = time.monotonic
 ) -> ShownDefinitions:
     """Copies the lists of tables for the first definitions. Returns the object that reloads the definitions when a list changes."""
-    # The digests are read before the copies, so a list that changes in between is copied again.
+    # The digests are read before the lists are copied. So a list that changes in between has another digest later, and is copied again.
     shown = ShownDefinitions(in_use, reload, clock)
     try:
         with current_tables():
@@ -115,8 +117,9 @@ class CheckPublishers:
 
 
 def keep_up(watch: ConfWatch) -> None:
-    """Starts the background threads, which end with the process. Starts no engine if the engines have a process of their own. The
-    definitions are read after this call, in this process and in the process from which runs are forked.
+    """Starts the background threads, which end with the process. Starts no engine if the engines have a process of their own.
+
+    Call this before the definitions are read: this process and the process from which runs are forked read them afterwards.
     """
     stopping, lookers = threading.Event(), [first_definitions(watch.in_use).look, LogFiles().look]
     if watch.in_use.config.engine.kind == "embedded":

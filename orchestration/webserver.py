@@ -1,8 +1,8 @@
-"""Runs Dagster's webserver, which asks the code server less often whether it has other definitions (`server_ids`).
+"""Runs Dagster's webserver, which then asks the code server less often whether it has other definitions (`server_ids`).
 
     python -m sluice.orchestration.webserver -h 127.0.0.1 -p 3000 -w workspace.yaml
 
-It accepts the arguments of `dagster-webserver`. That program also works, and costs more while nothing happens.
+It accepts the arguments of `dagster-webserver`. That program also works, but uses more processor time while nothing happens.
 """
 
 from __future__ import annotations

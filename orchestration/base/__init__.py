@@ -1,3 +1,3 @@
-"""What the other packages of orchestration share: the ports and their fakes, the batch reference, the list of tables, and the settings of
-a lake.
+"""Defines what the other packages of orchestration share: the ports and their fakes, the batch reference, the list of tables, and the
+settings of a lake.
 """

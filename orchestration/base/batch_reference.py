@@ -1,14 +1,17 @@
 """Defines `BatchReference`, by which a run names its batch. The sensor creates the reference, the run reads it from its config, and the
 sensor finds it again in the run's tags. A reference has no rows and no secrets.
 
-A reference is used in three ways. The run config tells the run what to merge. The tags let the sensor find the runs of a batch. The run
-key lets Dagster's daemon start only one run per delivery: it remembers the keys of failed runs too, and starts a run only for a new key.
+A reference is used in three ways. The run config tells the run what to merge. The tags let the sensor find the runs of a batch. The run key
+lets Dagster's daemon start only one run per delivery, because the daemon starts a run only for a key that no run had, not even a failed
+one.
 
-The fields identify one delivery permanently. The batch's end is not a field, because it is fixed only when the run takes the batch. After
-a rollback the batch gets another delivery number, and so a new run key. The ledger's id is a field, so that a run of a lost ledger never
-settles a batch of the ledger that replaced it. `first_end` is a field, because an older ledger that is restored hands out the same numbers
-again. A run that succeeded before the restore settles a batch only if `first_end` is equal too. The run has then merged all changes of the
-batch.
+The fields identify one delivery permanently:
+
+- The batch's end is not a field, because it is fixed only when the run takes the batch.
+- After a rollback the batch gets another delivery number, and so a new run key.
+- The ledger's id is a field, so that a run of a lost ledger never settles a batch of the ledger that replaced it.
+- `first_end` is a field, because a ledger that is restored from an older copy hands out the same numbers again. A run that succeeded before
+  the restore settles a batch only if `first_end` is equal too. The run has then merged all changes of the batch.
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sluice.cdc_engine.contracts import OutstandingBatch
 
-# Dagster's storage is queried by the values of tags only. The run's config has the rest of the reference. The destination's tag has two
-# uses: the run queue (dagster.yaml) admits one run per destination, and people filter runs by destination.
+# The tags have only the values by which Dagster's storage is queried; the run's config has the rest of the reference. The destination's tag
+# has two uses: the run queue (dagster.yaml) admits one run per destination, and people filter runs by destination.
 DESTINATION_TAG = "sluice/destination"
 BATCH_TAG = "sluice/batch"  # By this tag a tick finds the runs of a batch in one indexed query.
-# The value DRAIN marks a run that takes further batches after its first one. Such a run sets BATCH_TAG to its current batch.
+# A run with the value DRAIN takes further batches after its first one, and sets BATCH_TAG to its current batch.
 RUNS_TAG = "sluice/runs"
 DRAIN = "drain"
 
@@ -109,15 +112,15 @@ def delivery_of(tags: Mapping[str, str]) -> str:
 
 
 def changes_of(tags: Mapping[str, str]) -> str:
-    """Returns a run's batch tag without the delivery number, which is equal for all deliveries of a batch. Returns "" if the run has no
-    batch tag.
+    """Returns a run's batch tag without the delivery number, so that all deliveries of a batch have the same result. Returns "" if the
+    run has no batch tag.
     """
     return tags.get(BATCH_TAG, "").rpartition(":")[0]
 
 
 def check_tags(reference: BatchReference, tags: Mapping[str, str]) -> None:
-    """Raises BatchReferenceError if the tags and the config of a run name different batches. The sensor would otherwise settle the wrong
-    batch when the run ends. Accepts a run without the tags, because the sensor settles nothing for it.
+    """Raises BatchReferenceError if the tags and the config of a run name different batches, because the sensor would then settle the wrong
+    batch when the run ends. Accepts a run without the tags: the sensor settles nothing for such a run.
     """
     for tag, value in reference.to_tags().items():
         if tags.get(tag, value) != value:

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.targets.report import TableTarget
     from sluice.spark_jobs.uploaded_files import UploadSettings
 
-# The stores for which Sluice configures Spark, by their names in `sluice setup --with`, with the schemes of their URLs.
+# The object stores that Sluice sets up for Spark, by their names in `sluice setup --with`, with the schemes of their URLs.
 SPARK_STORES = {"s3": ("s3://", "s3a://"), "google": ("gs://",)}
-# The file with the ids of open Spark sessions. The next run ends the sessions that a killed run left in Spark.
+# This file has the ids of open Spark sessions. If a run is killed, the next run ends the sessions that the killed run left in Spark.
 SESSIONS_FILE = "spark-sessions.json"
 
 
 def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
-    """Returns the settings with which a run connects to a destination's Spark, or starts one. They name the file of Spark sessions, which
-    only the holder of the run lock may use.
+    """Returns the settings with which a run connects to a destination's Spark, or starts one. The settings name the file of Spark sessions,
+    which only the holder of the run lock may use.
     """
     from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415
 
-    # Options and credentials are only for a Spark that Sluice starts. Any other Spark is configured by whoever starts it.
+    # Only a Spark that this process starts gets options and credentials. Whoever starts another Spark configures it.
     inside = bool(config.spark.master)
     return SparkSettings(
         remote=config.spark.address,
@@ -61,7 +61,7 @@ def spark_stores(config: SluiceConfig) -> tuple[str, ...]:
 
 
 def store_settings(config: SluiceConfig) -> dict[str, str]:
-    """Returns the Spark options for the lake's object stores, without credentials. They are for a Spark that Sluice starts. Raises
+    """Returns the Spark options for the lake's object stores, without credentials, for a Spark that Sluice starts. Raises
     MergeFailedError if a secret cannot be read.
     """
     if not (stores := spark_stores(config)):
@@ -73,7 +73,7 @@ def store_settings(config: SluiceConfig) -> dict[str, str]:
 
 
 def store_environment(config: SluiceConfig) -> dict[str, str]:
-    """Returns environment variables with the credentials of the lake's object stores. They are for a Spark that Sluice starts. Raises
+    """Returns environment variables with the credentials of the lake's object stores, for a Spark that Sluice starts. Raises
     MergeFailedError if a secret cannot be read.
     """
     if not (stores := spark_stores(config)):
@@ -115,7 +115,7 @@ def target(config: SluiceConfig, destination: str, name: str, *, locks: str = ""
 
 
 def lake_error_line(config: SluiceConfig, error: object) -> str:
-    """Returns an error of the lake as one line without the secrets of `storage_options`, which an error of a store may repeat."""
+    """Returns an error of the lake as one line. Removes the secrets of `storage_options`, which the error of a store may contain."""
     return without_secrets(str(error), config.storage_options)
 
 

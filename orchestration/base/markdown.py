@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# Characters that Markdown interprets: some everywhere, `_` at the edge of a word, `&` before the name of an entity, and some only at the
+# Characters with a meaning in Markdown: some everywhere, `_` at the edge of a word, `&` before the name of an entity, and some only at the
 # beginning of a line.
 _MEANING = re.compile(
     r"[\\`*\[\]<>~]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)|^[ \t]*(?:[#+=-]|\d+(?=[.)](?:\s|$)))", re.MULTILINE

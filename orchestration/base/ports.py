@@ -1,9 +1,9 @@
-"""The protocols of the parts of Sluice that orchestration calls: the engines, the files of a destination, the merge. `testing` has fakes
-of them.
+"""Defines the protocols of the parts of Sluice that orchestration calls: the engines, the files of a destination, the merge. `testing` has
+fakes of these parts.
 
-The sensor keeps no engine: each tick gets it from the engine host. The host belongs to the process and not to Dagster's definitions, so
-rebuilding the definitions starts no second engine. Runs use no host: they read the destination's files and call the merge. All ports are
-functions that import their code at the first call, so that building definitions does not import it.
+The sensor keeps no engine: each tick gets the engine from the engine host. The host belongs to the process and not to Dagster's
+definitions, so rebuilding the definitions starts no second engine. Runs use no host: they read the destination's files and call the merge.
+Each port is a function that imports its code at the first call. So building definitions does not import that code.
 """
 
 from __future__ import annotations
@@ -97,22 +97,25 @@ class EngineHandle(Protocol):
         """Acks the batch. Raises CanalServiceError if `batch` is no longer in flight."""
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
-        """Rolls the batch back: the engine hands out the same changes again with a new delivery number. If `damaged`, the run could not
-        read the staged files, so the engine stages them again. Raises CanalServiceError if the batch is no longer in flight.
+        """Rolls the batch back: the engine hands out the same changes again with a new delivery number. `damaged` says that the run
+        could not read the staged files, so the engine stages them again. Raises CanalServiceError if the batch is no longer in
+        flight.
         """
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
-        """Stops tables that cannot be merged, and hands the batch out again without them. `reasons` has the state and the reason for each
-        "database.table". Raises CanalServiceError if the batch is no longer in flight.
+        """Stops tables that cannot be merged, and hands the batch out again without these tables. `reasons` has the state and the
+        reason for each "database.table". Raises CanalServiceError if the batch is no longer in flight.
         """
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        """Replaces the problems that the sensor reports in the engine's status, one sentence each. They are changes that other programs
-        made to Delta tables or conf/, and failing runs.
+        """Replaces the problems in the engine's status that the sensor found, one sentence each: changes that other programs made to Delta
+        tables or conf/, and failing runs.
         """
 
     def tell_tick(self, failed: str = "") -> None:
-        """Records in the engine's status that the sensor has ticked. `failed`: why the tick failed, or empty."""
+        """Records in the engine's status that the sensor has ticked. `failed` says why the tick failed. It is empty if the tick
+        succeeded.
+        """
 
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:
         """Records the Dagster state of the batch's run in the engine's status. `state` is empty if the batch has no run."""
@@ -136,7 +139,9 @@ class EngineHost(Protocol):
 
 
 class EngineAwayError(SluiceError):
-    """Raised if no engine process answers, or if it rejects the caller. The request may have been executed, or may still be."""
+    """Raised if no engine process answers, or if it rejects the caller. The engine may nevertheless have executed the request, or may
+    execute it later.
+    """
 
     code = "ENGINE_AWAY"
 
@@ -151,8 +156,8 @@ class Offer:
     leave: str = ""
 
 
-# A run raises these errors if it finds no engine: the engine's host is stopped or dead, the engine is starting, or another process runs
-# it. The sensor settles the merged batches later.
+# A run raises one of these errors if it cannot reach its engine: the engine's host is stopped or dead, the engine is starting, or another
+# process runs it. A tick later settles the batches that the run merged.
 NO_ENGINE = (EngineAwayError, EngineStartingError, LeaseLostError)
 
 
@@ -174,10 +179,10 @@ class RunEngine(Protocol):
 
 
 class DestinationFiles(Protocol):
-    """Reads the files of a destination and takes its locks. `directory`: the destination's directory."""
+    """Reads the files of a destination and takes its locks. `directory` is the destination's directory."""
 
     def head_of_line(self, directory: Path) -> OutstandingBatch | None:
-        """Returns the oldest batch in flight according to the ledger. This batch must be settled next. Raises SluiceError if the ledger
+        """Returns the oldest batch in flight according to the ledger, which is the next batch to settle. Raises SluiceError if the ledger
         cannot be read.
         """
 
@@ -195,8 +200,8 @@ class DestinationFiles(Protocol):
         """Returns whether a process waits for the run lock now."""
 
     def drain_lock(self, directory: Path) -> AbstractContextManager[Callable[[], str]]:
-        """Takes the drain lock until the block ends. Yields a function that returns why this run may not drain, or "". The function waits
-        for another holder, because that holder may have been killed.
+        """Takes the drain lock until the block ends. Yields a function that returns why this run may not drain, or "". If another process
+        holds the lock, the function waits a while, because that process may have been killed.
         """
 
     def drain_lock_held(self, directory: Path) -> bool:
@@ -268,7 +273,7 @@ class CompareTables(Protocol):
 
 
 def no_comparison(*_: object, **__: object) -> Iterator[TableResult]:
-    """Stands for `CompareTables` in definitions that never compare."""
+    """Yields no result. It is the `CompareTables` of definitions that never compare."""
     raise NotImplementedError
 
 
@@ -340,7 +345,7 @@ def no_publish(
     amend: Callable[[str, int], None] | None = None,  # noqa: ARG001
     spark: SparkOnDemand | None = None,  # noqa: ARG001
 ) -> PublishOutcome:
-    """Stands for `Publish` in definitions without a Spark: raises MergeFailedError."""
+    """Raises MergeFailedError. It is the `Publish` of definitions without a Spark."""
     raise MergeFailedError(
         f"{record.name} of {destination} cannot be published, because these definitions have no Spark; "
         "`sluice up` starts definitions with Spark"
@@ -348,7 +353,7 @@ def no_publish(
 
 
 def no_run_engine(directory: Path, destination: str) -> RunEngine:
-    """Stands for `run_engine` in definitions whose runs cannot call an engine: raises EngineAwayError."""
+    """Raises EngineAwayError. It is the `run_engine` of definitions whose runs cannot call an engine."""
     raise EngineAwayError(f"these definitions reach no engine of {destination} ({directory})")
 
 
@@ -356,10 +361,10 @@ def no_run_engine(directory: Path, destination: str) -> RunEngine:
 class Ports:
     """The functions through which the definitions call the rest of Sluice.
 
-    - `conf_troubles` returns a sentence for each reason why a destination's file in conf/ is not used: another version of the file is in
-      use here, or in the engine.
-    - `conf_changed` returns why a run must begin no more work, or "". The reason is that conf/ has changed, so a run with the new conf/
-      must do the work.
+    - `conf_troubles` returns a sentence for each reason why a destination's file in conf/ is not used: this process or the engine uses
+      another version of the file.
+    - `conf_changed` returns why a run must begin no more work, or "". It returns a reason if conf/ has changed: a run with the new conf/
+      must then do the work.
     """
 
     host: Callable[[], EngineHost]

@@ -1,5 +1,6 @@
-"""Knows which definitions the code server of this process has, and whether it is ending. `code_server` and `reload` report it; ticks that
-wait long and runs that stay attached ask."""
+"""Knows which definitions the code server of this process has, and whether the server is ending. `code_server` and `reload` report
+both. Ticks that wait long and runs that stay attached read them.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from collections.abc import Callable
 
 @dataclasses.dataclass
 class _Server:
-    """The code server of this process. `loads` counts how often it got definitions. `own`: these are Sluice's own, and not those of a
-    user, who may have sensors that wait.
+    """The code server of this process. `loads` counts how often it loaded definitions. `own` says whether they are Sluice's own. The
+    definitions of a user may have other sensors, which long ticks would delay.
     """
 
     loads: int = 0
@@ -18,16 +19,17 @@ class _Server:
 
 
 _server = _Server()
-_ends: list[Callable[[], bool]] = []  # This process is ending if one of these returns True. The code server adds them.
+# If one of these functions returns True, this process is ending. The code server adds them.
+_ends: list[Callable[[], bool]] = []
 
 
 def definitions_loaded(*, own: bool) -> None:
-    """Notes that the code server of this process has got new definitions. `own`: they are Sluice's own."""
+    """Records that the code server of this process has loaded new definitions. `own` says that they are Sluice's own."""
     _server.loads, _server.own = _server.loads + 1, own
 
 
 def ends_when(ending: Callable[[], bool]) -> None:
-    """Makes long ticks return, and runs leave, once `ending` returns True."""
+    """Adds a function that returns True once this process is ending. Long ticks then return, and attached runs end."""
     _ends.append(ending)
 
 
@@ -37,8 +39,10 @@ def is_ending() -> bool:
 
 
 def definitions_stay() -> Callable[[], bool]:
-    """Returns a function that tells whether the code server of this process still has the definitions of now, and is not ending. It returns
-    False if they are not Sluice's own, or if the process has no code server of Sluice, which may end at any time without a notice.
+    """Returns a function that tells whether the code server of this process still has the present definitions and is not ending.
+
+    The function always returns False for definitions that are not Sluice's own, and in a process without a code server of Sluice, which may
+    end at any time without a notice.
     """
     loads = _server.loads
     return lambda: _server.own and _server.loads == loads and not is_ending()

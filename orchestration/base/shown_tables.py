@@ -1,4 +1,4 @@
-"""Decides which tables of a destination have an asset of their own in Dagster. In a destination with thousands of tables, the others share
+"""Decides which tables of a destination have an asset of their own in Dagster. If a destination has thousands of tables, most of them share
 one asset per database.
 
 Every asset has a cost, even if nobody looks at it: memory in the code server, the webserver and the daemon, and an event per batch in
@@ -27,7 +27,8 @@ from sluice.orchestration.base.table_catalog import (
     owners_of,
 )
 
-# The second part of the keys of these assets. The keys of tables have two or three parts, so a key of four parts never belongs to a table.
+# The middle parts of a shared asset's key. The keys of tables in the lake have two or three parts, so none of them equals a key with these
+# parts.
 OTHER_TABLES = ("other", "tables")
 LISTED_MAX = 5000  # The description of a shared asset lists at most this many tables.
 
@@ -62,11 +63,11 @@ class ShownTables:
 
 
 def shown_tables(config: SluiceConfig, destination: str) -> ShownTables:
-    """Returns the rule for a destination. It depends on the number of tables in the list from which the definitions are built. Raises
+    """Returns the rule for a destination. The rule depends on the number of tables in the list from which the definitions are built. Raises
     MetaError if the list cannot be read.
     """
     settings, tables = config.destinations[destination], defined_tables(config, destination)
-    # A shard cannot have an entry in `tables`, and a freshness policy needs an asset.
+    # A shard cannot have an entry in `tables`, but its freshness policy needs an asset.
     fresh = [each.name for each in tables if settings.table(each.database, each.table).fresh_within_minutes]
     return ShownTables(
         destination=destination,
@@ -78,9 +79,9 @@ def shown_tables(config: SluiceConfig, destination: str) -> ShownTables:
 def grouped_now(config: SluiceConfig, destination: str) -> bool:
     """Returns whether the engine's current list has so many tables that several tables share one asset.
 
-    A run builds its definitions from this list if it has no copy of the lists, that is on another host, or with an ordinary code server of
-    Dagster. The run's merge job then has no assets. Dagster refuses a selection of assets for such a job until the code server's
-    definitions are reloaded too.
+    A run builds its definitions from this list if it has no copy of the lists: on another host, or with an ordinary code server of Dagster.
+    The run's merge job then has no assets, and Dagster refuses a selection of assets for this job. After the code server has reloaded its
+    definitions, it requests no such selection.
     """
     try:
         count = count_of_list(config.destination_dir(destination)) or 0
@@ -95,7 +96,7 @@ def others_key(destination: str, database: str) -> dg.AssetKey:
 
 
 def others_source_key(destination: str, database: str) -> dg.AssetKey:
-    """Returns the key of the external asset that these tables share in the source."""
+    """Returns the key of the external asset that tables of a database share in the source."""
     return dg.AssetKey([SOURCE, *others_key(destination, database).path])
 
 

@@ -57,8 +57,8 @@ def side_tables(
 ) -> Mapping[str, tuple[SideAsset, ...]]:
     """Returns the change log and the history of each "database.table", if they have assets of their own.
 
-    With `current_state: false`, the asset of the table itself shows the first of them. A change log or history also has no asset of its
-    own if a captured table has the same name.
+    With `current_state: false`, the asset of the table itself shows its history, or its change log if it has no history. A change log or
+    history also has no asset if a captured table has the same name.
     """
     captured = {table.name: table for table in tables}
     return {
@@ -77,8 +77,8 @@ def _sides(config: SluiceConfig, destination: str, table: TableVersion) -> Itera
 
 
 def side_specs(config: SluiceConfig, sides: Iterable[SideAsset]) -> list[dg.AssetSpec]:
-    """Returns the specs of these assets. They are downstream of the Delta table, or of the source table if there is no current-state
-    table.
+    """Returns the specs of the assets of change logs and histories. Each is downstream of the Delta table, or of the source table if
+    there is no current-state table.
     """
     return [_spec(config, side) for side in sides]
 

@@ -1,10 +1,10 @@
 """Lists the tables of a destination for the definitions. Reads the list that the engine writes, and opens no connection to the source.
 
-Every run process imports the definitions, so this module does nothing but read the lists. Runs merge a new table at once. `upkeep` notices
-the changed list and reloads the definitions, which then have an asset for the table.
+Every run process imports the definitions, so this module only reads the lists. Runs merge a new table at once. `upkeep` notices the changed
+list and reloads the definitions, which then have an asset for the table.
 
-The engine can write its list at any time, and a run builds its definitions later than the code server that requests it. If only one of
-them defined an asset, Dagster could not run a selection with this asset. Therefore the code server copies the lists to files when it
+The engine can write its list at any time, and a run builds its definitions later than the code server that requests the run. If only one of
+the two defined an asset, Dagster could not run a selection with this asset. Therefore the code server copies the lists to files when it
 builds its definitions, and runs read the copies.
 """
 
@@ -36,7 +36,8 @@ from sluice.orchestration.base.translation import Side, TranslatedTable, shown_k
 log = logging.getLogger(__name__)
 
 ENGINE = "engine"  # The last part of the key of an engine's asset.
-# The first part of the keys of source tables. No destination can have this name, because their names have no capital letters.
+# The first part of the keys of source tables. It has a capital letter, which names of destinations cannot have, so no destination has this
+# name.
 SOURCE = "Source"
 DELTA_KINDS = {"deltalake", "spark"}
 # Sluice's columns in each Delta table and their types, as `spark_jobs` writes them. DELETED_COLUMN exists in tables with soft deletes.
@@ -140,9 +141,9 @@ def source_comments(config: SluiceConfig, destination: str) -> Comments:
 def delta_key(destination: str, name: str) -> dg.AssetKey:
     """Returns the key of the asset of the Delta table "database.table" (`name`).
 
-    If the database has the destination's name, the key leaves it out: shop/orders, not shop/shop/orders. Such a key has two parts, and
-    every other key has three, so keys are unique. A table with the name of the engine's asset always gets three parts. The first dot in
-    `name` separates database and table, because database names have no dots in practice.
+    If the database has the destination's name, the key leaves out the destination: shop/orders, not shop/shop/orders. Such a key has two
+    parts, and every other key has three, so keys are unique. A table with the name of the engine's asset always gets three parts. The first
+    dot in `name` separates database and table, because database names have no dots in practice.
     """
     return shown_key(Side.LAKE, named(destination, name), default_key(destination, name))
 
@@ -195,7 +196,7 @@ def source_group_of(settings: DestinationConfig, table: str) -> str:
 
 
 def source_schema(columns: Iterable[Column], comments: Mapping[str, str]) -> dg.TableSchema:
-    """Converts the columns of a source table to Dagster's schema. `comments`: comments by column name."""
+    """Converts the columns of a source table to Dagster's schema. `comments` has the comments by column name."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
@@ -217,7 +218,7 @@ def checkable(destination: str, names: Iterable[str]) -> list[str]:
 
 
 def checkable_keys(keys: Mapping[str, dg.AssetKey]) -> list[str]:
-    """Returns the names whose asset keys can have a check, by the same rule."""
+    """Returns the names whose asset keys can have a check, by the rule of `checkable`."""
     identifiers = {name: key.to_python_identifier() for name, key in keys.items()}
     counts = Counter(identifiers.values())
     return [
@@ -241,10 +242,10 @@ def _names(columns: Iterable[str], name: str) -> bool:
 
 
 class SourceColumns:
-    """Maps columns in the lake to columns in the source. A run has its own instance, and so have the definitions of a destination.
+    """Maps columns in the lake to columns in the source. Each run, and the definitions of each destination, have an instance.
 
-    `find` returns the entry of a "database.table" in a list of tables. By default, it reads the engine's current list at each call,
-    because schema changes alter tables while a draining run merges many batches.
+    `find` returns the entry of a "database.table" in a list of tables. By default, it reads the engine's current list at each call. A
+    draining run merges many batches, and schema changes alter tables meanwhile.
     """
 
     def __init__(
@@ -255,11 +256,11 @@ class SourceColumns:
         self._find = find or (lambda name: reading.read_table(directory, name))
 
     def metadata(self, table: str, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
-        """Returns the metadata of a materialization: the columns (name, type) of a "database.table", and for each the columns in the
-        source from which it comes.
+        """Returns the metadata of a materialization: the columns (name, type) of a "database.table", and the source columns from which
+        each of them comes.
 
-        The description of a column is its comment and type in the source. A column that the source does not have gets no source column.
-        For a column that a transform writes, the source columns are those that the transform reads, and the description names its
+        The description of a column is its comment and type in the source. A column that the source does not have gets no source column. If
+        a transform writes a column, its source columns are those that the transform reads, and the description names the transform's
         function.
         """
         there, comments = self._known(table)
@@ -281,7 +282,9 @@ class SourceColumns:
     def _lineage(
         self, table: str, columns: Sequence[tuple[str, str]], there: Collection[str]
     ) -> dict[str, dg.MetadataValue[Any]]:
-        """Returns, for each column, the columns in the source from which it comes. `there` are the columns in the source."""
+        """Returns, for each column of the lake's table, the columns in the source from which it comes. `there` are the columns in the
+        source.
+        """
         key, transform = source_key(self._destination, table), self._transform(table)
         dependencies = dict[str, list[dg.TableColumnDep]]()
         for name, _ in columns[:LINEAGE_COLUMNS_MAX]:
@@ -312,11 +315,11 @@ class SourceColumns:
 
 
 class DefinedColumns:
-    """The columns that the definition of a lake table's asset shows, with their source columns, so that the materializations of each batch
-    need not repeat them.
+    """The columns that the definition of a lake table's asset shows, with their source columns. Materializations need not repeat them for
+    each batch.
 
-    For tables whose types are not in the list, and tables whose settings change types, the definition may show other columns than the lake
-    has. Only the materializations of such tables have the columns.
+    The definition may show other columns than the lake has: for a table whose types are not in the list, and for a table whose settings
+    change types. Only the materializations of such tables have the columns.
     """
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
@@ -329,7 +332,7 @@ class DefinedColumns:
 
     @functools.cached_property
     def _built(self) -> Mapping[str, ListedTable]:
-        """The tables when the definitions were built."""
+        """The tables that were listed when the definitions were built."""
         return self._now()
 
     def _defined(self, name: str) -> ListedTable | None:

@@ -201,8 +201,8 @@ class FakeEngine:
 
 
 class FakeHost:
-    """A fake of `ports.EngineHost`. `holder` is the pid of another process that holds the lease. `error` is raised because the engine
-    cannot start. The next `starting` calls find the engine still starting.
+    """A fake of `ports.EngineHost`. `holder` is the pid of another process that holds the lease. If `error` is set, the engine cannot
+    start, and this error is raised. During the next `starting` calls the engine is still starting.
     """
 
     def __init__(self, engine: FakeEngine) -> None:
@@ -223,8 +223,8 @@ class FakeHost:
 
 
 class FakeRunEngine:
-    """A fake of `ports.RunEngine` over a fake engine. `leave` is the answer by which runs must end. `calls` has the requests in order. If
-    `away`, no engine answers. `before` is called with the name of each call before it is executed.
+    """A fake of `ports.RunEngine` over a fake engine. `leave` is the reason with which it tells runs to end. `calls` has the requests in
+    order. If `away`, no engine answers. `before` is called with the name of each request before it is executed.
     """
 
     def __init__(self, engine: FakeEngine) -> None:
@@ -319,8 +319,9 @@ class FakeFiles:
 
 
 class FakeMerge:
-    """A fake of `ports.Merge` that records its requests. `between` is called with the name of each table before it is merged. If `error`
-    is set, raises an error with this message after the tables in `before_error`. If `away`, this error says that Spark does not answer.
+    """A fake of `ports.Merge` that records its requests. `between` is called with the name of each table before the table is merged. If
+    `error` is set, merges the tables in `before_error` and raises an error with this message. If `away`, that error says that Spark does
+    not answer.
     """
 
     def __init__(self) -> None:
@@ -342,8 +343,8 @@ class FakeMerge:
 
 
 class FakeCompare:
-    """A fake of `ports.CompareTables`. `verdicts` has results by table; other tables are equal. `compared` has the tables and the extent
-    of each call. `errors` has errors by table, raised when the comparison reaches the table.
+    """A fake of `ports.CompareTables`. `verdicts` has results by table; a table without a result is equal. `compared` has the tables
+    and the extent of each call. `errors` has errors by table, which are raised when the comparison reaches the table.
     """
 
     def __init__(self) -> None:

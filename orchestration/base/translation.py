@@ -2,8 +2,8 @@
 attributes.
 
 A translation is a user's function that changes an asset's spec. Definitions use the translated specs. Code that reports about a table uses
-the translated key, so that events match the definitions. Translations apply to the whole process: a run imports the user's definitions
-before it reports anything. Without a translation, assets have their default keys.
+the translated key, so that events match the definitions. All code of a process uses the same translations: a run imports the user's
+definitions before it reports anything. Without a translation, assets have their default keys.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Translation = Callable[[dg.AssetSpec, TranslatedTable], dg.AssetSpec]
 
 
 class Side(Enum):
-    """Which asset of a table: LAKE is its Delta table, SOURCE is the external asset of the table in the source."""
+    """Which of a table's two assets: LAKE is its Delta table, SOURCE is the external asset of the table in the source."""
 
     LAKE = "lake"
     SOURCE = "source"
@@ -80,8 +80,8 @@ def shown_key(side: Side, table: TranslatedTable, default: dg.AssetKey) -> dg.As
 
 
 def shown_spec(side: Side, table: TranslatedTable, spec: dg.AssetSpec) -> dg.AssetSpec:
-    """Returns the translated spec of an asset. `spec` has the default key. The translated key may depend only on this key and the table's
-    names, because a run knows no other attributes of a new table.
+    """Returns the translated spec of an asset. `spec` has the default key. The translated key may depend only on the default key and the
+    table's names, because a run knows no other attributes of a new table.
 
     Raises ConfigurationError if the translation fails, adds dependencies, or returns another key than `shown_key`.
     """

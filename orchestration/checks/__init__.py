@@ -1,1 +1,3 @@
-"""The asset checks, which report stopped tables and engines and differences between lake and source, and the engine's observations."""
+"""Defines the asset checks and the engine's observations. The checks report stopped tables and engines, and differences between lake and
+source.
+"""

@@ -1,7 +1,7 @@
 """Defines the asset check `equals_lake`, which compares a source table with its Delta table, and the check's job and schedule.
 
-The check belongs to the asset of the source table, because Dagster shows a check's result only until its asset is materialized again.
-Every batch materializes the Delta table, so there the next merge would hide a difference.
+Dagster shows a check's result only until the check's asset is materialized again, and every batch materializes the Delta table. So the
+check belongs to the asset of the source table: on the Delta table's asset, the next merge would hide a difference.
 
 The run's config limits the cost: all rows, a share of the chunks, or the chunks that changed since their last comparison. Merges and
 comparisons can run at the same time, because the check takes no lock.
@@ -27,11 +27,11 @@ from sluice.orchestration.base.shown_tables import others_source_key, shown_tabl
 from sluice.orchestration.base.table_catalog import checkable, checkable_keys, source_key
 
 EQUAL_CHECK = "equals_lake"  # The check of the asset of a source table.
-REASONS = "reasons"  # The metadata of a shared asset's check: for programs, why each "database.table" differs.
-# A sentence names at most this many tables, and the metadata of a result lists at most this many.
+REASONS = "reasons"  # The metadata of a shared asset's check that tells programs why each "database.table" differs.
+# A sentence names at most NAMED_MAX tables. The metadata of a result lists at most REASONS_MAX tables.
 NAMED_MAX, REASONS_MAX = 3, 100
 Metadata = dict[str, dg.MetadataValue[Any]]
-NIGHTLY = "17 3 * * *"  # The time of the schedule if conf/ sets none. The schedule is then switched off.
+NIGHTLY = "17 3 * * *"  # The default time of the schedule. If conf/ sets no time, the schedule is switched off.
 # Dagster's enums cannot contain a hyphen, so the config writes since_last.
 MODES: dict[str, Literal["full", "sample", "since-last"]] = {
     "full": "full",
@@ -82,7 +82,7 @@ def equality_check(
                     continue
                 results = shared.setdefault(key, [])
                 results.append(found)
-                # The result is reported after the asset's last table, so that an error in another asset does not lose it.
+                # The asset's result is reported as soon as its last table is compared. An error in another asset cannot lose it then.
                 if len(results) == len(tables_of[key]):
                     yield result_of_several(key, shared.pop(key))
             for key, results in shared.items():
@@ -117,7 +117,7 @@ def equality_job_name(destination: str) -> str:
 def equality_schedule(
     config: SluiceConfig, destination: str, job: UnresolvedAssetJobDefinition
 ) -> dg.ScheduleDefinition:
-    """Returns the schedule of the comparison. By default it is on if conf/ sets a time, and off otherwise."""
+    """Returns the schedule of the comparison. It starts switched on if conf/ sets a time, and switched off otherwise."""
     schedule = config.destinations[destination].equality.schedule
     running, stopped = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
     return dg.ScheduleDefinition(
@@ -237,7 +237,7 @@ def compare_with_source(
     from sluice.equality.destination import ComparedDestination, compare_destination  # noqa: PLC0415
     from sluice.orchestration.base.lake_settings import storage_options  # noqa: PLC0415
 
-    # This process may be a fork of one that started before a failover, so the source in use is read again.
+    # This process may be a fork of a process that started before a failover. So it reads again which source is in use.
     now = config.with_sources_in_use()
     source = source_of(now.destinations[destination])
     reader = reader_of(now.destinations[destination])
@@ -265,6 +265,6 @@ def _tables(
 
 
 def _named(names: Sequence[str]) -> str:
-    """Returns the first names, and how many follow."""
+    """Returns the first names, and how many more there are."""
     left = len(names) - NAMED_MAX
     return ", ".join(names[:NAMED_MAX]) + (f" and {left} more" if left > 0 else "")

@@ -1,8 +1,8 @@
 """Builds the events that a tick publishes about an engine: observations for the plots, and check results. Pure functions.
 
 A tick publishes an observation at most once a minute, because Dagster plots only the newest hundred events. The numeric keys and their
-types never change, so that each plot is an unbroken line. A check result is published when it changes, and once a minute while the check
-fails.
+types never change, so that each plot is an unbroken line. A check result is published when it changes. A failure is also published once a
+minute while it lasts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TABLE_CHECK = "flowing"  # The check of a Delta table: its changes are merged.
 TABLES_CHECK = "tables_flowing"  # The check of the engine: the changes of all tables are merged.
 ENGINE_CHECK = "running"  # The check of the engine: it reads the source.
 LAG_CHECK = "caught_up"  # The check of the engine's lag: no unmerged change is older than the limit.
-# The key of a LAG_CHECK failure in a mapping of failures. The engine has the key "", and tables have "database.table".
+# The key of a LAG_CHECK failure in a mapping of failures. In the same mapping, the engine has the key "", and tables have "database.table".
 LAG = ":lag"
 BEHIND = "BEHIND"
 HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}
@@ -42,8 +42,8 @@ AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterializa
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedObservations:
-    """What the sensor has published, and when. It is stored as the sensor's cursor, and used only to avoid repetition. `failing` has the
-    reason of each check whose newest result is a failure. It is None if nothing was published yet.
+    """What the sensor has published, and when. It is stored as the sensor's cursor, so that the sensor does not repeat itself.
+    `failing` has the reason of each check whose newest result is a failure. It is None if nothing was published yet.
     """
 
     observed_at_seconds: float = 0.0
@@ -55,7 +55,7 @@ class PublishedObservations:
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> PublishedObservations:
-        """Parses a cursor that `to_cursor` wrote. If it is invalid, returns one without publications."""
+        """Parses a cursor that `to_cursor` wrote. If the cursor is invalid, returns an object without publications."""
         try:
             record = json.loads(cursor or "{}")
             failing = record.get("failing")
@@ -105,8 +105,8 @@ def stopped_sentence(failing: Mapping[str, str]) -> str:
 
 
 def behind(lag_seconds: float, lag_seconds_max: float) -> str:
-    """Returns why the lag check fails, or "". The sentence does not contain the lag, so that it is published only once while the lag
-    grows.
+    """Returns why the lag check fails, or "". The sentence does not name the lag, because a sentence that changes would be published
+    again and again while the lag grows.
     """
     if lag_seconds <= lag_seconds_max:
         return ""
@@ -165,8 +165,8 @@ def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], 
 
 
 def result_of(key: dg.AssetKey, check: str, why: str) -> dg.AssetCheckEvaluation:
-    """Returns the result of a check. `why` is "STATE: reason" if the check fails, otherwise empty. If the reason has several lines, they
-    are the plan of a pending schema change.
+    """Returns the result of a check. `why` is "STATE: reason" if the check fails, otherwise empty. A reason with several lines has the
+    plan of a pending schema change.
     """
     state, _, reason = why.partition(": ")
     metadata: dict[str, dg.MetadataValue[Any]] = {

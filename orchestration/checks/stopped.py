@@ -50,7 +50,8 @@ def destination_checks(
     config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...]
 ) -> dg.AssetChecksDefinition:
     """Returns one check per table, and three checks of the engine: it reads the source, its lag is within the limit, and no table is
-    stopped. A table whose undecodable values go to quarantine has another check, which passes while its quarantine is empty.
+    stopped. If a table's undecodable values go to quarantine, the table has a second check, which passes while its quarantine is
+    empty.
     """
     names = checkable(destination, [table.name for table in tables])
     engine = engine_key(destination)
@@ -153,9 +154,9 @@ def _taken(sentences: list[str] | None) -> str:
 class FlowingTables:
     """Evaluates the check `flowing` for the tables that a run materializes. Each run has its own instance.
 
-    Dagster shows "0 / 1 Passed" for a check as soon as another run has materialized its table. Therefore each run that materializes a
-    table also reports a passed check. Only the sensor reports failures, and it repeats each failure every minute: a pass that a slow run
-    reports hides a failure for at most a minute, but a failure that a run reported would stay.
+    Dagster shows "0 / 1 Passed" for a check as soon as another run has materialized its table. Therefore each run that materializes a table
+    also reports a passed check. Only the sensor reports failures, once a minute while they last. So a pass that a slow run reports hides a
+    failure for at most a minute. A failure that a run reported would stay.
     """
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
@@ -181,8 +182,9 @@ class FlowingTables:
 
 
 def older_tables(directory: Path) -> dict[str, str]:
-    """Returns why the lake's table is older than the cursor, for each "database.table" whose re-snapshot is in progress. The values have
-    the form of `observations.failures`. Leaves out tables that are not in the lake yet. Raises MetaError if the records cannot be read.
+    """Returns each "database.table" whose re-snapshot is in progress, with the reason why its rows in the lake are older than the
+    cursor. The values have the form of `observations.failures`. Leaves out tables that are not in the lake yet. Raises MetaError if
+    the records cannot be read.
     """
     being_read = [each for each in SnapshotRecords(directory).all() if each.is_open]
     in_lake = set(LakeTables(directory).names) if being_read else set()
@@ -210,10 +212,10 @@ def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = 
     except (OSError, ValueError, KeyError, TypeError) as error:
         return {"": f"UNKNOWN: {path} cannot be read: {type(error).__name__}: {error}"}
     stopped |= {LAG: late} if late else {}
-    # A failed start is among these states. It is reported however old the file is.
+    # These states include a failed start, which is reported whatever the age of the file.
     if ended(state):
         return {**stopped, "": why_engine_stopped(directory.name, state, reason)}
-    # If the file's time is in the future, the clock was set back after the last write.
+    # The file's time may be in the future, if the clock was set back after the file was written.
     if abs(age_seconds) > STATUS_SECONDS_MAX:
         return {
             **stopped,

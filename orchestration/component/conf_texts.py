@@ -1,5 +1,5 @@
 """Reads the texts of conf/ for a user's code location, from a folder or from the inline settings of a component. Inline settings are
-written to `.sluice/conf` of the project, where the engine process and the console read them.
+written to `.sluice/conf` of the project, so that the engine process and the console can read them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sluice.cdc_engine.durable_files import replace_file
 from sluice.cdc_engine.errors import ConfigurationError
 
 INLINE_FOLDER = Path(".sluice") / "conf"  # The folder for inline settings, relative to the project's root.
-# Dagster replaces the process of a code location at any time, so the engines need another process.
+# Dagster may replace the process of a code location at any time, so the engines must be in another process.
 OWN_PROCESS = {"kind": "remote"}
 
 
@@ -42,7 +42,7 @@ def inline_texts(root: Path, settings: Mapping[str, Any], destinations: Mapping[
 
 
 def write_conf(files: ConfFiles) -> None:
-    """Writes each text whose file differs, and removes the files of destinations that have no text. Raises OSError."""
+    """Writes each text that differs from its file, and removes the files of destinations that have no text. Raises OSError."""
     folder = files.directory / "destinations"
     wanted = {files.directory / MAIN: files.main}
     wanted |= {folder / f"{name}.yaml": text for name, text in files.destinations.items()}

@@ -8,12 +8,12 @@ import dagster as dg
 def on_updates() -> dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey]:
     """Returns a condition that requests a run of an asset if one of its dependencies was materialized after the last request.
 
-    `AutomationCondition.eager()` resets when the asset itself is materialized. So it misses a batch that is merged while the asset's run
-    reads, until the next change. This condition requests another run for that batch. `eager()` also waits until no dependency is in
-    progress, which may never happen for tables that change all the time. This condition does not wait.
+    `AutomationCondition.eager()` differs in two ways. It resets when the asset itself is materialized, so it misses a batch that is merged
+    while the asset's run reads; this condition requests another run for that batch. It also waits until no dependency is in progress, which
+    may never happen for tables that change all the time; this condition does not wait.
     """
     conditions = dg.AutomationCondition
-    # If both events are in one tick, `since` compares their times. Dagster does that only if its operands are not joined with & or |, so
-    # the other conditions are joined after `since`.
+    # If both events are in one tick, `since` must compare their times. Dagster compares them only if the operands of `since` are not joined
+    # with & or |, so the other conditions are joined after `since`.
     updated = conditions.any_deps_match(conditions.newly_updated()).since(conditions.newly_requested())
     return (updated & ~conditions.any_deps_missing() & ~conditions.in_progress()).with_label("on_updates")

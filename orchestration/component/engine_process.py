@@ -1,7 +1,7 @@
 """Starts the engines and Spark in processes of their own, and calls them, so that `dagster dev` and `dg dev` need no other command.
 
-A tick that finds no engine starts `sluice up --foreground --without-dagster`. That process goes on when the code location reloads. Each
-tick touches a file. If no tick has touched the file for SILENCE_SECONDS_MAX, for example because Dagster has ended, the process ends.
+A tick that finds no engine starts `sluice up --foreground --without-dagster`. That process continues when the code location reloads. Each
+tick touches a file. When no tick has touched the file for SILENCE_SECONDS_MAX, for example because Dagster has ended, the process ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from sluice.orchestration.rpc.remote_host import RemoteEngine, RemoteHost
 
 WANTED_FILE, LOCK_FILE = "engine-process.wanted", "engine-process.lock"
-# The engine process ends after this time without a tick. A restart of the daemon, or ticks that wait for each other, take less.
+# The engine process ends after this time without a tick. A restart of the daemon, and ticks that wait for each other, cause shorter gaps
+# between ticks.
 SILENCE_SECONDS_MAX = 120.0
 # The process must answer within this time, which is enough to compile kernels, start Spark and read the source on a busy machine.
 START_SECONDS_MAX = 300.0
@@ -61,7 +62,7 @@ class StartingHost:
 
 
 class EngineProcess:
-    """Starts the engine process, and knows whether it runs. The running process may have been started by another code server."""
+    """Starts the engine process, and knows whether it runs. Another code server may have started the running process."""
 
     def __init__(self, data_dir: Path, files: ConfFiles) -> None:
         self._data_dir, self._files = data_dir, files
@@ -71,13 +72,13 @@ class EngineProcess:
         self._lock = threading.Lock()  # Ticks of several destinations may run at the same time.
 
     def want(self) -> None:
-        """Records that a tick has arrived. Without new records, the engine process ends."""
+        """Records that a tick has arrived. The engine process ends if no tick is recorded for a while."""
         self._data_dir.mkdir(parents=True, exist_ok=True)
         (self._data_dir / WANTED_FILE).touch()
 
     def start_after(self, error: SluiceError) -> None:
-        """Starts the engine process if none runs, and raises EngineStartingError with the path of its log. Returns only if this process
-        was started long ago and still cannot be called: then `error` says why.
+        """Starts the engine process if none runs, and raises EngineStartingError with the path of its log. Returns only if the process was
+        started long ago and still cannot be called. `error` then says why.
         """
         with self._lock:
             ended = self._process is not None and self._process.poll() is not None
@@ -86,7 +87,8 @@ class EngineProcess:
                 raise EngineStartingError(
                     f"the process of the engines ended: {self._last_line()}; it is started again soon"
                 )
-            begins = self._process is not None and not ended  # A process that is starting does not hold the lock yet.
+            # A process that has just started does not hold the lock yet.
+            begins = self._process is not None and not ended
             if not begins and not is_locked(self._data_dir / LOCK_FILE):
                 self._start()
             elif age > START_SECONDS_MAX and self._process is not None:
@@ -106,7 +108,8 @@ class EngineProcess:
                 stderr=subprocess.STDOUT,
                 cwd=self._files.directory.parent,
                 env={**os.environ, "SLUICE_CONF": str(self._files.directory)},
-                # Ctrl-C in Dagster's terminal must not end this process. It ends by itself when no tick has arrived for a while.
+                # In a session of its own, this process does not get Ctrl-C of Dagster's terminal. It ends by itself when no tick arrives
+                # for a while.
                 start_new_session=True,
             )
         self._started = time.monotonic()

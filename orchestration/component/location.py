@@ -1,7 +1,8 @@
-"""Builds Sluice's definitions for a user's code location. `SluiceComponent` and `sluice.build_definitions` call this module.
+"""Builds Sluice's definitions for a user's code location. `SluiceComponent` and `sluice.build_definitions` call this module, which starts
+nothing.
 
-It starts nothing. A run builds its definitions later than the code server that requests it, and must find the same tables and steps.
-Therefore the code server writes the texts of conf/ and the lists of tables to files, and its runs read those files.
+A run builds its definitions later than the code server that requests the run, and must find the same tables and steps. Therefore the code
+server writes the texts of conf/ and the lists of tables to files, and its runs read those files.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROLE = "component"
-# This many files are kept. Each change of conf/ or of the tables writes a new file, and the oldest are removed.
+# Each change of conf/ or of the tables writes a new file. The newest files, up to this number, are kept.
 KEPT_MAX = 20
 
 
@@ -115,8 +116,8 @@ def _in_use(files: ConfFiles) -> InUse:
 
 
 def _write_down(in_use: InUse) -> None:
-    """Writes the texts of conf/ and the lists of tables for the runs of this process. The file's name has a digest of them. Raises OSError
-    if they cannot be written.
+    """Writes the texts of conf/ and the lists of tables to a file, for the runs of this process. The file's name has a digest of its
+    content. Raises OSError if the file cannot be written.
     """
     config, digest = in_use.config, hashlib.sha256(repr(in_use.files).encode(errors="surrogateescape"))
     for name in sorted(config.destinations):
@@ -138,8 +139,8 @@ def _write_down(in_use: InUse) -> None:
 
 
 def _discover(config: SluiceConfig) -> None:
-    """Reads the tables of each source whose list of tables is empty, so that their assets exist at the first start. If a source does not
-    answer, the engine lists its tables later.
+    """Reads the tables of each source whose list of tables is empty, so that these tables have assets at the first start. If a source
+    does not answer, the engine lists its tables later.
     """
     unknown = [name for name in config.destinations if not _digest_of_tables(config, name)]
     for name in unknown:
@@ -158,7 +159,7 @@ def _digest_of_tables(config: SluiceConfig, destination: str) -> str:
 
 
 def _new_tables(config: SluiceConfig, destination: str, digest: str) -> tuple[str, ...]:
-    """Returns a sentence if the current tables differ from those in the definitions."""
+    """Returns a sentence if the engine's current tables differ from those in the definitions. Returns nothing if they are the same."""
     if _digest_of_tables(config, destination) in {digest, ""}:
         return ()
     loaded = f"the tables of {destination} have changed since this code location was loaded"

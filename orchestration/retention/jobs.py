@@ -1,4 +1,6 @@
-"""Defines the job that limits the size of Dagster's storage, and its schedule. `run.maintain_jobs` does the same for the Delta tables."""
+"""Defines the job that limits the size of Dagster's storage, and its schedule. `run.maintain_jobs` defines the corresponding job for
+the Delta tables.
+"""
 
 # There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
 
@@ -14,7 +16,7 @@ from sluice.orchestration.retention.rules import RunRetention
 from sluice.orchestration.run.merge_run import failure
 
 JOB = "prune_dagster"
-# Once an hour, so that a run never has much to remove. Not at the full hour, when other schedules start.
+# The schedule starts once an hour, so that a run never has much to remove. It does not start at the full hour, when other schedules start.
 AT = "41 * * * *"
 TAG = "sluice/prune"  # conf/dagster.yaml lets the queue run only one run with this tag at a time.
 

@@ -1,7 +1,7 @@
-"""Removes old runs and events from Dagster's storage, because Dagster itself removes only old ticks and keeps runs and events for ever.
-The job of `jobs` calls this module.
+"""Removes old runs and events from Dagster's storage, because Dagster removes only old ticks and keeps runs and events for ever. The job of
+`jobs` calls this module.
 
-Each step starts from what the storage contains, so a run can continue the work of a killed one.
+Each step looks at what the storage contains, so a run can continue the work of a killed run.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-# This many of a job's newest runs stay, however old they are. Ticks count consecutive failures among them (`sensor.runs`). If the newest
-# runs were removed, two old failures would look consecutive although a run between them succeeded.
+# This many of a job's newest runs stay, however old they are. Ticks count consecutive failures among them (`sensor.runs`). If a successful
+# run between two failures were removed, the two failures would look consecutive.
 NEWEST_RUNS_KEPT = 50
-# A run's time may be this far in the future. A later time was written while the clock was wrong; such a run is removed like an old one,
+# A run's time may be this far in the future. A later time was written while the clock was wrong. Such a run is removed like an old one,
 # because it would otherwise stay for years.
 AHEAD_SECONDS_MAX = 3600.0
 

@@ -1,7 +1,7 @@
 """Returns the free pages of Dagster's SQLite files to the file system. Postgres reuses free pages by itself.
 
-A VACUUM copies the whole file while all writers wait. So it runs only once, while the file is small or mostly free. It also switches on
-incremental vacuum, with which SQLite later frees pages in small steps.
+A VACUUM copies the whole file while all writers wait. So a file gets a VACUUM only once, while it is small or mostly free. The VACUUM also
+switches on incremental vacuum, with which SQLite later frees pages in small steps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 
 INCREMENTAL = 2  # SQLite's number for the incremental mode of auto_vacuum.
 SMALL_BYTES_MAX = 64 * 2**20  # A file up to this size always gets a VACUUM, because SQLite copies it in about a second.
-FREE_BYTES_MIN = 16 * 2**20  # A larger file gets a VACUUM only with this many free bytes. Fewer are soon reused.
+# A larger file gets a VACUUM only if it has this many free bytes. SQLite soon reuses fewer free bytes.
+FREE_BYTES_MIN = 16 * 2**20
 FREE_PART_MIN = 0.25
 PAGES_AT_ONCE = 1000
 WAIT_SECONDS = 5.0  # Another writer may lock the file for this long. Dagster's own writers wait up to 30 s.
@@ -29,7 +30,7 @@ def give_back(file: str) -> int:
             before = _bytes(database)
             _shrink(database)
             return max(0, before - _bytes(database))
-    except sqlite3.OperationalError:  # Another writer locks the file; the next run tries again.
+    except sqlite3.OperationalError:  # Another writer locks the file, so the next run of the job tries again.
         return 0
 
 

@@ -1,4 +1,5 @@
-"""Removes old events and check results from Dagster's event storage with SQL for SQLite and Postgres. Keeps the newest ones of each asset.
+"""Removes old events and check results from Dagster's event storage with SQL for SQLite and Postgres. Keeps the newest event of each type
+and the newest check results of each asset.
 
 Each step compares events with the runs that exist, so a later run removes what a killed run has left. Each transaction is small, because
 SQLite has only one writer.
@@ -35,8 +36,8 @@ NEWEST_KEPT = [
     dg.DagsterEventType.ASSET_OBSERVATION.value,
     dg.DagsterEventType.FRESHNESS_STATE_CHANGE.value,
 ]
-# A file is removed only if it is at least this old. A younger file may belong to a removed run whose page in Dagster has just created the
-# file again.
+# Only a file that is at least this old is removed. If somebody opens the page of a removed run in Dagster, Dagster creates the run's file
+# again.
 FILE_SECONDS_MIN = 3600.0
 
 IsOld = Callable[[float], bool]
@@ -78,7 +79,9 @@ class StoredEvents:
         return removed
 
     def remove_runless_copies(self, is_old: IsOld) -> int:
-        """Removes old events without a run from SQLite's second copy of these events. The pages of assets do not read that copy."""
+        """Removes old events without a run from the second copy that SQLite's storage keeps of these events. The pages of assets do not
+        read this copy.
+        """
         if not isinstance(self._storage, SqliteEventLogStorage):
             return 0
         connect, removed = self._connect_runless, 0

@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 
 PAGE = 500  # The number of runs per transaction. Another writer waits milliseconds for such a transaction.
 BODIES_PAGE = 100
-# This many of the newest snapshots stay, because Dagster stores a snapshot before the run that refers to it.
+# This many of the newest snapshots stay. Dagster stores a snapshot before the run that refers to it, so a new snapshot may still get its
+# run.
 SNAPSHOTS_KEPT = 100
 ENDED = [DagsterRunStatus.SUCCESS.value, DagsterRunStatus.FAILURE.value, DagsterRunStatus.CANCELED.value]
 PLAN = re.compile(r'"execution_plan_snapshot_id": ?"([^"]+)"')
 
 
 class StoredRuns:
-    """Lists and removes the runs of one code location. `label` is the tag with which Dagster marks these runs. It is empty for runs
-    without the tag, which were started in process.
+    """Lists and removes the runs of one code location. `label` is the tag with which Dagster marks these runs. An empty `label` stands for
+    runs without the tag, which were started in process.
     """
 
     def __init__(self, storage: SqlRunStorage, label: str) -> None:
@@ -81,7 +82,7 @@ class StoredRuns:
             ]
 
     def remove(self, run_ids: Sequence[str]) -> None:
-        """Removes runs, and then their tags. On Postgres each statement is a separate transaction: if the tags were removed first, a crash
+        """Removes runs, and then their tags. On Postgres each statement is a separate transaction. If the tags were removed first, a crash
         could leave runs without tags, which a later run of this job would not find.
         """
         with self._storage.connect() as connection:
@@ -95,8 +96,8 @@ class StoredRuns:
             return {row[0] for row in connection.execute(query).fetchall()}
 
     def remove_snapshots(self) -> int:
-        """Removes stored definitions of jobs and plans to which no run refers. Returns their number. If a run that is being created refers
-        to a removed definition, the run fails, and its batch is handed out again.
+        """Removes stored definitions of jobs and plans to which no run refers. Returns their number. A run that is being created may
+        refer to a removed definition. This run then fails, and its batch is handed out again.
         """
         with self._storage.connect() as connection:
             newest = db.select(SnapshotsTable.c.snapshot_id).order_by(SnapshotsTable.c.id.desc())

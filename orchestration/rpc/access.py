@@ -18,18 +18,18 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 TOKEN_FILE = "engine-token"  # noqa: S105  a file name
 TOKEN_LENGTH_MIN = 16
-# gRPC's limit of 4 MiB is too small for a batch with many tables, or for the reasons of many stopped tables. The server must have a limit,
+# gRPC's limit of 4 MiB is too small for the reasons of many stopped tables, or for a batch with many tables. The server must have a limit,
 # because it reads a request before it checks the token. The limit for ticks is enough for some hundred thousand tables. A run only names a
-# batch, so gRPC's default is enough.
+# batch, so gRPC's default is enough for runs.
 REQUEST_BYTES_MAX, RUN_REQUEST_BYTES_MAX = 64 << 20, 4 << 20
 LENGTHS_OF_CALLER = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
-# An attempt to connect ends after this time. With gRPC's default of 20 s, a dead host would use up the time of a call.
+# An attempt to connect ends after this time. gRPC's default of 20 s would let a dead host use up the time of a call.
 CONNECT_MS_MAX = 2000
 
 
 def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
-    """Returns the token that engine and callers share. If `make`, creates the token file if it does not exist, as an engine host does.
-    Raises ConfigurationError if there is no valid token. The message does not contain the token.
+    """Returns the token that engine and callers share. If `make`, creates the token file if it does not exist; only an engine host does
+    this. Raises ConfigurationError if there is no valid token. The message does not contain the token.
     """
     if config.token:
         token = filled(config.token, "engine.token")
@@ -98,11 +98,11 @@ def _content(path: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Writes a random token to a file in one step. Only the owner can read it. If two processes do this at the same time, the first file
-    stays.
+    """Writes a random token to a file in one step. Only the owner can read it. If two processes do this at the same time, the file of the
+    first process stays.
     """
     make_folder(path.parent)
-    # The name is random, so a file that a crashed process left cannot have it.
+    # A crashed process may have left its temporary file. The name is random, so this process does not meet that file.
     temporary = path.with_suffix(f".{secrets.token_hex(8)}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# An answer may take this much longer than the wait that a call requests, because the engine syncs its ledger and the machine may be busy.
+# An answer may take this much longer than the wait that the call requests. The engine may have to sync its ledger, and the machine may be
+# busy.
 ANSWER_SECONDS_MAX = 10.0
 
 

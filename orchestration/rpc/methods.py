@@ -1,5 +1,5 @@
-"""Defines the table of RPC methods of an engine process: the name, arguments and answer of each, and their form in JSON. Ticks and runs
-call the same methods. `remote_host` calls them, and `server` serves them.
+"""Defines the table of RPC methods of an engine process: the name, arguments and answer of each method, and their form in JSON. Ticks
+and runs call the same methods. `remote_host` calls them, and `server` serves them.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ TELL_TICK = Method("tell_tick", _NOTHING, {"failed": _TEXT})
 TELL_RUN = Method("tell_run", _NOTHING, {"batch": _BATCH, "state": _TEXT})
 TELL_FAILING = Method("tell_failing", _NOTHING, {"reason": _TEXT})
 TELL_WAITING = Method("tell_waiting", _NOTHING, {"reason": _TEXT})
-# The methods that `served_engine` adds: `conf_digest` for ticks, the rest for runs.
+# Methods that `ports.EngineHandle` does not have; `served_engine` adds them. Ticks call `conf_digest`, and runs call the others.
 CONF_DIGEST = Method("conf_digest", _TEXT)
 OFFER = Method("offer", _record_of(Offer), {"timeout_seconds": _NUMBER})
 TAKE_BY_REFERENCE = Method("take_by_reference", _NOTHING, {"reference": _REFERENCE, "append": _FLAG})

@@ -57,7 +57,7 @@ def keep_engines(stopping: threading.Event) -> None:
 
 
 def serve(engines: ServedEngines, config: SluiceConfig, *, listen: str = "") -> RpcServer:
-    """Returns a server for the engines. It listens at `listen`, or at `engine.listen` of conf/ if that is empty.
+    """Returns a server for the engines. It listens at `listen`. If `listen` is empty, it listens at `engine.listen` of conf/.
 
     Raises ConfigurationError if the port is not available, the token is too short, or a certificate cannot be read.
     """
@@ -70,7 +70,9 @@ def serve(engines: ServedEngines, config: SluiceConfig, *, listen: str = "") -> 
 
 
 def _digest_of(name: str) -> str:
-    """Returns the digest of a destination's file in conf/. The files of groups to which the destination belongs are not part of it."""
+    """Returns the digest of a destination's file in conf/. A group to which the destination belongs has a file of its own, which the digest
+    does not include.
+    """
     return launcher.kept().get(name, "").partition("+")[0]
 
 

@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# This host and the engine's host may use different versions of conf/ for this long. Both follow a change within this time.
+# This host and the engine's host may use different versions of conf/ for this long. Each of them follows a change of conf/ within this
+# time.
 DIFFERS_SECONDS_MAX = 60.0
-# Hosts other than the one that ran the destination at the last call get this time to answer, because they may be dead.
+# The host that ran the destination at the last call is asked first. Other hosts get only this time to answer, because they may be dead.
 OTHERS_SECONDS_MAX = 4.0
 
 
 class RemoteEngine:
-    """Calls an engine in another process (see `ports.EngineHandle`). Also has the methods that `served_engine` adds. All hosts see the
-    destination's `directory` under the same path.
+    """Calls an engine in another process (see `ports.EngineHandle`). Also has the methods that `served_engine` adds. The destination's
+    `directory` has the same path on all hosts.
     """
 
     def __init__(self, connection: Connection, destination: str, directory: Path) -> None:

@@ -1,7 +1,7 @@
 """Sends a run's requests to the engine of its destination (see `ports.RunEngine`).
 
-With `engine: {kind: embedded}`, the engine is in the code server, and a run on the same host calls its RPC endpoint (`run_endpoint`). With
-`remote`, the run calls the engine hosts, as ticks do.
+With `engine: {kind: embedded}`, the engine is in the code server, and a run on the same host calls the code server's RPC endpoint
+(`run_endpoint`). With `engine: {kind: remote}`, the run calls the engine hosts, as ticks do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class RunCaller:
-    """Calls the engine for one run, from one thread. `engine` returns the engine for each request, because its process may have changed."""
+    """Calls the engine for one run, from one thread. `engine` returns the engine. It is called for each request, because another
+    process may have the engine by then.
+    """
 
     def __init__(self, engine: Callable[[], RemoteEngine]) -> None:
         self._engine = engine

@@ -4,7 +4,7 @@ The endpoint listens on the loopback address. Its token is in `run-endpoint.json
 it; only the owner can read the file. Ticks open the endpoint, and the end of the process closes it. Each process has its own random token.
 If another program gets the port later and a run calls it, that program learns no valid token.
 
-Correctness does not depend on the endpoint. A run that finds it closed ends, and the ticks settle its batch by the run's record.
+If the endpoint is closed, nothing becomes wrong: a run that finds it closed ends, and the ticks settle its batch by the run's record.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class RunEndpoint:
         self._lock = threading.Lock()
 
     def open_for(self, directory: Path) -> None:
-        """Lets runs of the destination with this directory find the endpoint. Each tick calls this. A repeated call
-        only checks the file.
+        """Lets runs of the destination with this directory find the endpoint. Each tick calls this. If the file exists already, only checks
+        the file.
         """
         self._engines.tick_came(directory.name)
         with self._lock:
@@ -86,8 +86,8 @@ def open_run_endpoint(host: Callable[[], EngineHost], directory: Path) -> None:
 
 
 def _write(path: Path, record: dict[str, str]) -> None:
-    """Writes a record to a file in one step, if the content differs. Only the owner can read the file. It is not synced, because it is
-    useless after a crash.
+    """Writes a record to a file in one step, if the content differs. Only the owner can read the file. The file is not synced: after a
+    crash, the endpoint that it names no longer exists.
     """
     text = json.dumps(record)
     try:

@@ -1,7 +1,7 @@
-"""Adds two decisions of the process to an engine: when a draining run must leave, and how long a call may wait. `server` serves the
-result.
+"""Adds two decisions of the engine's process to an engine: when a draining run must leave, and how long a call may wait. `server` serves
+the result.
 
-The process is the code server or `sluice engine`. Both kinds serve the same calls by the same rules.
+The process is the code server or `sluice engine`. Both serve the same calls by the same rules.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class ServedEngines:
         self._ticked[destination] = time.monotonic()
 
     def why_leave(self, destination: str) -> str:
-        """Returns why runs must leave, or "". For each destination, the first call is taken as a tick, because its ticks may have called
-        another process until now.
+        """Returns why runs must leave, or "". A reason is that no tick has come for a while. The first call for a destination counts as a
+        tick, because its ticks may have called another process until now.
         """
         if self.closing():
             return "the engine's process is stopping"
@@ -80,7 +80,8 @@ class ServedEngine:
         if leave := self._engines.why_leave(self._destination):
             return Offer(leave=leave)
         batch = self.hand_out(timeout_seconds)
-        if batch is not None and batch.appendable:  # A tick requested this batch and left its end open.
+        # A tick requested this batch and left its end open, so the end is fixed now.
+        if batch is not None and batch.appendable:
             batch = self._engine.take(batch, append=False)
         return Offer(reference=None if batch is None else BatchReference.of(self._destination, batch))
 

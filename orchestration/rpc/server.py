@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# At most this many calls are served at once. Each draining run has one call that waits for its next batch.
+# At most this many calls are served at once. Each draining run keeps one call open while it waits for its next batch.
 CALLS_MAX = 64
 STOP_SECONDS = 5.0  # When the server closes, calls in progress may take this long.
 
@@ -31,7 +31,7 @@ STOP_SECONDS = 5.0  # When the server closes, calls in progress may take this lo
 class RpcServer:
     """Serves calls from its creation until `close`.
 
-    - `port` is the port of `listen`, or the assigned port if that is 0.
+    - `port` is the port of `listen`, or the assigned port if `listen` names port 0.
     - `credentials` come from `access.server_credentials`. None means without TLS.
     - `request_bytes_max` limits a request, which is read before its token is checked.
     """

@@ -15,14 +15,15 @@ Record = dict[str, Any]
 
 
 class EngineRefusedError(SluiceError):
-    """An error of the engine that callers do not handle separately. It has the engine's message and `code`."""
+    """An error of the engine that callers need not distinguish from others. It has the engine's message and `code`."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-# The errors that a tick or a run handles separately, or that operators know by name. Each can be created from its message alone.
+# Errors that arrive as their own class, because a tick or a run handles them separately, or operators know them by name. Each can be
+# created from its message alone.
 _DISTINGUISHED: dict[str, type[SluiceError]] = {
     kind.code: kind
     for kind in (

@@ -1,1 +1,1 @@
-"""The work of runs: merging batches with Spark, publishing snapshots, repairing and maintaining tables."""
+"""Does the work of runs: merges batches with Spark, publishes snapshots, and repairs and maintains tables."""

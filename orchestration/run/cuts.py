@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SHARE = 20  # Rewriting the newest snapshot takes at most 1/SHARE of a run's time.
+SHARE = 20  # A run spends at most 1/SHARE of its time on rewriting the newest consistent snapshot.
 
 
 def keep_cut(
@@ -41,8 +41,8 @@ def keep_cut(
     """Makes the last commit of a run: records the versions of all tables of the destination at the batch's end, with their change logs and
     histories.
 
-    `buffered` are tables with a running snapshot. Their current-state tables keep the versions that are recorded, but their change logs
-    and histories get new versions. Raises MergeError for tables whose location cannot be found, and TableError if Delta refuses the
+    `buffered` are tables with a running snapshot. For their current-state tables, the commit repeats the recorded versions. Their change
+    logs and histories get new versions. Raises MergeError for tables whose location cannot be found, and TableError if Delta refuses the
     commit.
     """
     from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
@@ -97,9 +97,9 @@ def _recorded_tables(
 class CutAmendments:
     """Collects the tables that a run corrected outside the stream, and adds them to the destination's newest consistent snapshot.
 
-    The snapshot is one row with all tables, so rewriting it costs more the more tables a destination has. After each rewrite, the next one
-    waits until rewrites take at most 1/SHARE of the time. A run writes the rest before it ends. If it is killed before that, the earlier
-    snapshot stays valid, and the snapshot of the next batch has the tables.
+    The snapshot is one row with all tables, so rewriting it costs more the more tables a destination has. After a rewrite, the run waits
+    before it rewrites again, so that rewrites take at most 1/SHARE of its time. Before it ends, the run adds the tables that are still
+    waiting. If it is killed before that, the earlier snapshot stays valid, and the snapshot of the next batch has the tables.
     """
 
     def __init__(self, config: SluiceConfig, destination: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -110,17 +110,18 @@ class CutAmendments:
 
     def add(self, table: str, label: int, refusal: Callable[[], str]) -> None:
         """Adds a table that has all changes up to the order key `label`, and rewrites the snapshot if a rewrite is due. The caller holds
-        the run lock, whose fence is `refusal`: another function for each hold. Raises SparkJobError if Delta refuses the commit.
+        the run lock. `refusal` is the lock's fence, another function each time the lock is taken. Raises SparkJobError if Delta refuses
+        the commit.
 
-        A shard is not added. It waits for the next batch, because the Delta version may have rows of other shards that belong to no
-        consistent snapshot yet.
+        A shard is not added, because its Delta table may have rows of other shards that belong to no consistent snapshot yet. The snapshot
+        of the next batch includes it.
         """
         from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
         from sluice.spark_jobs.cuts import AmendedTable, newest_order_key  # noqa: PLC0415
 
         there = self._recorded_tables(LakeTables(self._config.destination_dir(self._destination)), table)
         if there and target(self._config, self._destination, table).shard is None:
-            # Only a batch changes the newest order key, so it stays the same within one hold of the run lock.
+            # Only a batch changes the newest order key, and no batch is merged while this run holds the lock. So it is read once per hold.
             if self._newest is None or self._newest[0] is not refusal:
                 options = storage_options(self._config.storage_options)
                 path = cuts_path(self._config.lake, self._destination)
@@ -155,7 +156,7 @@ class CutAmendments:
             return _ids(added.tables) == _ids(self._recorded_tables(records, name))
         except SluiceError:
             raise
-        # Any error concerns only this table. The others are written, and the snapshot of the next batch includes this one.
+        # Any error concerns only this table. The other tables are written now, and the snapshot of the next batch includes this table.
         except Exception:
             logger.exception("%s is left out of the newest consistent snapshot", name)
             return False

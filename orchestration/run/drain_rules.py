@@ -1,6 +1,6 @@
-"""Decides when a draining run ends, and describes who settles its batches. `run.drain_run` calls it.
+"""Decides when a draining run ends, and describes who settles its batches. `run.drain_run` calls this module.
 
-For each delivery d of a batch, the run does the following. The table says what happens if it stops somewhere.
+For each delivery d of a batch, the run does the following. The table says what happens if the run stops at a certain point.
 
     takes d ─▶ its tags name d ─▶ merges d ─▶ acks d over RPC ─▶ reports d to Dagster ─▶ takes the next batch
 
@@ -25,8 +25,8 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attached:
-    """A draining run between two batches. `seconds` is the time since it attached, and `idle_seconds` the time since its last batch was
-    settled.
+    """A draining run between two batches. `seconds` is the time since the run attached to the engine. `idle_seconds` is the time since its
+    last batch was settled.
     """
 
     seconds: float
@@ -36,7 +36,7 @@ class Attached:
 
 
 def why_leave(run: Attached) -> str:
-    """Returns why the run takes no further batch, as the end of a sentence. Returns "" if it takes another batch."""
+    """Returns why the run takes no further batch, as the end of a sentence. Returns "" if the run takes another batch."""
     if run.seconds >= run.seconds_max:
         return f"the run has been attached for {run.seconds:.0f} s, and another run replaces it"
     if run.idle_seconds >= run.idle_seconds_max:

@@ -1,8 +1,8 @@
-"""Runs a draining run, which stays attached and merges batch after batch. Each batch is a delivery of its own, which is settled and
-reported separately. `assets` calls this module inside a run.
+"""Runs a draining run, which stays attached to the engine and merges batch after batch. Each batch is settled and reported separately.
+`assets` calls this module inside a run.
 
 The run holds the run lock while it merges a batch, and releases it between batches, so that publications and backfills can take it. The
-run's tags name its current batch (`BatchClaim`). So its record always means the same as the record of a run that merges only this batch.
+run's tags name its current batch (`BatchClaim`). So ticks can treat the run's record like that of a run that merges only this batch.
 `drain_rules` has a table of the states in which the run can end.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A request for the next batch waits this long. Between two requests the run checks whether it must end.
+# A request for the next batch waits at most this long in the engine. Between two requests the run checks whether it must end.
 HAND_OUT_SECONDS = 2.0
 ANSWER_SECONDS_MAX = 3.0  # If the engine does not answer within this time, the run ends, and ticks settle its batch.
 POLL_SECONDS = 0.05
@@ -63,8 +63,8 @@ def claim_of(instance: dg.DagsterInstance, run_id: str) -> BatchClaim:
 
 
 class Unreported:
-    """Stores the tables of a batch in Dagster's storage until the run has reported them. If the run dies before that, the next draining
-    run reports them. If it dies after the report and before `remove`, they are reported twice.
+    """Stores the tables of a batch in Dagster's storage until the run has reported them. If the run dies before the report, the next
+    draining run reports them. If it dies after the report and before `remove`, the tables are reported twice.
     """
 
     def __init__(self, instance: dg.DagsterInstance, destination: str) -> None:
@@ -80,8 +80,8 @@ class Unreported:
         self._storage.set_cursor_values({self._key: ""})
 
     def left(self, say: Callable[[str], None]) -> list[MergedTable]:
-        """Returns the tables that an earlier run did not report. If another version of Sluice stored them, logs a sentence and returns
-        none.
+        """Returns the tables that an earlier run stored and did not report. If another version of Sluice stored them, logs a sentence with
+        `say` and returns none.
         """
         text = self._storage.get_cursor_values({self._key}).get(self._key)
         if not text:
@@ -116,8 +116,8 @@ class DrainRun:
 
 
 def drain(work: DrainRun, first: BatchReference) -> Iterator[Sequence[MergedTable]]:
-    """Merges the batch for which the run was started, and then further batches. Yields the tables of each batch after the batch is
-    settled.
+    """Merges the batch for which the run was started (`first`), and then further batches. Yields the tables of each batch after the batch
+    is settled.
 
     If a batch fails, yields the tables that were merged, and raises MergeFailedError. The run's tags then name the failed batch.
     """
@@ -131,7 +131,8 @@ def _all(
     work: DrainRun, directory: Path, first: BatchReference, why_not_alone: Callable[[], str]
 ) -> Iterator[Sequence[MergedTable]]:
     begun, every_seconds = time.monotonic(), work.config.destinations[first.destination].drain.every_seconds
-    # The engine is called only after the first merge: a run that finds no engine ends as a success, so it must have merged its batch.
+    # The engine is called only after the first merge. A run that finds no engine ends as a success, and may do so only if it has merged its
+    # batch.
     engine = functools.cache(lambda: work.ports.run_engine(directory, first.destination))
     taken, reference, continues = begun, first, True
     while continues:
@@ -142,7 +143,7 @@ def _all(
             yield tables
             raise
         if why := why_not_alone():
-            # `unreported` belongs to the attached run. The success of this run settles its batch.
+            # This run is not the attached one, so it must not write `unreported`. Its success settles its batch.
             yield tables
             work.say(f"this run ends with its batch: {why}")
             return
@@ -150,7 +151,7 @@ def _all(
             yield work.unreported.left(work.say)
         work.unreported.keep(tables)
         continues = _settled(work, engine, reference)
-        yield tables  # Tables are reported after the ack, because reports of many tables take seconds.
+        yield tables  # The ack comes first, because reports of many tables take seconds.
         work.unreported.remove()
         if continues:
             threading.Event().wait(max(0.0, taken + every_seconds - time.monotonic()))
@@ -174,8 +175,8 @@ def _merge(
 
 
 def _news(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns a function that logs at most one sentence per minute. Every sentence costs Dagster a transaction, but a run that logs
-    nothing at all would be ended.
+    """Returns a function that logs at most one sentence per minute. Each sentence costs Dagster a transaction. But a run must log
+    something, because ticks end a run that is silent for long.
     """
     last = [time.monotonic()]
 
@@ -190,7 +191,7 @@ def _news(say: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def _settled(work: DrainRun, engine: Callable[[], RunEngine], reference: BatchReference) -> bool:
-    """Acks the batch. Returns whether the run continues: the batch is settled, by this call or by another process."""
+    """Acks the batch. Returns whether the run continues. It continues if the batch is settled, by this call or by another process."""
     try:
         _answered(lambda: engine().ack(reference))
     except BatchNotFoundError:

@@ -49,7 +49,7 @@ class Instance(dg.Config):
 
 
 def instance_job(settings: SluiceConfig) -> dg.JobDefinition:
-    """Returns the job. Its run succeeds when it has seen that the operation took effect."""
+    """Returns the job. A run of the job succeeds once the operation has taken effect."""
 
     names = {*settings.destinations, *settings.groups}
     config_class = with_destination(Instance, names)

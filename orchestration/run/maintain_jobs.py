@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.maintain.tables import Maintained
 
 TAG = "sluice/maintenance"
-# An open run of this age no longer blocks later runs, because a run whose process was killed would otherwise block them forever. If its
-# process still works, the run lock keeps it and the next run apart.
+# A run that is open for this long no longer blocks later runs. Its process was probably killed, and would block them forever. If the
+# process still works, the run lock prevents that it and the next run maintain a table at the same time.
 LOST_SECONDS = 24 * 3600.0
-UNDER_WAY = [  # While a run is in one of these states, the schedule requests no other run, which would only wait.
+# While a run has one of these statuses, the schedule requests no other run, because that run would only wait.
+UNDER_WAY = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,
@@ -100,7 +101,7 @@ DESCRIPTIONS = {
 
 
 def maintain_schedules(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> list[dg.ScheduleDefinition]:
-    """Returns one schedule for OPTIMIZE and one for VACUUM. By default each is on if conf/ sets its time."""
+    """Returns one schedule for OPTIMIZE and one for VACUUM. Each starts switched on if conf/ sets its time."""
     given, minute = config.destinations[destination].maintenance, minute_of(destination)
     hourly, sundays = f"{minute} * * * *", f"{minute} 4 * * 0"
     return [

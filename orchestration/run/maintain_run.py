@@ -1,6 +1,6 @@
 """Maintains the Delta tables of a destination. The jobs of `maintain_jobs` and `sluice maintain` call this module.
 
-The run lock is taken for each table separately, and only if the table needs work. So merges can run between two tables.
+The run takes the run lock for each table separately, and only if the table needs work. So merges can run between two tables.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def run_maintenance(  # noqa: PLR0917  its dependencies and listeners
         clashes = known_clashes(config) if request.vacuum else {}
         for name in names:
             given = request
-            # If another table is inside this table's folder, VACUUM would delete its files as unreferenced.
+            # If another table is inside this table's folder, VACUUM would delete the other table's files, because this table does not name
+            # them.
             if clash := clashes.get((request.destination, name)):
                 given = dataclasses.replace(request, vacuum=False)
                 failed[name] = f"VACUUM did not process the table: {clash}"
@@ -146,8 +147,8 @@ def _names(config: SluiceConfig, request: MaintainRequest) -> list[str]:
 def _before_vacuum(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, names: Sequence[str], say: Callable[[str], None]
 ) -> tuple[float, int, dict[str, str]]:
-    """Removes consistent snapshots that name files which VACUUM may delete. Returns for how many hours files must stay, the number of
-    removed snapshots, and the reason for each table whose log cannot be read. VACUUM leaves these tables out.
+    """Removes consistent snapshots that need files which VACUUM may delete. Returns for how many hours files must stay, the number of
+    removed snapshots, and the reason for each table whose log cannot be read. VACUUM leaves out these tables.
     """
     from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
@@ -184,8 +185,8 @@ def _requested_hours(config: SluiceConfig, request: MaintainRequest) -> float:
 
 
 def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str] | None = None) -> float:
-    """Returns for how many hours removed files must stay: those of the tables `names`, or of all tables. The newest consistent snapshot
-    must stay readable, so the time grows while a destination is stopped. Raises TableError if the snapshots cannot be read.
+    """Returns for how many hours removed files of the tables `names` must stay, or of all tables. The newest consistent snapshot must stay
+    readable, so the result grows while a destination is stopped. Raises TableError if the snapshots cannot be read.
     """
     from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
     from sluice.spark_jobs.maintain.rule import hours_kept  # noqa: PLC0415
@@ -209,7 +210,7 @@ def _one(
         return []
     optimizes = request.optimize and planned.act != MaintenanceAct.NOTHING
     if not optimizes and not request.vacuum:
-        # If a run holds the lock, it updates the record itself. Waiting for it would delay the other tables.
+        # If a run holds the run lock, that run updates the record itself. Waiting for its lock would delay the other tables.
         if lags(table, planned.before) and not ports.files().run_lock_held(config.destination_dir(request.destination)):
             with _only_writer_of(table, ports, config, say) as own:
                 catch_up(own)
@@ -232,8 +233,8 @@ def _one(
 def _only_writer_of(
     table: MaintainedTable, ports: Ports, config: SluiceConfig, say: Callable[[str], None]
 ) -> Iterator[MaintainedTable]:
-    """Takes the run lock, and yields the table with records that are read again, because the previous holder of the lock may have changed
-    the table.
+    """Takes the run lock, and yields the table with records that are read again, because an earlier holder of the lock may have changed the
+    table.
     """
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
 

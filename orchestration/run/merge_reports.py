@@ -31,7 +31,8 @@ from sluice.orchestration.run.merge_run import MergedTable
 
 Metadata = dict[str, dg.MetadataValue[Any]]
 LISTED_MAX = 100  # The materialization of a shared asset lists at most this many tables.
-# The counts of a merged table, which are added up for a shared asset. Dagster plots them, so names and types must never change.
+# The counts of a merged table. The materialization of a shared asset has their sums. Dagster plots the counts, so names and types must
+# never change.
 COUNTS = (
     "rows_inserted",
     "rows_updated",
@@ -55,7 +56,8 @@ COUNTS = (
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportedTables:
     """What the definitions know about a destination's tables, for the reports of its merge runs. `checked` are the tables with the check
-    `flowing`, and `quarantining` those with a check of their quarantine. `sides` has the change logs and histories with assets, by table.
+    `flowing`. `quarantining` are the tables with a check of their quarantine. `sides` has, by table, the change logs and histories that
+    have assets.
     """
 
     config: SluiceConfig
@@ -93,10 +95,11 @@ class MergeReports:
         self._context, self._tables = context, tables
         self._sources, self._flowing = SourceColumns(config, destination), FlowingTables(config, destination)
         self._defined = DefinedColumns(config, destination)
-        self._unreported = set(tables.checked)  # The check `flowing` is reported only once per table and run.
+        # The tables whose check `flowing` is not reported yet. It is reported once per table and run.
+        self._unreported = set(tables.checked)
 
     def batch(self, merged: Sequence[MergedTable]) -> None:
-        """Reports all tables of a batch as events that belong to no output of the run."""
+        """Reports all tables of a batch as plain events, which belong to no output of the run."""
         others = list[MergedTable]()
         for each in merged:
             if not self._tables.shown.has_asset(each.outcome.name):
@@ -124,8 +127,8 @@ class MergeReports:
         return {} if self._defined.shows(name, columns) else self._sources.metadata(name, columns)
 
     def tell(self, event: dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation) -> None:
-        """Writes an event to Dagster's log. Dagster keeps each event in memory until the run ends. A draining run lasts long, so it
-        removes the event from that memory.
+        """Writes an event to Dagster's log. Dagster also keeps each event in memory until the run ends. A draining run lasts long, so the
+        event is removed from that memory.
         """
         self._context.log_event(event)  # type: ignore[arg-type]  # it takes evaluations of checks too
         if self._tables.drains:
@@ -143,8 +146,8 @@ class MergeReports:
                 self.tell(result)
 
     def quarantine(self, table: str) -> None:
-        """Reports how many values of a table are in quarantine. If they cannot be counted, only logs a warning, because the batch is
-        already merged.
+        """Reports how many values of a table are in quarantine. If they cannot be counted, logs a warning and does not fail, because
+        the batch is already merged.
         """
         try:
             found = quarantine_evaluation(self._tables.config, self._tables.destination, table)
@@ -165,7 +168,7 @@ class MergeReports:
                 "end_position": dg.MetadataValue.text(str(merged.batch.end)),
             }
             events = side_events(sides, merged.outcome.columns, details)
-        except Exception as error:  # As in `event`, an error in the report must not fail the merge.
+        except Exception as error:  # The table is merged, so an error in its report must not fail the run.
             self._warn(f"{merged.outcome.name}: Dagster cannot show its change log and history", error)
             return
         for event in events:
@@ -181,7 +184,7 @@ class MergeReports:
             try:
                 key = others_key(self._tables.destination, database)
                 yield _materialization(key, tables[0], others_metadata(tables))
-            except Exception as error:  # As in `event`.
+            except Exception as error:  # The tables are merged, so an error in their report must not fail the run.
                 self._warn(f"{len(tables)} tables of {database}: merged, but Dagster cannot show them", error)
 
     def _warn(self, what: str, error: Exception) -> None:
@@ -189,7 +192,7 @@ class MergeReports:
 
 
 def _materialization(key: dg.AssetKey, merged: MergedTable, shown_values: Metadata) -> dg.AssetMaterialization:
-    """Returns the materialization of an asset that is not an output of the run. It has the same content as that of an output."""
+    """Returns the materialization of an asset that is not an output of the run. Its content is the same as for an output."""
     version = dg.DataVersion(str(merged.batch.end)).value
     return dg.AssetMaterialization(key, metadata=shown_values, tags={DATA_VERSION_TAG: version})
 

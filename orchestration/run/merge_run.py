@@ -42,12 +42,14 @@ if TYPE_CHECKING:
 SPARK_AWAY = "spark_away"  # A failure has this metadata if Spark did not answer.
 BATCH_DAMAGED = "batch_damaged"  # A failure has this metadata if the engine must stage the files again.
 FAILED_TABLES = "failed_tables"  # The metadata of a failure with the reason for each "database.table" that failed.
-# A run waits this long for the run lock. The holder may publish the rows of a large table, or may be a process that continues after
+# A run waits this long for the run lock. The holder may be publishing a large table. It may also be a process that continues although
 # Dagster has ended its run.
 RUN_LOCK_SECONDS_MAX = 600.0
-GIVE_WAY_SECONDS_MAX = 5.0  # A run waits at most this long for another process that takes the run lock.
+# After a run has released the run lock, it waits at most this long for another process to take the lock.
+GIVE_WAY_SECONDS_MAX = 5.0
 GIVE_WAY_LOOK_SECONDS = 0.05
-TAKE_SECONDS_MAX = 30.0  # A run repeats its request for this long. An engine process restarts within this time.
+# A run repeats its request to take the batch for this long, in which an engine process can restart.
+TAKE_SECONDS_MAX = 30.0
 TAKE_PAUSE_SECONDS = 0.2
 SENTENCES_SECONDS = 0.5  # The log of a run gets sentences about merged tables at most this often.
 
@@ -98,8 +100,8 @@ def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None)
 def take(ports: Ports, config: SluiceConfig, reference: BatchReference, say: Callable[[str], None]) -> None:
     """Makes the engine append the changes that arrived while this run started, and then fix the end of the batch.
 
-    The caller holds the run lock and has written nothing. If no engine answers, a batch with a fixed end can be merged nevertheless. For a
-    batch without one, raises MergeFailedError, because the engine may execute the request later and fix another end.
+    The caller holds the run lock and has written nothing. If no engine answers and the batch's end is fixed, the batch is merged as it was
+    staged. If its end is not fixed, raises MergeFailedError, because the engine may execute the request later and fix another end.
     """
     directory = config.destination_dir(reference.destination)
     head = _head(ports, directory, reference)
@@ -111,7 +113,7 @@ def take(ports: Ports, config: SluiceConfig, reference: BatchReference, say: Cal
             append = not ports.conf_changed(reference.destination)
             engine().take(reference, append=append)
         except BatchNotFoundError:
-            return  # `merge_one` then refuses the batch. Its message names the batch that is handed out now.
+            return  # `merge_one` then refuses the batch, with a message that names the batch that is handed out now.
         except SluiceError as error:
             if not head.appendable:
                 say(f"{reference} is merged as it was staged, without newer changes: {error}")
@@ -156,8 +158,8 @@ def only_writer(
 
 
 def give_way(ports: Ports, directory: Path) -> None:
-    """Waits while another process waits for the run lock of a destination's directory, so that it gets the lock before this run, which has
-    just released it.
+    """Waits while another process wants the run lock of a destination's directory, so that the other process gets the lock. This run
+    has just released the lock and wants it again.
     """
     deadline = time.monotonic() + GIVE_WAY_SECONDS_MAX
     while ports.files().run_lock_wanted(directory) and time.monotonic() < deadline:
@@ -184,8 +186,8 @@ def merge_one(
     say: Callable[[str], None],
     run: str = "",
 ) -> Iterator[Sequence[MergedTable]]:
-    """Merges one batch, and yields its tables all together. The caller holds the run lock. `run` is the run's id, which the commits
-    record. If the merge fails, yields the tables that were merged, and raises MergeFailedError.
+    """Merges one batch, and yields its tables when all of them are merged. The caller holds the run lock. `run` is the run's id, which the
+    commits record. If the merge fails, yields the tables that were merged, and raises MergeFailedError.
     """
     directory = config.destination_dir(reference.destination)
     head = _head(ports, directory, reference)
@@ -205,7 +207,7 @@ def merge_one(
         merged.append(MergedTable(outcome=outcome, batch=head, lag_seconds=lag_seconds))
         spans.merged(outcome.name, outcome.merge_ms, outcome.source_rows, outcome.way)
         failpoints.reach(failpoints.BETWEEN_TABLES)
-        # The log entry also tells Dagster that the run is working.
+        # This log entry also shows Dagster that the run is working.
         again = f", again after {outcome.conflicts} commits of another writer" if outcome.conflicts else ""
         sentences.say(f"{outcome.name}: merged {outcome.source_rows} rows in {outcome.merge_ms} ms{again}")
 
@@ -246,8 +248,8 @@ def merge_one(
 
 
 def failure(error: Exception) -> dg.Failure:
-    """Returns the error that ends a run, with one sentence. It forbids Dagster's own retries, because the batch is rolled back and gets a
-    new delivery number.
+    """Returns the error that ends a run, with one sentence. It forbids Dagster's retries: the batch is rolled back and gets a new delivery
+    number, so a retry could merge nothing.
 
     Its metadata tells the sensor whether Spark did not answer, whether staged files are damaged, and which tables failed and why.
     """

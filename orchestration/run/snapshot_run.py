@@ -31,9 +31,9 @@ from sluice.orchestration.run.table_events import TableEvents
 if TYPE_CHECKING:
     from sluice.spark_jobs.snapshot.spark_on_demand import SparkOnDemand
 
-OBSERVED_SECONDS = 10.0  # The interval between two observations of one table's progress.
-# If a table has at least this many rows, waiting tables are added to the newest consistent snapshot while it is read. Reading this many
-# rows takes about OBSERVED_SECONDS, and a table without a key is read in one chunk.
+OBSERVED_SECONDS = 10.0  # One table's progress is reported at most this often.
+# While a table with at least this many rows is read, waiting tables are added to the newest consistent snapshot. Reading this many rows
+# takes about OBSERVED_SECONDS, and a table without a key is read in one chunk.
 LONG_READ_ROWS = 1_000_000
 WAIT_SECONDS = 20.0  # How long a run waits for the stream before it ends and leaves the remaining work to a later run.
 
@@ -72,7 +72,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
                     try:
                         listener.flush()
                         listener.amend_rest()
-                    finally:  # Some tables may be published with other columns although the rest failed.
+                    finally:  # Some tables may have been published with other columns, even if the rest failed.
                         register_after_run(config, destination, listener.written)
         finally:
             reading.release()
@@ -122,7 +122,7 @@ class _SnapshotListener:
         self._cuts = CutAmendments(config, destination)
         self._observed: dict[str, float] = {}
         self._outcomes: dict[str, PublishOutcome] = {}
-        # Published tables of shared assets that are not reported yet.
+        # Published tables whose shared assets are not reported yet.
         self._shared: list[tuple[SnapshotRecord, PublishOutcome]] = []
         self._spark: SparkOnDemand | None = None
         self.sentences = JoinedSentences(context.log.info)
@@ -131,7 +131,7 @@ class _SnapshotListener:
 
     @contextlib.contextmanager
     def run_lock(self) -> Iterator[None]:
-        # A group takes the lock again right after it has released it.
+        # A group of tables takes the lock again right after it has released the lock, so other processes get it first.
         give_way(self._ports, self._config.destination_dir(self._destination))
         with only_writer(self._ports, self._config, self._destination, self._context.log.info) as fence:
             self._fence = fence
@@ -159,7 +159,7 @@ class _SnapshotListener:
         return outcome.label
 
     def _spark_on_demand(self) -> "SparkOnDemand":
-        """Returns the Spark of this run, with settings that are read again for each publication, because secrets may change."""
+        """Returns the Spark of this run. Its settings are read again for each publication, because secrets may change."""
         from sluice.spark_jobs.snapshot.spark_on_demand import SparkOnDemand as OnDemand  # noqa: PLC0415
 
         with lake_errors(self._config):
@@ -179,8 +179,9 @@ class _SnapshotListener:
                 self._cuts.write(self._fence)
 
     def _amend_amid_reading(self) -> None:
-        """Adds the waiting tables while another table is read for long, because a killed run would leave them out until the next batch.
-        Skips this while a merge runs, whose own snapshot contains them. Logs an error, because the end of the run tries again.
+        """Adds the waiting tables to the newest consistent snapshot while another table is read for long. If the run were killed, the
+        tables would be missing there until the next batch. Does nothing while a merge runs, because the merge's own snapshot
+        contains the tables. Only logs an error, because the end of the run tries again.
         """
         if not self._cuts.waiting or self._ports.files().run_lock_held(self._config.destination_dir(self._destination)):
             return
@@ -193,8 +194,9 @@ class _SnapshotListener:
             )
 
     def progress(self, record: SnapshotRecord) -> None:
-        """Reports a table's progress at most every OBSERVED_SECONDS, because Dagster plots the newest hundred events. A table that is read
-        sooner has no such report. The last report is a materialization; that of an asset that tables share waits for `flush`.
+        """Reports a table's progress at most every OBSERVED_SECONDS, because Dagster plots only the newest hundred events. A table that is
+        read faster gets no progress report. The last report of a table is a materialization. If tables share an asset, `flush` reports its
+        materialization.
         """
         failpoints.reach(failpoints.AFTER_CHUNK)
         now = time.time()
@@ -218,7 +220,7 @@ class _SnapshotListener:
                 self._context.log_event(dg.AssetObservation(key, metadata=_progress(record, now)))
 
     def flush(self) -> None:
-        """Reports what waits: sentences, and one materialization for all published tables that share an asset."""
+        """Reports what was held back: sentences, and one materialization for all published tables that share an asset."""
         self.sentences.flush()
         by_key = dict[dg.AssetKey, list[tuple[SnapshotRecord, PublishOutcome]]]()
         for record, outcome in self._shared:
@@ -229,7 +231,7 @@ class _SnapshotListener:
 
 
 def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns the metadata of a snapshot's progress. Without an estimate of the remaining time, it contains no expected end."""
+    """Returns the metadata of a snapshot's progress. If the remaining time cannot be estimated, the metadata contains no expected end."""
     made = progress(record, now)
     ends = (
         {}
@@ -248,8 +250,8 @@ def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[
 
 
 def _published_together(published: Sequence[tuple[SnapshotRecord, PublishOutcome]]) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns the metadata of a materialization of an asset that several tables share: sums of their counts, and a line for each of them.
-    The names are the same as for one table.
+    """Returns the metadata of a materialization of an asset that several tables share: the sums of their counts, and a line for each table.
+    The names of the metadata are the same as for one table.
     """
     lines = [
         f"| {code(record.name)} | {record.rows} | {outcome.delta_version} | {outcome.way} |"

@@ -103,7 +103,9 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None])
 
 
 def _keep_conflicts(order: MergeOrder, count: int) -> None:
-    """Adds the conflicts of the batch to the destination's count. Only logs an error, because the merge does not depend on the count."""
+    """Adds the conflicts of the batch to the destination's count. If this fails, logs an error and does not fail, because the merge
+    does not depend on the count.
+    """
     if not count:
         return
     try:
@@ -139,7 +141,9 @@ def settings_unread(name: str, error: Exception) -> TableError:
 
 
 def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:
-    """Raises MergeError for tables whose target could not be built. It is called after the other tables of the batch were merged."""
+    """Raises MergeError for tables whose target could not be built. It is called after the other tables of the batch were merged, so that
+    these are not affected.
+    """
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
 
     if odd:
@@ -172,8 +176,8 @@ class OpenSnapshots:
         return self._restarted(name, lambda now: now.cascades_unseen(why, buffered_after=order_key, through=through))
 
     def _restarted(self, name: str, transition: Transition) -> BufferedChanges:
-        """Stores a restart and removes the changes that were buffered before it. Otherwise a paused snapshot would keep the files of all
-        its restarts.
+        """Stores a restart and removes the changes that were buffered before it. If they stayed, a paused snapshot would keep the files
+        of all its restarts.
         """
         with _kept_elsewhere(name):
             record = self._records.update(name, transition)
@@ -201,8 +205,8 @@ class OpenSnapshots:
 
 @contextlib.contextmanager
 def _kept_elsewhere(name: str) -> Iterator[None]:
-    """Converts a SluiceError about a record to a TableError with `own=False`, so that the merge is tried again and the table does not
-    stop.
+    """Converts a SluiceError that a record could not be read or written to a TableError with `own=False`. So the merge is tried again,
+    and the table does not stop.
     """
     from sluice.spark_jobs.errors import TableError  # noqa: PLC0415
 

@@ -36,7 +36,7 @@ def spark_publish(
     spark: SparkOnDemand | None = None,
 ) -> PublishOutcome:
     """Publishes a table with Spark (see `ports.Publish`). If `amend` is None, adds the table to the newest consistent snapshot at once.
-    Raises TableStoppedError if another attempt cannot create the table either.
+    Raises TableStoppedError if the table cannot be created and another attempt would fail too.
     """
     from sluice.batch_manifest.values import LakeColumn  # noqa: PLC0415
     from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError  # noqa: PLC0415
@@ -97,8 +97,8 @@ def spark_publish(
 
 
 def _order_key(record: SnapshotRecord, cursor_key: int) -> int:
-    """Returns the order key up to which the published table has all changes. This is the ledger's cursor. For a table without a key, it is
-    the position at which the table was read.
+    """Returns the order key up to which the published table has all changes: the ledger's cursor, or for a table without a key the
+    position at which the table was read.
     """
     if record.key or record.high is None or record.began_at is None:
         return cursor_key

@@ -47,8 +47,9 @@ class TableEvents:
         metadata: Mapping[str, dg.MetadataValue[Any]],
         kinds: Sequence[str] = (LOG, HISTORY),
     ) -> None:
-        """Reports the change log and the history that the run wrote with a table. Only logs an error, because the table itself is correct.
-        If the table has no asset of its own, reports nothing, because its change log and history have none either.
+        """Reports the change log and the history that the run wrote with a table. If this fails, only logs an error, because the tables
+        themselves are correct. If the table has no asset of its own, reports nothing, because its change log and history have no assets
+        either.
         """
         if not self.shown.has_asset(name):
             return

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 _Clashes = tuple["SluiceConfig", dict[str, tuple["TableVersion", ...]], Mapping[tuple[str, str], str]]
-# The newest result of `known_clashes`, with the conf/ and the lists of tables from which it was computed. A snapshot run needs it for each
-# new table, and comparing the paths of thousands of tables takes longer than publishing a small one.
+# The newest result of `known_clashes`, with the conf/ and the lists of tables from which it was computed. A snapshot run needs the result
+# for each new table. Comparing the paths of thousands of tables takes longer than publishing a small table.
 _newest_clashes: list[_Clashes | None] = [None]
 
 
@@ -75,7 +75,8 @@ def known_clashes(config: SluiceConfig) -> Mapping[tuple[str, str], str]:
     tables: dict[str, tuple[TableVersion, ...]] = {}
     for name in config.destinations:
         with contextlib.suppress(MetaError):
-            tables[name] = read_tables(config.destination_dir(name))  # This is the same object until the list changes.
+            # While the list does not change, `read_tables` returns the same object.
+            tables[name] = read_tables(config.destination_dir(name))
     newest = _newest_clashes[0]
     if newest is None or newest[0] is not config or newest[1] != tables:
         names = {destination: [table.name for table in listed] for destination, listed in tables.items()}
@@ -93,8 +94,8 @@ def _is_made(found: TableTarget, name: str, records: LakeTables) -> bool:
 
 
 def writers_of(config: SluiceConfig, destination: str, name: str) -> dict[str, tuple[str, ...]]:
-    """Returns, by destination, the "database.table" names of all shards in the same Delta table as table `name`. The consistent snapshots
-    of these destinations need the files of the Delta table too. Raises MetaError if a record cannot be read.
+    """Returns the names of all shards in the same Delta table as table `name`, by destination. The consistent snapshots of these
+    destinations need the files of the Delta table too. Raises MetaError if a record cannot be read.
     """
     own = target(config, destination, name)
     others = [each for each in config.destinations if own.shared and each != destination]

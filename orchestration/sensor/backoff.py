@@ -1,9 +1,10 @@
 """Decides when a batch whose runs failed is handed out again. Pure functions. `runs` finds the failures, and `tick` waits.
 
-The decision uses the run records of this batch and of earlier ones, not events. The first failure causes no wait, because its cause is
-usually a killed process. Later waits double, so that a table that cannot be merged does not fill the list of runs. While Spark does not
-answer, the waits stay short, because nothing tells the sensor when Spark is back. A run that a person ended is not a failure; its batch is
-handed out again at once.
+The decision uses the run records of this batch and of earlier ones, not events. After the first failure the batch is handed out at once,
+because the cause is usually a killed process. Later waits double, so that a table that cannot be merged does not fill the list of runs.
+While Spark does not answer, the waits stay short, because nothing tells the sensor when Spark is back.
+
+A run that a person ended is not a failure, and its batch is handed out again at once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sluice.orchestration.base.ports import TableFailure
 FIRST_SECONDS = 10.0  # The wait after the second consecutive failure. Each further failure doubles it.
 MERGE_SECONDS_MAX = 300.0
 AWAY_SECONDS_MAX = 30.0  # The longest wait while Spark does not answer.
-DOUBLINGS_MAX = 16  # This many doublings reach both maxima. The limit prevents an overflow.
+DOUBLINGS_MAX = 16  # After this many doublings, a wait exceeds both maxima. The limit prevents an overflow.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,8 +61,8 @@ def pause_seconds(in_a_row: int, *, away: bool) -> float:
 
 
 def remaining_seconds(failed: Failed) -> float:
-    """Returns how long the next attempt must still wait, or 0 if it may begin. Returns at most the whole pause, even if the clock was set
-    back.
+    """Returns how long the next attempt must still wait, or 0 if it may begin. The result is at most the whole pause, even if the clock was
+    set back.
     """
     pause = pause_seconds(failed.in_a_row, away=failed.away)
     return min(pause, max(0.0, pause - failed.ago_seconds))
@@ -76,7 +77,7 @@ def waiting(failed: Failed) -> str:
 
 
 def in_a_loop(failed: Failed) -> str:
-    """Returns a sentence if several runs in a row failed, or "". The sentence does not change while the next run waits or works."""
+    """Returns a sentence if several runs in a row failed, or "". The sentence stays the same while the next run waits or works."""
     if failed.in_a_row <= 1:
         return ""
     return f"{failed.in_a_row} runs in a row failed, the newest with: {failed.reason}"

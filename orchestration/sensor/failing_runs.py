@@ -1,4 +1,4 @@
-"""Finds the kinds of runs of a destination that failed twice or more in a row. Ticks report them in the engine's status.
+"""Finds the kinds of runs of a destination that failed twice or more in a row. Ticks report these kinds in the engine's status.
 
 The newest run records of each job decide, not events, so a restart or a lost tick changes nothing. Merges are not included: `backoff`
 counts their failures per batch, because one job merges all batches.
@@ -14,9 +14,9 @@ from typing import Any
 from sluice.orchestration.sensor.backoff import FailedRuns
 from sluice.orchestration.sensor.runs import RunStore
 
-LOOK_SECONDS = 15.0  # The records are read at most this often, because each read costs one query per kind.
+LOOK_SECONDS = 15.0  # The run records are read at most this often, because each read costs one query per kind.
 # Failures are reported from this number of failed runs in a row. The cause of a single failure is often a killed process, and the next run
-# succeeds.
+# then succeeds.
 FAILED_MIN = 2
 
 
@@ -25,9 +25,9 @@ class RunKind:
     """A kind of runs whose failures are reported.
 
     - `what` says what the runs do, in the plural. `remedy` says what an operator does, as the end of a sentence.
-    - `step` is for a job of all destinations: the step whose config names the destination.
-    - `entry` is for a job with several kinds: the key of the config that distinguishes them, the value of this kind, and the value of a
-      config without the key.
+    - `step` is set for a job that serves all destinations. It names the step whose config names the destination.
+    - `entry` is set for a job with several kinds of runs. It has the key of the config that distinguishes them, the value for this kind,
+      and the value that a config without the key stands for.
     - `matters` returns whether failures are reported now.
     """
 
@@ -40,8 +40,8 @@ class RunKind:
 
 
 class FailingRuns:
-    """Finds the failing runs of one destination. If `only_one`, conf/ has no other destination, so a run config without a name belongs to
-    this one.
+    """Finds the failing runs of one destination. `only_one` says that conf/ has no other destination. A run config that names no
+    destination then belongs to this destination.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class FailingRuns:
 
 
 def sentence(kind: RunKind, failed: FailedRuns) -> str:
-    """Returns a sentence with the number of failures, the reason and the remedy. The sentence does not change while the next run waits or
+    """Returns a sentence with the number of failures, the reason and the remedy. The sentence stays the same while the next run waits or
     works.
     """
     return (

@@ -1,7 +1,7 @@
 """Decides which tables stop because they cannot be merged, so that their batch continues without them. `tick` carries the decision out.
 
-The decision uses the failures that the newest run of the batch and the runs of its earlier deliveries reported. A table stops at once if
-no retry can help it. Otherwise it stops after TRIES_MAX consecutive runs failed because of it.
+The decision uses the failures that the runs of the batch's deliveries reported. A table stops at once if no retry can help it. Otherwise it
+stops after TRIES_MAX consecutive runs failed because of this table.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from sluice.orchestration.base.ports import TableFailure
 
-# A table stops when this many consecutive runs have failed because of it. With the waits of `backoff`, they take more than a minute.
+# A table stops when this many consecutive runs have failed because of it. With the waits of `backoff`, this takes more than a minute.
 TRIES_MAX = 4
 
 

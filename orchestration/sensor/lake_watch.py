@@ -1,8 +1,8 @@
 """Inspects the Delta tables of a destination between its runs, and reports tables that another program restored, replaced or removed.
 Writes nothing.
 
-A tick starts the inspection in a thread, because a lake may answer slowly. The engine gets the findings. `sluice status` and the check of
-the engine's asset show them.
+A tick starts the inspection in a thread, because a lake may answer slowly. The tick passes the findings to the engine. `sluice status` and
+the check of the engine's asset show them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
     from sluice.spark_jobs.tables.lake_look import LakeLook
 
-# The ids and versions of a table and its change log and history, as `LakeTables` has them.
+# The ids and versions of a table, of its change log and of its history after the last run, as `LakeTables` has them.
 Kept = Mapping[str, tuple[str, int]]
 
 SHARE = 20  # Inspections take at most 1/SHARE of the time, so a slow lake is inspected less often.
-# An inspection that takes longer is reported. Usually it costs two stat calls per table and reads the Delta logs that have changed, but an
-# unmounted disk may never answer.
+# An inspection that takes longer than this is reported. Usually it costs two stat calls per table and reads the Delta logs that have
+# changed, but an unmounted disk may never answer.
 LOOK_SECONDS_MAX = 300.0
-# One inspection looks at this many tables, those that have waited longest, and at all tables that runs have written since. So its cost
-# does not depend on the number of tables.
+# One inspection looks at all tables that runs have written since the last one, and at this many others: those that have waited longest. So
+# the number of tables does not change its cost.
 LOOKED_MAX = 500
 SHOWN_MAX = 5  # A sentence names at most this many tables, because an unmounted disk would affect all of them.
 
@@ -48,7 +48,7 @@ class LakeWatcher(Protocol):
 
 
 class NoLakeWatcher:
-    """Finds nothing. It is the `LakeWatcher` of definitions without a lake."""
+    """Finds nothing. Definitions without a lake use it as their `LakeWatcher`."""
 
     def look(self, stopped: Collection[str]) -> None:
         """Does nothing, because there is no lake to inspect."""
@@ -78,7 +78,7 @@ class LakeWatch:
         self._due = self._began = 0.0
         self._troubles: tuple[str, ...] = ()
         self._lake_look: LakeLook | None = None
-        # What was known of each table at its last look, and what was found. The tables that have waited longest come first.
+        # For each table, its ids and versions when it was last looked at, and the findings. The tables that have waited longest come first.
         self._looked: dict[str, tuple[Kept, list[str]]] = {}
 
     def troubles(self) -> tuple[str, ...]:
@@ -101,7 +101,8 @@ class LakeWatch:
         try:
             here = self._config.destination_dir(self._destination)
             self._troubles = (*_shortened(self._found(stopped)), *catalog_troubles(here))
-        except Exception as error:  # Any error replaces the earlier findings, which may no longer be true.
+        # The earlier findings are dropped after any error, because they may no longer be true.
+        except Exception as error:
             self._troubles = (
                 f"whether others changed the Delta tables cannot be checked: {self._shown(error)}; Sluice tries again",
             )
@@ -121,7 +122,7 @@ class LakeWatch:
         directory = self._config.destination_dir(self._destination)
         records, ledger = LakeTables(directory), read_ledger(directory)
         captured = {table.name for table in read_tables(directory)}
-        # Snapshots are about to rewrite these tables.
+        # Tables with an open snapshot are left out, because the snapshot is about to rewrite them.
         being_read = {each.name for each in SnapshotRecords(directory).all() if each.is_open}
         self._lake_look = self._lake_look or LakeLook(storage_options(self._config.storage_options))
         watched = {
@@ -144,15 +145,16 @@ class LakeWatch:
                 sentences.append(
                     f"the Delta table of {name} cannot be watched for changes by others: {self._shown(error)}"
                 )
-            self._looked.pop(name, None)  # The table moves to the end, behind those that have waited longer.
+            # Removing and adding the table moves it to the end, behind the tables that have waited longer.
+            self._looked.pop(name, None)
             self._looked[name] = watched[name], sentences
         self._looked = {name: found for name, found in self._looked.items() if name in watched}
         by_name = sorted(self._looked.items())
         return [sentence for _, (_, sentences) in by_name for sentence in sentences if sentence]
 
     def _kept(self, records: LakeTables, name: str) -> list[tuple[str, tuple[str, int]]]:
-        """Returns the path of a table's current-state table, with its id and its version after the last run. If there is none, returns
-        these values of its history and its change log.
+        """Returns the path of a table's current-state table, and its id and version after the last run. Returns the same for history and
+        change log if there is no current-state table.
         """
         table = name.split(".", 1)
         if self._config.destinations[self._destination].table(*table).current_state:
@@ -165,8 +167,9 @@ class LakeWatch:
 
 
 def due_tables(watched: Mapping[str, Kept], looked: Mapping[str, Kept]) -> list[str]:
-    """Returns which tables an inspection looks at: those that are new or that a run has written since their last look, and the LOOKED_MAX
-    others that have waited longest. `looked` has what was known of each table at its last look, those that have waited longest first.
+    """Returns which tables an inspection looks at: tables that are new, tables that a run has written since their last look, and the
+    LOOKED_MAX other tables that have waited longest. `looked` has the state of each table at its last look, the tables that have waited
+    longest first.
     """
     changed = [name for name, kept in watched.items() if looked.get(name) != kept]
     waiting = (name for name, kept in looked.items() if watched.get(name) == kept)

@@ -1,9 +1,9 @@
-"""Publishes the check of an engine if its sensor does not tick. The process with the engines writes it directly to Dagster's storage.
-`code_server` runs this module in a thread.
+"""Publishes the check of an engine if its sensor does not tick. The process with the engines writes the check's result directly to
+Dagster's storage. `code_server` runs this module in a thread.
 
-If the daemon is dead, no tick arrives, so no sensor can report that. The thread compares the newest result of the check in the storage
-with the current state, and writes only a difference. So it repeats no result of a sensor, and after a start it replaces what an earlier
-process wrote.
+If the daemon is dead, no tick arrives, so no sensor can report that. The thread compares the newest result of the check in the storage with
+the current state, and writes a result only if they differ. So it does not repeat the results of a sensor, and after a start it replaces a
+result that an earlier process wrote.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sluice.orchestration.checks.stopped import read_failures
 from sluice.orchestration.sensor.silence import heard, last_tick
 
 LOOK_SECONDS = 15.0
-# This is longer than TICK_SILENCE_SECONDS_MAX, so that the snapshot sensor reports first if the daemon runs.
+# The snapshot sensor reports silence after TICK_SILENCE_SECONDS_MAX. This time is longer, so the sensor reports first if the daemon runs.
 SILENT_SECONDS = TICK_SILENCE_SECONDS_MAX + 20.0
 
 log = structlog.get_logger()
@@ -60,7 +60,7 @@ class CheckPublisher:
         if read_failures(self._directory, now).get("", ""):
             return False  # The sensor publishes failures.
         published = self._publish("")
-        # This is set after a success, so that the next look tries again if the storage did not answer.
+        # This line is reached only after a success. If the storage did not answer, the next look tries again.
         self._may_clear = False
         return published
 
@@ -77,12 +77,12 @@ class CheckPublisher:
 def _newest(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
     record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
     found = record.evaluation if record is not None else None
-    # If there is no result, the check is being executed.
+    # A record without an evaluation means that the check is being executed.
     return found if isinstance(found, dg.AssetCheckEvaluation) else None
 
 
 def _says(result: dg.AssetCheckEvaluation) -> tuple[bool, str]:
-    """Returns the parts that are equal if two results say the same. Other parts may contain a time that changes."""
+    """Returns the parts of a result that decide whether two results say the same. Other parts may contain a time, which changes."""
     return result.passed, (result.description or "").partition(":")[0]
 
 
@@ -96,7 +96,7 @@ def publish_checks(publishers: Callable[[], Iterable[CheckPublisher]], stopping:
             try:
                 publisher.look()
                 reported = ""
-            # Any storage may be configured, so the error can be of any kind. It must not affect the engines.
+            # The user may have configured any storage, so any error is possible. It must not affect the engines.
             except Exception as error:
                 if (why := f"{type(error).__name__}: {error}") != reported:
                     log.warning("check_not_published", reason=why)

@@ -45,14 +45,16 @@ OTHER_RUNS_LOOKED_AT = 10  # Failures of a job other than the merge job are coun
 
 
 class KeptInstance:
-    """Keeps Dagster's instance open between ticks, because opening it takes 50 ms: Dagster checks all migrations of its database."""
+    """Keeps Dagster's instance open between ticks. Opening it takes 50 ms, because Dagster then checks all migrations of its database."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._instance: DagsterInstance | None = None
 
     def of(self, context: dg.SensorEvaluationContext) -> DagsterInstance:
-        """Returns the instance for a tick. If this process itself executes the tick, the tick already has an instance."""
+        """Returns the instance for a tick. If this process itself executes the tick, the tick's context has an instance, which is
+        returned.
+        """
         ref = context.instance_ref
         if ref is None:
             return context.instance
@@ -77,8 +79,8 @@ class Said:
 
 
 def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, DagsterRunStatus]]:
-    """Returns the delivery and status of the runs, newest first. Ends at a run with `delivery` that was started for another batch. Such a
-    run is a draining run: all batches that it merged before succeeded, so older runs cannot belong to a sequence of failures.
+    """Returns the delivery and status of the runs, newest first. Stops at a run with this `delivery` that was started for another
+    batch. Such a run drains: it merged its earlier batches successfully, so no older run belongs to the sequence of failures.
     """
     ends, found = [], False
     for run in (each.dagster_run for each in newest):
@@ -98,8 +100,8 @@ class RunStore:
         self._job_name = job_name
 
     def of_batch(self, reference: BatchReference) -> list[RunRecord]:
-        """Returns all runs of the merge job whose tags name exactly this delivery. Runs of other jobs are ignored, so that their tags ack
-        nothing.
+        """Returns all runs of the merge job whose tags name exactly this delivery. Ignores runs of other jobs, because their tags must
+        not ack a batch.
         """
         records = self._instance.get_run_records(
             dg.RunsFilter(job_name=self._job_name, tags={BATCH_TAG: reference.run_key})
@@ -124,8 +126,8 @@ class RunStore:
         """Returns the failed tables that the failed runs of the batch reported, over all deliveries, newest first. Ends at a run that did
         not fail.
 
-        `newest` are the destination's newest runs. All runs of the batch are among them, because the next batch is handed out only after
-        this one is settled.
+        `newest` are the destination's newest runs. They include all runs of the batch, because the next batch is handed out only after this
+        batch is settled.
         """
         changes = changes_of(reference.to_tags())
         runs = [each.dagster_run for each in newest if changes_of(each.dagster_run.tags) == changes][:TRIES_MAX]
@@ -177,8 +179,8 @@ class RunStore:
         return [run for run in self.open_runs() if run.drains]
 
     def end(self, run_id: str, reason: str) -> None:
-        """Marks a run as FAILED and requests that its process stops. Does nothing if the run has already ended. A process that continues
-        can change nothing, because its delivery is rolled back and never handed out again.
+        """Marks a run as FAILED and requests that its process stops. Does nothing if the run has already ended. A process that does not
+        stop can change nothing, because its delivery is rolled back and never handed out again.
         """
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
@@ -194,7 +196,8 @@ class RunStore:
     def _ask_to_stop(self, run_id: str) -> None:
         try:
             self._instance.run_launcher.terminate(run_id)
-        except Exception as error:  # The launcher's server may have stopped, which may be why the run must be ended.
+        # The launcher's server may have stopped. That may be the reason why the run must be ended.
+        except Exception as error:
             _log.warning("the process of run %s could not be requested to stop: %s", run_id, type(error).__name__)
 
     def _fact(self, record: StoredRun) -> RunRecord:
@@ -202,7 +205,7 @@ class RunStore:
         state_seconds = max(0.0, time.time() - record.update_timestamp.timestamp())
         limit = RULES[run.status].silent_seconds_max
         silent_seconds = state_seconds
-        # The event log is queried only if the status has lasted long, because this query is expensive.
+        # Querying the event log is expensive, so it is queried only if the run has had its status for long.
         if limit is not None and state_seconds > limit:
             silent_seconds = self._silent_seconds(run.run_id, state_seconds)
         return RunRecord(

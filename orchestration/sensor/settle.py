@@ -4,8 +4,8 @@ States decide, not events: each tick reads all runs with the batch's tags, so it
 have the same tags, because a re-execution copies them. One SUCCESS of exactly this delivery is enough to ack. A failed run does not roll
 the batch back while another run works.
 
-A run without a process is ended, so that nothing waits for it. A working run holds the destination's run lock. So if a run's status is
-STARTED and the lock was free for a while, the run has no process.
+A run without a process is ended, because the batch would wait for it forever. A working run holds the destination's run lock. So if a run's
+status is STARTED and the lock was free for a while, the run has no process.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from sluice.cdc_engine.limits import RUN_SECONDS_MAX
 # A run's status may be STARTED for this long while the run lock is free. A run takes the lock within a second, and ends within a second
 # after it releases the lock.
 LOCK_FREE_SECONDS_MAX = 30.0
-# A run may be created and not queued for this long. If the daemon dies in between, the run is never queued.
+# A run may be created and not queued for this long. If the daemon dies between the two steps, the run is never queued.
 SUBMIT_SECONDS_MAX = 120.0
 # A run may take this long to start, because its process imports Dagster, possibly on a very busy machine.
 STARTING_SECONDS_MAX = 180.0
 
 
 class RunVerdict(enum.Enum):
-    """What a run means for its batch. If a batch has several runs with different verdicts, the one that is listed first here counts."""
+    """What a run means for its batch. If the runs of a batch have different verdicts, the verdict that is listed first here counts."""
 
     ACK = "ack"
     END = "end"  #: The run must be ended before its batch can continue.
@@ -56,7 +56,7 @@ class RunRecord:
 
     @property
     def takes_it_next(self) -> str:
-        """Why a tick requests no run and leaves the batch to this draining run."""
+        """Says why a tick requests no run: this draining run takes the batch."""
         return f"run {self.run_id[:8]} drains and takes the batch next"
 
 
@@ -113,7 +113,7 @@ class EndRun:
 
 @dataclasses.dataclass(frozen=True)
 class Reissue:
-    """The same batch must be handed out with the same run key, because it has no run, or a run that was never submitted."""
+    """The same batch must be handed out with the same run key, because the batch has no run, or only a run that was never submitted."""
 
 
 Decision = Ack | Rollback | SettleWait | EndRun | Reissue
@@ -142,8 +142,8 @@ def verdict_of(run: RunRecord) -> RunVerdict:
 
 
 def strongest(runs: Sequence[RunRecord]) -> str:
-    """Returns the Dagster state of the run that decides about a batch, or "" if there is no run. Among runs with the same verdict, a
-    working one comes first.
+    """Returns the Dagster state of the run that decides about a batch, or "" if the batch has no run. Among runs with the same verdict, a
+    working run comes first.
     """
     order = list(RunVerdict)
     working = (DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)
@@ -153,7 +153,7 @@ def strongest(runs: Sequence[RunRecord]) -> str:
 
 def decide(runs: Sequence[RunRecord], draining: Sequence[RunRecord] = ()) -> Decision:
     """Returns what happens to a batch. `runs` are all runs whose tags name exactly this delivery, in any order. `draining` are the open
-    draining runs of the destination: if the batch has no run, one of them takes it.
+    draining runs of the destination: one of them takes a batch that has no run.
     """
     order = list(RunVerdict)
     ranked = sorted(runs, key=lambda run: order.index(verdict_of(run)))

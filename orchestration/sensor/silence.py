@@ -1,5 +1,5 @@
 """Reports to Dagster that an engine's sensor no longer ticks. The snapshot sensor calls this module, because the engine's sensor cannot
-report it.
+report its own silence.
 
 It reads only the engine's status.json. If no daemon runs, no sensor can report. Then `runless` publishes the check, and `sluice status`
 shows it.
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     import dagster as dg
 
-# The cursor of the snapshot sensor: whether the sensor has published the check as failed because ticks have stopped. Dagster treats an
-# empty cursor as None.
+# The values of the snapshot sensor's cursor: SILENT after it has published the check as failed because ticks have stopped, otherwise HEARD.
+# The cursor is never empty, because Dagster treats an empty cursor as None.
 SILENT, HEARD = "silent", "heard"
 _heard: dict[str, float] = {}  # By destination, the time of its last tick in this process.
 
@@ -41,16 +41,16 @@ def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list
 
 
 def _ticks_are_silent(directory: Path) -> bool:
-    """Returns whether the sensor has ticked before and has stopped, according to status.json. The result is also True if the engine no
-    longer writes the file.
+    """Returns whether the sensor ticked earlier and has stopped, according to status.json. The result is also True if the engine no longer
+    writes the file.
     """
     ticked = last_tick(directory)
     return bool(ticked) and abs(time.time() - ticked) > TICK_SILENCE_SECONDS_MAX
 
 
 def hear(destination: str) -> None:
-    """Records a tick of this process. Not every tick is in a status file: an engine that cannot start writes none, and a standby host sees
-    the status of another host's engine.
+    """Records a tick of this process. Some ticks are in no status file: an engine that cannot start writes none, and a standby host
+    sees the status of another host's engine.
     """
     _heard[destination] = time.time()
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.snapshot.record import SnapshotRecord
     from sluice.cdc_engine.snapshot.steps import StepDecision
 
-# The same value as for the engine's sensor, for the same reason (`sensors.INTERVAL_SECONDS_MIN`).
+# The same value as for the engine's sensor (`sensors.INTERVAL_SECONDS_MIN`), which explains why.
 INTERVAL_SECONDS_MIN = 1
 # The wait after a failed run doubles with each consecutive failure.
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0
@@ -35,8 +35,8 @@ PAUSE_SECONDS = 1.0
 NONE_IN_PROGRESS = "no snapshot is in progress"
 NONE_OPEN = dg.SkipReason(NONE_IN_PROGRESS)
 HAS_PROCESS = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-# A run takes the reading lock as soon as it has imported its modules. A run that does not hold the lock after this time has lost its
-# process.
+# A working run takes the reading lock as soon as it has imported its modules. A run that does not hold the lock after this time has no
+# process any more.
 LOST_SECONDS = 60.0
 
 
@@ -98,8 +98,8 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
 
 
 def _paused(stay: Callable[[], bool], until: float) -> bool:
-    """Waits until the sensor looks again. Returns False if it must return: the time is over, or the process ends, or it has got other
-    definitions.
+    """Waits until it is time for the sensor to look again. Returns False if the sensor must return instead: its time is over, the process
+    ends, or the process has loaded other definitions.
     """
     again_at = time.monotonic() + LOOK_SECONDS
     while stay() and again_at <= until and time.monotonic() < again_at:
@@ -108,7 +108,7 @@ def _paused(stay: Callable[[], bool], until: float) -> bool:
 
 
 def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord], records: SnapshotRecords) -> None:
-    """Ends runs that have no process, and so do not hold the reading lock. Dagster itself would wait for them forever."""
+    """Ends runs that have no process. Such runs do not hold the reading lock, and Dagster itself would wait for them forever."""
     for each in newest:
         begun = time.time() - (each.start_time or time.time())
         if each.dagster_run.status in HAS_PROCESS and begun > LOST_SECONDS and not records.are_read():

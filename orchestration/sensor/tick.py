@@ -1,7 +1,7 @@
 """Runs one tick of a destination's sensor: settles the batch in flight, publishes events, and hands out the next batch.
 
-Dagster's daemon starts a tick every five seconds, and earlier only after it has launched a run. So a tick without work waits, almost until
-the next tick, for the end of a run or for a change, and then handles it without delay.
+Dagster's daemon starts a tick every five seconds, and earlier only after it has launched a run. So a tick without work does not return at
+once. Until shortly before the next tick, it waits for the end of a run or for a change, and then handles it without delay.
 
 A tick may be lost at any point: it timed out, the daemon died, or the UI's "test sensor" discarded its result. The batch then stays in
 flight in the ledger. The next tick requests the same run with the same run key, and Dagster starts only one run per key.
@@ -57,10 +57,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _URL = re.compile(r"[a-z][a-z0-9+.]*://\S+", re.IGNORECASE)
 
-HAND_OUT_RESERVE_SECONDS = 0.3  # A tick keeps this much of its time for the steps after the hand-out.
+HAND_OUT_RESERVE_SECONDS = 0.3  # A tick keeps this much of its time for what it does after the hand-out.
 LOOK_SECONDS = 0.1  # A tick looks at a run, or at an engine that is starting, this often.
-DRAINING_LOOK_SECONDS = 0.5  # A tick looks less often while a run drains, because that run settles its batches itself.
-# The pause after consecutive ticks that raised an error. The pause doubles with each of them.
+# While a run drains, a tick looks only this often, because the run settles its batches itself.
+DRAINING_LOOK_SECONDS = 0.5
+# After a tick raised an error, the next tick waits. The pause doubles with each consecutive error.
 BROKEN_SECONDS_MIN, BROKEN_SECONDS_MAX = 10.0, 300.0
 ERROR_LENGTH_MAX = 200
 NOTHING_WAITS = "nothing waits"
@@ -79,15 +80,15 @@ def brief(error: Exception) -> str:
 
 
 def tick_seconds(destinations: int) -> float:
-    """Returns how long a tick may take: the whole time between two ticks, or less if there are more destinations than ticks that Dagster
-    runs at once.
+    """Returns how long a tick may take: the whole time between two ticks. If there are more destinations than ticks that Dagster runs
+    at once, returns less.
     """
     return TICK_SECONDS_MAX * min(1.0, SENSOR_WORKERS / max(1, destinations))
 
 
 def idle_seconds(destinations: int, instance: dg.DagsterInstance) -> float:
-    """Returns how long a tick that finds nothing to do looks again. It is 0 if the two sensors of each destination are more than the ticks
-    that Dagster runs at once, because a long tick would delay the others.
+    """Returns for how long a tick that finds nothing to do looks again. Returns 0 if long ticks would delay others: Dagster runs a limited
+    number of ticks at once, and each destination has two sensors.
     """
     settings = instance.get_sensor_settings()
     workers = (settings.get("num_workers") or SENSOR_WORKERS) if settings.get("use_threads") else 1
@@ -131,8 +132,8 @@ class DestinationSensor:
 
 
 class Ticker:
-    """Runs the ticks of one destination. The code server has one instance per destination. Between ticks it keeps what it has seen of the
-    run lock, but no engine.
+    """Runs the ticks of one destination. The code server has one instance per destination. Between ticks it keeps for how long it has
+    seen the run lock free. It keeps no engine.
     """
 
     def __init__(self, line: DestinationSensor, host: Callable[[], EngineHost]) -> None:
@@ -141,7 +142,8 @@ class Ticker:
         self._defined = frozenset(line.tables)
         self._checked = tuple(checkable(line.destination, line.tables))
         self._one_at_a_time = threading.Lock()
-        self._another_came = threading.Event()  # A tick that looks again returns then.
+        # Set when another tick arrives. A tick that is looking again then returns.
+        self._another_came = threading.Event()
         self._pause = threading.Event().wait
         self._lock_watch = LockWatch()
         self._failing_runs = FailingRuns(line.destination, line.kinds, only_one=line.only_one)
@@ -149,7 +151,7 @@ class Ticker:
         self._broken, self._broke, self._again_at = 0, "", 0.0
 
     def tick(self, runs: RunStore, cursor: str | None, idle_seconds: float = 0.0) -> dg.SensorResult:
-        """Runs a tick and returns the sensor's result. While nothing is due, it looks again for `idle_seconds` in all.
+        """Runs a tick and returns the sensor's result. While nothing is due, looks again, for at most `idle_seconds` in all.
 
         Does nothing if an earlier tick is still running, because Dagster cannot end a slow tick.
         """
@@ -161,7 +163,8 @@ class Ticker:
                 why = f"{self._broken} ticks in a row failed, the newest with {self._broke}; the next is tried in {left:.0f} s"
                 return _answer(why, [], cursor)
             answer = self._look_until_something_is_due(runs, cursor, idle_seconds)
-            hear(self._line.destination)  # A tick that raised an error is not recorded, because it has settled nothing.
+            # Ticks that raise an error are not recorded, because they have settled nothing.
+            hear(self._line.destination)
             self._broken = 0
             return answer
         except Exception as error:
@@ -173,7 +176,7 @@ class Ticker:
             self._one_at_a_time.release()
 
     def _look_until_something_is_due(self, runs: RunStore, cursor: str | None, seconds: float) -> dg.SensorResult:
-        """Does what a tick does, again and again while nothing is due. Each tick costs Dagster 20 ms of processor time, and a look 3 ms."""
+        """Repeats the work of a tick while nothing is due. Each tick costs Dagster 20 ms of processor time, and a repetition costs 3 ms."""
         stay, now = definitions_stay(), time.monotonic()
         until = now + seconds
         self._another_came.clear()
@@ -203,7 +206,8 @@ class Ticker:
             failing_runs = self._failing_runs.troubles(runs)
             engine.tell_lake((*self._line.lake.troubles(), *self._line.conf_troubles(), *failing_runs))
             answer = self._settle_and_hand_out(engine, runs, deadline)
-            status = engine.status()  # Read again, because much may have arrived while the tick waited.
+            # The status is read again, because many changes may have arrived while the tick waited.
+            status = engine.status()
         except LeaseLostError as error:
             return _answer(f"STANDBY: {error}{_recycled()}", [], cursor)
         except EngineStartingError as error:
@@ -216,12 +220,12 @@ class Ticker:
         except SluiceError as error:
             answer = trouble = f"{error.code}: {error}"
         older: dict[str, str] = {}
-        # An engine in another process may not answer. The tick's result is valid nevertheless.
+        # The tick's result is valid even if an engine in another process does not answer here.
         with contextlib.suppress(SluiceError):
             if engine is not None:
                 older = older_tables(engine.directory)
-                # This line is not reached if the tick raised an error, for example because Dagster's storage did not answer. Such a tick
-                # has settled nothing and must not be recorded.
+                # A tick that raised an error, for example because Dagster's storage did not answer, has settled nothing. It does not reach
+                # this line, so it is not recorded.
                 engine.tell_tick()
         failing = {**older, **failures(self._line.destination, status, self._line.lag_seconds_max)}
         failing |= {"": trouble} if trouble else {}
@@ -260,10 +264,10 @@ class Ticker:
         return self._taken_meanwhile(runs, batch) or self.request(batch)
 
     def _taken_meanwhile(self, runs: RunStore, batch: OutstandingBatch) -> str:
-        """Returns why another run has the batch that was just handed out, or "" if the batch needs a run of its own.
+        """Returns why the batch that was just handed out needs no run of its own, or "" if it needs one.
 
-        A draining run may have got the batch at this moment, or may have taken it and ended. Therefore this looks first for open draining
-        runs, and then for runs of the batch.
+        A draining run may have got the batch at this moment, or may have taken the batch and ended. Therefore this looks first for open
+        draining runs, and then for runs of the batch.
         """
         if draining := runs.draining():
             return draining[0].takes_it_next
@@ -273,8 +277,8 @@ class Ticker:
         return f"a run has just taken delivery {batch.delivery}; the next tick settles it"
 
     def _leave_to_draining(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
-        """Waits while a draining run is attached and no batch is in flight, because that run gets the next batch. Returns why the tick has
-        nothing to do, or "" if it must continue.
+        """Waits while a draining run is attached and no batch is in flight, because that run takes the next batch. Returns why the tick has
+        nothing to do, or "" if the tick must continue.
         """
         while self._line.drains and engine.outstanding() is None and (draining := runs.draining()):
             if time.monotonic() >= deadline - HAND_OUT_RESERVE_SECONDS:
@@ -283,8 +287,8 @@ class Ticker:
         return ""
 
     def _settle(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
-        """Acks or rolls back the batches in flight whose runs have ended. Returns why to wait, or "" if the next batch
-        may be handed out.
+        """Acks or rolls back the batches in flight whose runs have ended. Returns why the tick must wait, or "" if the next batch may be
+        handed out.
         """
         last_look = deadline - HAND_OUT_RESERVE_SECONDS
         while (batch := engine.outstanding()) is not None:
@@ -330,7 +334,7 @@ class Ticker:
         return ""
 
     def _end_lost_runs(self, engine: EngineHandle, runs: RunStore) -> None:
-        """Ends open runs that have no process, whatever their delivery, because they would keep their slot in the run queue forever."""
+        """Ends open runs that have no process, whatever their delivery. Such a run would keep its slot in the run queue forever."""
         open_runs = runs.open_runs()
         held = self._line.run_lock_held(engine.directory)
         for run in self._lock_watch.observe(open_runs, lock_held=held, now_seconds=time.monotonic()):
@@ -339,8 +343,8 @@ class Ticker:
                 runs.end(run.run_id, reason)
 
     def request(self, batch: OutstandingBatch) -> dg.RunRequest:
-        """Returns the request for a batch's run. It selects the assets of the batch's tables. The run also merges and reports tables that
-        have no asset yet.
+        """Returns the request for a batch's run. The run selects the assets of the batch's tables. It also merges and reports tables
+        that have no asset yet.
         """
         reference = BatchReference.of(self._line.destination, batch)
         selects = self._line.selects_assets and not self._line.grouped_now()
@@ -376,13 +380,13 @@ def _answer(answer: dg.RunRequest | str, events: list[AssetEvent], cursor: str |
 
 
 def _is_idle(answer: dg.SensorResult) -> bool:
-    """Returns whether a tick has nothing for Dagster, and would do the same again."""
+    """Returns whether a tick has nothing to report to Dagster and a repetition would do the same."""
     skipped = answer.skip_reason.skip_message if isinstance(answer.skip_reason, dg.SkipReason) else answer.skip_reason
     return not answer.run_requests and not answer.asset_events and (skipped or "").startswith(NOTHING_WAITS)
 
 
 def _recycled() -> str:
-    """Returns a note if the client that started the code server replaces it every minute."""
+    """Returns a note if the program that started this code server replaces it every minute. Returns "" otherwise."""
     if "--heartbeat" not in sys.argv:
         return ""
     return (

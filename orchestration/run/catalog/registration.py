@@ -1,8 +1,8 @@
 """Registers the Delta tables of a destination in the catalog of conf/ at the end of a run. `sluice lake register` calls this module too.
 
 The record `catalog.json` lists what is registered. Each run compares this record with the tables in the lake and, for views, with the
-columns of the tables that it wrote. It calls Spark only if there is a difference. Before it replaces a view whose columns changed, it
-marks the view in the record, so that a later run replaces it if this run fails.
+columns of the tables that the run wrote. It calls Spark only if there is a difference. If the columns of a view's table changed, the run
+first marks the view in the record and then replaces the view. If the run fails in between, a later run finds the mark.
 
 If the catalog refuses a table or does not answer, the run does not fail: the record stores the reason, the engine's status shows it, and a
 later run tries again. If a run crashes after Spark's answer and before it writes the record, the next run finds the table registered.
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 NO_COMMENTS: Comments = MappingProxyType({})
 NO_COLUMNS: Mapping[str, Columns] = MappingProxyType({})
-AGAIN_SECONDS = 300.0  # Runs try failed registrations again after this time.
+AGAIN_SECONDS = 300.0  # After a registration failed, runs try it again once this time has passed.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,8 @@ class CatalogChanges:
 def wanted_tables(
     config: SluiceConfig, destination: str, tables: LakeTables, comments: Comments = NO_COMMENTS
 ) -> list[CatalogTable]:
-    """Returns the Delta tables in the lake with their names in the catalog of conf/, followed by the views of them, in a fixed order.
-    `comments` are those of the source's tables, for views.
+    """Returns the tables and views to register: the Delta tables in the lake with their names in the catalog of conf/, then the views
+    of these tables. The order is fixed. `comments` are those of the source's tables, for views.
     """
     from sluice.spark_jobs.catalog import CatalogTable  # noqa: PLC0415  pyspark takes a second to import
 
@@ -100,8 +100,8 @@ def changes_of(
     again: bool,
     whole: bool = False,
 ) -> CatalogChanges:
-    """Compares the wanted tables and views with the record. If `again`, retries what failed before. If `whole`, includes what is
-    registered already.
+    """Compares the wanted tables and views with the record. If `again`, retries what failed before. If `whole`, includes tables and
+    views that are registered already.
     """
     if known.error and not (again or whole):
         return CatalogChanges(failed=known.failed, error=known.error)
@@ -158,8 +158,8 @@ def without_shapes(known: Registered, shapes: Mapping[str, str], shaped_by: Call
 
 
 def _only_here(config: SluiceConfig, destination: str, gone: Iterable[CatalogTable]) -> tuple[CatalogTable, ...]:
-    """Returns the given tables without those that another destination has registered too, because it writes the same table. Raises
-    MetaError if a record cannot be read.
+    """Returns the given tables without those that another destination has registered too. Such a destination writes the same table and
+    still needs the registration. Raises MetaError if a record cannot be read.
     """
     left = tuple(gone)
     for name in config.destinations if left else ():
@@ -201,7 +201,7 @@ def register_tables(
         if now != known:
             write_registered(directory, now)
         return now
-    # Only merges may use the sessions file.
+    # Registrations leave the sessions file out, because only merges may use it.
     settings = dataclasses.replace(spark_settings(config, destination), sessions_file=None)
     with open_sessions(settings, 1) as (session,):
         removed = unregister(session, gone)
@@ -228,7 +228,7 @@ def register_tables(
 
 
 def _without_shapes_kept(config: SluiceConfig, destination: str, shapes: Mapping[str, str]) -> Registered:
-    """Applies `without_shapes` to the record, writes the result, and returns it. A later run then replaces the views if this run fails."""
+    """Applies `without_shapes` to the record, writes the result, and returns it. If this run fails, a later run replaces the views."""
     directory = config.destination_dir(destination)
 
     def shaped_by(of: str) -> str:
@@ -246,7 +246,7 @@ def register_after_run(config: SluiceConfig, destination: str, written: Mapping[
     """Calls `register_tables` at the end of a run. An error does not fail the run: it is logged, and the engine's status shows it."""
     try:
         register_tables(config, destination, written=written)
-    # Any error is only reported: the tables are merged, and only readers need the catalog.
+    # Any error is only logged: the run has merged the tables, and only readers need the catalog.
     except Exception as error:
         why = lake_error_line(config, str(error).partition("\n")[0])
         logger.warning("%s: no table could be registered in the catalog: %s", destination, why)
@@ -258,5 +258,5 @@ def _keep_error(config: SluiceConfig, destination: str, why: str) -> None:
         directory = config.destination_dir(destination)
         known = read_registered(directory)
         write_registered(directory, dataclasses.replace(known, error=why, tried_at=time.time()))
-    except Exception as error:  # This error must not replace the error of the run.
+    except Exception as error:  # The run must report its own error, and not this one.
         logger.warning("%s: the reason could not be stored: %s", destination, error)

@@ -1,1 +1,1 @@
-"""Contains the job for decisions that an operator makes in Dagster's UI."""
+"""Contains the job through which an operator makes decisions in Dagster's UI."""

@@ -113,7 +113,7 @@ def decide_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
             name = one_destination(decision.destination, names)
             if problem := problem_of(decision):
                 raise ActRefusedError(problem)
-            # The reason is stored before any change, so that it is known even if the run is killed after a change.
+            # The reason is stored first. If the run is killed after a change, the reason for the change is then known.
             _tag(context, decision)
             directory, metadata = settings.destination_dir(name), dict[str, dg.MetadataValue[Any]]()
             if decision.act is Act.show:

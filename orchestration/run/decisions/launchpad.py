@@ -1,7 +1,7 @@
 """Writes the config of a decision for Dagster's launchpad: the facts as comments, and the fields that the operator fills in.
 
-Dagster computes a launchpad's default config when it loads the definitions, when pending decisions are not known yet. But the address of a
-launchpad may have a config, so `waiting` shows such addresses as links.
+Dagster computes a launchpad's default config when it loads the definitions, and no pending decision is known then. But the address of a
+launchpad may contain a config, so `waiting` shows such addresses as links.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ JOB = "decide"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Launchpad:
-    """The launchpad page of the job `decide`. `repository` and `location` are their names in Dagster. They are empty in a run that no code
-    location launched.
+    """The launchpad page of the job `decide`. `repository` and `location` are the names of the code location in Dagster. They are empty
+    in a run that no code location launched.
     """
 
     repository: str = ""

@@ -1,7 +1,7 @@
-"""Lists the decisions that an operator has to make, and what each choice does. The job `decide` shows the list. Changes nothing.
+"""Lists the decisions that an operator has to make, and what each choice does. The job `decide` shows the list. Listing changes nothing.
 
-Each choice has a link to the launchpad with the config of the decision. In that config the plan is a comment, and only the reason is
-empty.
+Each choice has a link to the launchpad with the config of the decision. The config describes the choice in comments. The operator has to
+fill in only the reason.
 """
 
 from __future__ import annotations
@@ -106,8 +106,10 @@ class WaitingDecisions:
             yield f"- **{code(name)}**: {why}. {plan} changes nothing; {repair} {does}"
 
     def _reasons(self) -> dict[str, str]:
-        """Returns why the newest comparison failed, for each "database.table" that differs. If tables share an asset, the result is in the
-        check of that asset; a result of a table's own check is then older, from the time when the table had its own asset.
+        """Returns why the newest comparison failed, for each "database.table" that differs.
+
+        If tables share an asset, the check of that asset has the results. A table may have a check of its own from an earlier time, when it
+        had its own asset. The results of that check are older and are not used.
         """
         tables, reasons = read_tables(self.directory), dict[str, str]()
         own = {source_key(self.destination, each.name): each.name for each in self.shown.own(tables)}

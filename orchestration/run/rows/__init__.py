@@ -1,1 +1,1 @@
-"""The operations on rows that jobs and commands start: backfill, into live tables or into a new table, and repair."""
+"""Contains the operations on rows that jobs and commands start: backfill, into live tables or into a new table, and repair."""

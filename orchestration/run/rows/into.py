@@ -1,7 +1,7 @@
 """Builds a past state of one table as a separate Delta table, to inspect or compare it (`sluice backfill --into`).
 
-It starts from the newest version of the live table that has no change after the interval's start. Then it applies the changes of the
-stream up to the interval's end. It neither changes the live table nor takes the run lock, so merges continue.
+It starts from the newest version of the live table that has no change after the interval's start. Then it applies the changes of the stream
+up to the interval's end. The live table stays unchanged and the run lock is not taken, so merges continue.
 """
 
 from __future__ import annotations
@@ -104,9 +104,7 @@ def _taken(config: SluiceConfig) -> set[str]:
 def run_into(
     config: SluiceConfig, request: BackfillRequest, listener: RowsListener, folder: Path
 ) -> tuple[BackfillReading, RebuiltTable]:
-    """Reads the changes and builds the table. Raises SluiceError or MergeFailedError with a sentence. No table exists at the path in this
-    case.
-    """
+    """Reads the changes and builds the table. Raises SluiceError or MergeFailedError with a sentence; no table is built in this case."""
     from sluice.cdc_engine.instance.rows.work import BackfillReading  # noqa: PLC0415  imports the engine's packages
 
     path, directory = path_of(config, request), config.destination_dir(request.destination)
@@ -137,7 +135,7 @@ def _from_a_version(
     config: SluiceConfig, request: BackfillRequest, arguments: Any, chosen: list[CommittedInterval]
 ) -> BinlogInterval:
     """Returns the requested interval with an earlier start: the end position of the version from which the table is built. Adds that
-    version to `chosen`. Raises ConfigurationError or PositionLostError if there is no such version or its binlog is missing.
+    version to `chosen`. Raises ConfigurationError if there is no such version, and PositionLostError if its binlog is missing.
     """
     from sluice.cdc_engine.instance.rows.interval import is_followed, locate_interval  # noqa: PLC0415
     from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415
@@ -167,8 +165,8 @@ def _from_a_version(
 def after_a_quiet_time(
     commits: list[CommittedInterval], base: CommittedInterval, begin: Position, cursor: Position
 ) -> Position | None:
-    """Returns the position from which to read if the table has not changed since its version `base`. This is `begin`, or the cursor if
-    the cursor is earlier. Returns None if the table has changed.
+    """Returns the position from which to read if the table has not changed since its version `base`. The position is `begin`, or the
+    cursor if that is earlier. Returns None if the table has changed.
     """
     later = [each for each in commits if each.streamed and each.ledger == base.ledger and each.version > base.version]
     return None if later else min(begin, cursor, key=lambda each: each.order_key)

@@ -36,10 +36,11 @@ from sluice.orchestration.run.rows.request import (
 from sluice.orchestration.run.snapshot_run import request_snapshots
 
 JOB = "operate_on_rows"
-STEP = "rows"  # This name must differ from the job's name, because Dagster could not tell them apart.
+# The step's name differs from the job's name, because Dagster could not tell a step and a job of one name apart.
+STEP = "rows"
 TAG = "sluice/rows"
-# The backfill page offers the hours of this many days. MySQL keeps its binlogs for 30 days by default. A run for a purged hour fails at
-# once.
+# The backfill page offers the hours of this many days. MySQL keeps its binlogs for 30 days by default. A run for an hour whose binlog was
+# purged fails at once.
 DAYS_ON_OFFER = 31
 WAIT_SECONDS = 6 * 3600.0  # A run waits at most this long for another operation on the destination's rows.
 FROM_TIME = "-1h"
@@ -123,7 +124,7 @@ class RowsConfig(dg.Config):
     )
 
 
-# The fields that only some operations have.
+# The fields that some operations have and others do not have.
 FIELDS = {
     OperationKind.backfill: {"only_plan", "from_time", "to_time", "run", "gtids", "into", "archive", "schemas"},
     OperationKind.repair: {"only_plan", "settle_seconds"},
@@ -158,8 +159,8 @@ def request_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> Request:
 
 
 def backfill_of(config: SluiceConfig, given: RowsConfig, now_us: int, folder: Path | None = None) -> BackfillRequest:
-    """Returns the backfill of an interval, of a run, or of a GTID set. Relative paths start in `folder`; if it is None, they are refused.
-    Raises ConfigurationError if the config names more than one of the three.
+    """Returns the backfill that a config names: of an interval, of a run, or of a GTID set. Relative paths start in `folder`. If
+    `folder` is None, relative paths are refused. Raises ConfigurationError if the config names more than one of the three.
     """
     archive, schemas = archive_of_request(given.archive, given.schemas, folder)
     return dataclasses.replace(_changes_of(config, given, now_us), archive=archive, schemas=schemas)
@@ -216,7 +217,7 @@ def rows_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
 
 
 def hours(now: dt.datetime) -> dg.HourlyPartitionsDefinition:
-    """Returns the hourly partitions of the time for which a source may still have the binlog, up to the current hour."""
+    """Returns an hourly partition for each hour whose binlog a source may still have, up to the current hour."""
     first = (now - dt.timedelta(days=DAYS_ON_OFFER)).replace(hour=0, minute=0, second=0, microsecond=0)
     return dg.HourlyPartitionsDefinition(start_date=first, end_offset=1, timezone="UTC")
 
@@ -263,7 +264,7 @@ def operated(
     """Plans the operation and carries it out, unless `only_plan`. Reports each table as an event of the run, and returns metadata of the
     whole operation. Raises SluiceError or MergeFailedError with a sentence.
     """
-    # This process may be a fork of one that started before a failover, so the source in use is read again.
+    # This process may be a fork of a process that started before a failover. So it reads again which source is in use.
     config = settings.with_sources_in_use()
     if isinstance(request, SnapshotRequest):
         request_snapshots(context, config, request.destination, request.tables, request.where)

@@ -1,4 +1,6 @@
-"""Finds the interval of the changes that a Dagster run merged, from the logs of the Delta tables, so that a backfill can apply it again."""
+"""Finds the interval of the changes that a Dagster run merged, from the logs of the Delta tables, so that a backfill can apply these
+changes again.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ class MergedRun:
 def backfill_of_run(
     config: SluiceConfig, destination: str, run: str, tables: tuple[str, ...], into: str = ""
 ) -> BackfillRequest:
-    """Returns the backfill that repeats what a run merged into `tables`, or into all captured tables if empty. Raises ConfigurationError
-    if a table is not captured or the run is unknown, and MergeFailedError if a log cannot be read.
+    """Returns the backfill that repeats what a run merged into `tables`. If `tables` is empty, takes all captured tables. Raises
+    ConfigurationError if a table is not captured or the run is unknown, and MergeFailedError if a log cannot be read.
     """
     captured = [each.name for each in read_tables(config.destination_dir(destination))]
     if unknown := sorted(set(tables) - set(captured)):
@@ -45,8 +47,8 @@ def backfill_of_run(
 
 
 def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: str) -> MergedRun:
-    """Returns the interval and the tables that a run merged. `histories` has the commits of each table. Raises ConfigurationError if the
-    run made none of them.
+    """Returns the interval and the tables that a run merged. `histories` has the commits of each table. Raises ConfigurationError if no
+    commit is of this run.
     """
     merged = {
         name: found

@@ -1,8 +1,8 @@
 """Carries out an operation on rows: reads the chosen rows and merges them under the run lock. `backfill` and `repair` choose the rows.
 docs/concepts/operations-on-rows.md describes the steps.
 
-The operation reads the stream's changes again from the binlog, up to the lake's position. So no changes are buffered, and merges into its
-tables continue.
+The operation reads the stream's changes again from the binlog, up to the lake's position. So no changes need to be buffered, and merges
+into the same tables continue meanwhile.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class RowsRun:
 class RowsOperation(Protocol):
     """An operation on rows.
 
-    - `marks` has its id, kind and times, which its commits store. They are complete after `read`.
+    - `marks` has the operation's id, kind and times, which its commits store. They are complete after `read`.
     - `refused` has the reason for each "database.table" that is left out.
-    - `leaves_out` tells what happens if a table cannot be merged. If True, the operation leaves the table out, because it compares its
-      tables afterwards. If False, the operation fails.
+    - `leaves_out` decides what happens if a table cannot be merged. If True, the operation leaves out the table; the comparison at its end
+      shows this. If False, the operation fails.
     """
 
     leaves_out: bool
@@ -79,17 +79,17 @@ class RowsOperation(Protocol):
         """
 
     def rows(self, reading: BackfillReading) -> Mapping[str, Read | None]:
-        """Returns the tables to merge, each with the rows that were read. Instead of rows, a table has None if its keys are those that
-        changed in the interval. The caller holds the run lock, and `reading` has caught up with the lake.
+        """Returns the tables to merge, each with the rows that were read. A table has None instead of rows if the keys to merge are
+        those that changed in the interval. The caller holds the run lock, and `reading` has caught up with the lake.
         """
 
 
 def operate(run: RowsRun, operation: RowsOperation) -> list[TableReport]:
     """Reads and merges rows, and returns the reports of the merged tables. Raises SluiceError or MergeFailedError with a sentence. Tables
-    that were merged before are correct.
+    that were merged before the error are correct.
 
-    The caller may repeat this at any time. Before the first commit only a folder is written, which is removed, and each commit corrects
-    one table completely.
+    The caller may repeat the operation at any time. Before the first commit it writes only a folder, which is removed afterwards. Each
+    commit corrects one table completely.
     """
     from sluice.cdc_engine.instance.rows.work import folder_of  # noqa: PLC0415  imports the engine's packages
 
@@ -205,7 +205,9 @@ def _merge_tables(
 
 
 def _not_merged(act: str, merged: Sequence[TableReport], failed: Mapping[str, TableError]) -> str:
-    """Returns a sentence about tables that could not be merged. `act` is the word backfill or repair."""
+    """Returns a sentence about tables that could not be merged. The sentence names the operation with `act`, which is backfill or
+    repair.
+    """
     whys, there = "; ".join(map(str, failed.values())), ", ".join(each.name for each in merged) or "none"
     return (
         f"{whys} (merged: {there}; not merged: {', '.join(failed)}; start the {act} again: it applies no change twice)"

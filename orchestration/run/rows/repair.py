@@ -1,8 +1,9 @@
 """Repairs the rows of a destination that differ from the source. The jobs of `job` and `decisions`, and `sluice repair`, call this module.
 
-A repair chooses the keys for which a comparison finds a difference. It reads the rows of these keys again over a separate connection, and
-waits until the lake has all changes that the rows may include. Then `operation` merges them. A repair is like a snapshot of these keys,
-but reads the stream's changes again from the binlog instead of buffering them. Finally the repair compares the tables again.
+A repair compares tables and chooses the keys that differ. It reads the rows of these keys again over a separate connection, and waits until
+the lake has all changes that the rows may include. Then `operation` merges the rows. Finally the repair compares the tables again.
+
+A repair is like a snapshot of these keys, but it buffers no changes: it reads the stream's changes again from the binlog.
 """
 
 from __future__ import annotations
@@ -107,8 +108,8 @@ def plan_repair(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepa
 
 
 def _refusal_of(config: SluiceConfig, destination: str, result: TableResult, scope: Scope | None) -> str:
-    """Returns what `_refusal` returns. If it raises an unexpected error, returns this error as the reason, so that only this table is left
-    out.
+    """Returns the result of `_refusal`. If `_refusal` raises an unexpected error, returns this error as the reason, so that only this
+    table is left out.
     """
     try:
         return _refusal(config, destination, result, scope)
@@ -251,7 +252,7 @@ class _Repair:
             source.wait_until_past(each.high, low, self._request.settle_seconds)
 
     def rows(self, reading: BackfillReading) -> dict[str, Read | None]:
-        """Returns the rows of each table. If a table raises an unexpected error, leaves it out with that error as the reason."""
+        """Returns the rows of each table. A table that raises an unexpected error is left out, with the error as the reason."""
         self.refused |= reading.refused
         found = dict[str, "Read | None"]()
         for name, rows in self._rows.items():

@@ -21,7 +21,7 @@ class BackfillRequest:
 
     - `from_us` and `to_us` limit the interval of changes, in microseconds since 1970. `to_us` itself is excluded; None means until now.
     - `gtids` selects the transactions of this GTID set instead of an interval.
-    - `into` is the "database.table" to build from a past state of the single table. The live table then does not change.
+    - `into` is the "database.table" to build as a past state of the one table in the request. The live table then does not change.
     - `archive` reads only these binlog files, without the source.
     - `schemas` is a dump or a saved schema history to use instead of the destination's.
     """
@@ -47,8 +47,8 @@ class BackfillRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RepairRequest:
-    """A requested repair of tables of a destination, or of all captured ones if empty. `settle_seconds` is how long to wait until merges
-    have caught up with the source.
+    """A requested repair of tables of a destination, or of all captured tables if none is named. The repair waits at most `settle_seconds`
+    until merges have caught up with the source.
     """
 
     destination: str
@@ -58,8 +58,8 @@ class RepairRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotRequest:
-    """Requested snapshots of tables of a destination, or of all captured ones if empty. `where` is an SQL condition for the rows, or
-    empty.
+    """Requested snapshots of tables of a destination, or of all captured tables if none is named. `where` is an SQL condition for the
+    rows, or empty.
     """
 
     destination: str
@@ -69,8 +69,8 @@ class SnapshotRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsListener:
-    """The callbacks of an operation on rows. `say` logs a sentence. `done` is called when a table was committed, and `checked` when it was
-    compared again. `progress` is called with the number of binlog bytes that were read.
+    """The callbacks of an operation on rows. `say` logs a sentence. `done` is called when a table was committed, and `checked` when a table
+    was compared again. `progress` is called with the number of binlog bytes that were read.
     """
 
     say: Callable[[str], None]

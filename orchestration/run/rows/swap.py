@@ -1,6 +1,6 @@
 """Replaces the rows of the live table by those of a table that `backfill --into` has built. `sluice lake swap` calls this module.
 
-The run lock is held from the final plan until the commit, so that no merge adds a change that the plan does not know.
+The run lock is held from the final plan until the commit. So no merge can add a change that the plan does not consider.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class SwapRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SwapPlan:
-    """The plan of a swap. `rows_before` is the number of rows of the live table, or None if its Delta log does not have it. `rows_after`
-    is that of its replacement. `refused` says why the swap is impossible, or is empty.
+    """The plan of a swap. `rows_before` is the number of rows of the live table, or None if its Delta log does not have the number.
+    `rows_after` is the number of rows of the table that replaces it. `refused` says why the swap is impossible, or is empty.
     """
 
     table: str
@@ -118,7 +118,7 @@ def _plan(config: SluiceConfig, request: SwapRequest, table: DeltaTable, owner: 
 
 
 def _why_not(config: SluiceConfig, request: SwapRequest, table: DeltaTable) -> str:
-    """Returns why the live table cannot be swapped, or "". The contents of the two tables are not considered here."""
+    """Returns why the live table cannot be swapped, or "". Does not look at the contents of the two tables."""
     directory, given = config.destination_dir(request.destination), target(config, request.destination, request.table)
     database, _, name = request.table.partition(".")
     stop = read_ledger(directory).stopped(database, name)
