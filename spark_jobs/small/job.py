@@ -23,15 +23,19 @@ from sluice.object_stores.options import without_secrets
 from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.errors import SparkUnavailableError, TableError
 from sluice.spark_jobs.fence import Fence
-from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
+from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions, task_slots
 from sluice.spark_jobs.small.merge import Declined, SmallJob, merge_small
 from sluice.spark_jobs.table_owner import TableRecord
 
 logger = logging.getLogger(__name__)
 
-# One task merges this many tables, which takes about a second. Starting a task takes as long as merging one table, so a task with few
-# tables would waste time.
+# One task merges at least this many tables, which takes about a second. Starting a task takes as long as merging one table, so a task with
+# few tables would waste time.
 TABLES_A_TASK = 12
+# A batch of many tables gets this many tasks, or TASKS_A_SLOT for each task slot if that is more. Every task first loads the jobs of all
+# tables, so a number of tasks that grows with the tables would make the work grow with the square of the tables.
+TASKS_MANY = 8
+TASKS_A_SLOT = 2
 ANSWER = "number long, answer string"
 SILENT = "the Spark task of the table returned no result"
 PACKAGES = ("deltalake", "pyarrow")  # Tasks need the same versions of these packages as the run.
@@ -158,18 +162,24 @@ def _in_the_run(fence: Fence, jobs: Mapping[int, SmallJob]) -> dict[int, dict[st
 
 
 def _run(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, Any]]:
-    shares = _shares(jobs)
+    shares = _shares(jobs, _task_count(session, len(jobs)))
     ours = {name: importlib.metadata.version(name) for name in PACKAGES}
     work = _shipped(_task([[(number, jobs[number]) for number in share] for share in shares], ours))
     rows = session.spark.range(0, len(shares), 1, len(shares)).mapInArrow(work, ANSWER).collect()
     return {row["number"]: json.loads(row["answer"]) for row in rows}
 
 
-def _shares(jobs: Sequence[SmallJob]) -> list[list[int]]:
-    """Divides the jobs among tasks, and returns the job numbers of each task. There is at least one task. `jobs` begins with the largest
-    tables, so each task merges its largest table first. All shards of one table are in one task.
+def _task_count(session: LakeSession, tables: int) -> int:
+    """Returns in how many tasks this many tables are merged. There is at least one task."""
+    count = max(1, -(-tables // TABLES_A_TASK))
+    return count if count <= TASKS_MANY else min(count, max(TASKS_MANY, TASKS_A_SLOT * task_slots(session.spark)))
+
+
+def _shares(jobs: Sequence[SmallJob], count: int) -> list[list[int]]:
+    """Divides the jobs among `count` tasks, and returns the job numbers of each task. `jobs` begins with the
+    largest tables, so each task merges its largest table first. All shards of one table are in one task.
     """
-    shares = [list[int]() for _ in range(max(1, -(-len(jobs) // TABLES_A_TASK)))]
+    shares = [list[int]() for _ in range(count)]
     of_path: dict[str, list[int]] = {}
     for number, job in enumerate(jobs):
         of_path.setdefault(job.target.path, []).append(number)

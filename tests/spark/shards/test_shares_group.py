@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from sluice.spark_jobs.small.job import TABLES_A_TASK, _shares
+from sluice.spark_jobs.small.job import _shares
 from sluice.spark_jobs.targets.report import TableTarget
 
 
 def test_shards_of_a_table_are_one_tasks_in_a_group() -> None:
-    paths = [f"/lake/{number if number % 2 else 'common'}" for number in range(4 * TABLES_A_TASK)]
+    paths = [f"/lake/{number if number % 2 else 'common'}" for number in range(48)]
     jobs: list[Any] = [SimpleNamespace(target=TableTarget(path=path)) for path in paths]
-    shares = _shares(jobs)
+    shares = _shares(jobs, 4)
     assert len(shares) == 4
     assert sorted(number for share in shares for number in share) == list(range(len(jobs)))
     (whole,) = [share for share in shares if 0 in share]
@@ -21,4 +21,4 @@ def test_shards_of_a_table_are_one_tasks_in_a_group() -> None:
 
 
 def test_no_job_is_one_task_that_says_what_the_executor_has_in_a_group() -> None:
-    assert _shares([]) == [[]]
+    assert _shares([], 1) == [[]]
