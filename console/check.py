@@ -50,8 +50,8 @@ WARNINGS_SHOWN = 3  # Without --verbose, at most this many warnings per finding 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What was found about one item. Problems prevent Sluice from running, and warnings do not. `brief` is a shorter form of `what`, or
-    empty if `what` is short.
+    """What was found about one item. Problems prevent Sluice from running, and warnings do not. `what` names the item. `brief` is a shorter
+    form of `what`, or empty if `what` is short.
     """
 
     what: str
@@ -60,8 +60,8 @@ class Finding:
     brief: str = ""
 
     def lines(self, *, verbose: bool) -> tuple[str, ...]:
-        """Returns the lines to print: `what`, all problems, and the warnings. Without `verbose`, these are `brief` instead of `what`, and
-        only the first WARNINGS_SHOWN warnings.
+        """Returns the lines to print: `what`, all problems, and all warnings. Without `verbose`, prints `brief` instead of `what`, and only
+        the first WARNINGS_SHOWN warnings.
         """
         warnings = self.warnings if verbose else self.warnings[:WARNINGS_SHOWN]
         left = len(self.warnings) - len(warnings)
@@ -117,8 +117,8 @@ def check_configuration(config: SluiceConfig, conf: Path, problems: Sequence[str
 
 
 def check_shared(config: SluiceConfig) -> Finding:
-    """Lists the destinations that share one stream of their server. Warns of each destination with `stream: shared` that has no other
-    destination to share with.
+    """Lists the destinations that share one stream of their server. Warns of each destination with `stream: shared` that shares its stream
+    with no other destination.
     """
     sharers: dict[tuple[str, ...], list[str]] = {}
     for name, destination in sorted(config.destinations.items()):
@@ -144,12 +144,12 @@ def check_engine(config: SluiceConfig, name: str) -> Finding:
 
 
 def as_replica(config: SluiceConfig, name: str) -> DestinationConfig:
-    """Returns a destination with the replica id that its engine uses, if it is known. With another id, the check would report the engine's
-    own connection as a clash.
+    """Returns a destination with the replica id that its engine uses, if the id is known. With another id, the check would report the
+    engine's own connection as a clash.
     """
     try:
         return config.destinations[name].of_installation(known_installation_id(config.ledger_location(name)))
-    except SluiceError:  # The shared ledger does not answer. Other findings report this.
+    except SluiceError:  # The shared ledger does not answer, which other findings report.
         return config.destinations[name]
 
 
@@ -161,7 +161,7 @@ def check_sources(destination: DestinationConfig) -> Iterator[Finding]:
 
 
 def check_destination(destination: DestinationConfig) -> Finding:
-    """Connects to the source, and reports every problem for which the engine would refuse to start."""
+    """Connects to the source, and reports every problem because of which the engine would refuse to start."""
     what = (
         f"source of {destination.name}: {destination.source.user}@{destination.source.host}:{destination.source.port}"
     )
@@ -192,8 +192,8 @@ def check_reader(destination: DestinationConfig) -> Iterator[Finding]:
 
 
 def check_foreign_keys(schema: SourceSchema) -> Finding:
-    """Lists the foreign keys by which the source changes rows of captured tables without row events. Warns of those whose changes the lake
-    does not follow.
+    """Lists the foreign keys by which the source changes rows of captured tables without row events. Warns of each foreign key whose
+    changes the lake does not follow.
     """
     destination = schema.destination
     try:
@@ -268,8 +268,8 @@ def policy_sentence(destination: DestinationConfig) -> str:
 
 
 def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
-    """Checks the Spark that runs will use. If several hosts write one lake in S3, they must share one Spark. An endpoint that `sluice up`
-    starts itself need not answer yet.
+    """Checks the Spark that runs will use. If several hosts write one lake in S3, they must share one Spark. If `sluice up` starts the
+    Spark, it need not answer yet.
     """
     if why := several_sparks(config, conf):
         yield Finding("one Spark commits to the lake", (why,))
@@ -312,8 +312,8 @@ def check_java() -> Finding:
 
 
 def check_small_merges(config: SluiceConfig) -> Finding:
-    """Checks whether the executors of a cluster can merge small tables together. The Spark that `sluice up` starts has the packages for
-    it.
+    """Checks whether the executors of a cluster can merge small tables together. The Spark that `sluice up` starts always can, because
+    it has the packages that are needed.
     """
     from sluice.spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415
     from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415  pyspark takes a second to import

@@ -1,7 +1,7 @@
 """Reports all errors in conf/ at once, for `sluice check`. It opens no connection and starts nothing.
 
 `load_config` checks keys and values. This module also finds invalid regular expressions, and secrets that cannot be read from their
-variable, file or command. Without it, the engine would find them, one at a time.
+variable, file or command. Without this module, only the engine would find them, one after the other.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.sink.table_filter import split_patterns
 from sluice.secret_values import SecretLocation, SecretUnavailable, value_of
 
-# Matches a value that is a reference to a variable, and a URL whose password is one.
+# Matches a value that is a reference to a variable, and a URL whose password is such a reference.
 _VARIABLE = re.compile(r"\$(?P<whole>[A-Za-z_]\w*)|[a-z][a-z0-9+]*://[^/@]*:\$(?P<password>[A-Za-z_]\w*)@.*")
 _NAMES_VARIABLE = "env"  # `{env: NAME}` means the same as `$NAME`.
-# Other checks read these settings: that of the row rules reads the salt, and that of the store its options.
+# Other checks read the values of these settings: the check of the row rules reads `salt`, and the check of the store reads
+# `storage_options`.
 _CHECKED_ELSEWHERE = frozenset({"salt", "storage_options"})
 
 
 def conf_problems(conf: Path) -> list[str]:
-    """Returns one sentence per problem, with the name of the file. If a file cannot be parsed, it gets one sentence."""
+    """Returns one sentence per problem, with the name of the file. A file that cannot be parsed gets only one sentence."""
     try:
         load_config(conf)
         problems: list[str] = []
@@ -110,7 +111,7 @@ def _locations(value: Any, setting: str = "") -> Iterator[tuple[str, SecretLocat
 
 
 def _commands(key: str, part: list[Any]) -> list[tuple[str, SecretLocation]]:
-    """Returns (key, location) for the secret that a command prints. The list is empty if the command is malformed."""
+    """Returns (key, location) for the secret that a command prints. The list is empty if the setting of the command is malformed."""
     try:
         return [(key, SecretLocation(command=tuple(part)))]
     except ValueError:
@@ -118,7 +119,9 @@ def _commands(key: str, part: list[Any]) -> list[tuple[str, SecretLocation]]:
 
 
 def _variable_of(key: str, text: str) -> str:
-    """Returns the environment variable that a value of conf/ refers to, also as the password in a URL. Returns "" if it refers to none."""
+    """Returns the environment variable to which a value of conf/ refers, as a whole or as the password in a URL. Returns "" if it refers to
+    none.
+    """
     if key == _NAMES_VARIABLE:
         return text
     found = _VARIABLE.fullmatch(text)

@@ -1,4 +1,5 @@
-"""Checks whether dagster.yaml, either the user's or the one in the package, has the settings that Sluice needs. `sluice check` calls it.
+"""Checks whether dagster.yaml, either the user's or the one in the package, has the settings that Sluice needs. `sluice check` calls this
+module.
 
 `findings_of` only compares the settings with conf/. `storage_problem` connects to Dagster's storage if it is in Postgres.
 """
@@ -22,9 +23,9 @@ from sluice.package_files import conf_file
 CONNECT_SECONDS_MAX = 5
 # dagster.yaml must list these loggers, so that Dagster stores their messages in the log of a run.
 LOGGERS = ("sluice.orchestration", "sluice.spark_jobs")
-# The driver that dagster-postgres installs. With newer versions of SQLAlchemy, `postgresql://` means psycopg instead.
+# The driver that dagster-postgres installs. In newer versions of SQLAlchemy, `postgresql://` selects another driver, psycopg.
 DRIVER = "psycopg2"
-# Tags in the dagster.yaml of earlier versions, by which it limits runs → the tag that runs now have.
+# Tags by which the dagster.yaml of earlier versions of Sluice limits runs, with the tags that runs have now.
 FORMER_TAGS = {"sluice/backfill": "sluice/rows", "sluice/repair": "sluice/rows"}
 
 Settings = Mapping[str, Any]
@@ -90,8 +91,8 @@ def findings_of(settings: Settings, config: SluiceConfig) -> Iterator[str]:
 
 
 def storage_problem(settings: Settings) -> str:
-    """Returns why Dagster cannot use its storage in Postgres. Returns "" if it can, or if the storage is not in Postgres. It never raises.
-    The text contains no password.
+    """Returns why Dagster cannot use its storage in Postgres. Returns "" if it can, or if the storage is not in Postgres. Never raises an
+    error. The returned text contains no password.
     """
     configured = _postgres_of(settings)
     if configured is None:
@@ -113,7 +114,8 @@ def storage_problem(settings: Settings) -> str:
                 return ""
         finally:
             engine.dispose()
-    # SQLAlchemy's message about a malformed address may contain the password, so it is dropped. The driver's message contains none.
+    # SQLAlchemy's message about a malformed address may contain the password, so the message is dropped. The driver's message contains no
+    # password.
     except Exception as error:
         if refused := getattr(error, "orig", None):
             return (
@@ -190,7 +192,7 @@ def _limits_a_destination(settings: Settings) -> bool:
 
 
 def _limits(settings: Settings) -> list[dict[str, Any]]:
-    """Returns the limits of runs by tag, from `concurrency.runs` and from its older place under `run_coordinator`."""
+    """Returns the limits of runs by tag, from `concurrency.runs` and from `run_coordinator`, which has them in older settings."""
     runs = _part(_part(settings, "concurrency"), "runs")
     older = _part(_part(settings, "run_coordinator"), "config")
     limits = [*(runs.get("tag_concurrency_limits") or []), *(older.get("tag_concurrency_limits") or [])]

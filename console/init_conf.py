@@ -1,5 +1,5 @@
-"""Connects to a source, prints the statements that the source still needs, and writes conf/ for it, for `sluice init URL`. The password is
-never written. `main` then runs `sluice check`.
+"""Connects to a source, prints the statements that the source still needs, and writes conf/ for the source, for `sluice init URL`. The
+password is never written. `main` then runs `sluice check`.
 
 The written files are loaded and checked before success is reported. Existing files are not changed.
 """
@@ -134,7 +134,7 @@ def parse_url(url: str, name: str = "") -> NamedSource:
         parts = urlsplit(url)
         port = parts.port or 3306
     except ValueError:
-        # The message of urllib is dropped, because it quotes the supposed port, which may be a part of a password.
+        # The message of urllib is dropped. It quotes what it takes for the port, which may be a part of a password.
         raise ConfigurationError(
             f"the URL cannot be read: its host or port is not valid; write {EXAMPLE}, and put the password into an environment variable"
         ) from None
@@ -180,7 +180,8 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
     for problem in problems:
         say(f"missing: {problem}")
     privileges = missing_privileges(answer.facts)
-    # An account without SELECT sees no database and no table, so the database and the tables without a key cannot be checked.
+    # An account without SELECT sees no database and no table. So whether the database exists, and which tables have no key, cannot be
+    # checked.
     if "SELECT" not in privileges:
         _require_database(settings, wanted)
         keyless = ask_keyless(SourceSchema(settings))
@@ -192,7 +193,8 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
             say(f"missing: {problem}")
         privileges += ["LOCK TABLES"] if keyless.problems else []
     else:
-        # A snapshot of a table without a key needs this privilege. Without SELECT, it is not known whether there are such tables.
+        # A snapshot of a table without a key needs LOCK TABLES. Without SELECT, it is unknown whether there are such tables, so the
+        # privilege is requested.
         privileges.append("LOCK TABLES")
     if privileges:
         administrator = advice_of(answer.facts).administrator
@@ -203,7 +205,7 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
 
 
 def _require_database(settings: DestinationConfig, wanted: NamedSource) -> None:
-    """Raises ConfigurationError if the database in the URL does not exist. The message lists the databases that do."""
+    """Raises ConfigurationError if the database in the URL does not exist. The message lists the existing databases."""
     if not wanted.database:
         return
     with contextlib.closing(SourceConnection(source_of(settings))) as connection:

@@ -1,7 +1,7 @@
-"""Finds the captured tables without a key, and checks whether the account may lock them. `sluice init` and `sluice check` call it.
+"""Finds the captured tables without a key, and checks whether the account may lock them. `sluice init` and `sluice check` call this module.
 
-On MySQL, a snapshot of a table without a key must know its exact position. With a table lock, it gets the position at once. With GTIDs
-alone, it may need several attempts (`cdc_engine.snapshot.exact_position`).
+On MySQL, a snapshot of a table without a key must know its exact position. With a table lock, it gets the position at once. With GTIDs and
+without a lock, it may need several attempts (`cdc_engine.snapshot.exact_position`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def ask_keyless(schema: SourceSchema) -> Keyless:
                     notes.append(_unlocked_sentence(table.database, reader.source.user))
                 else:
                     problems.append(str(error))
-            # Another client has locked the table, or has just dropped it. The account has the privilege.
+            # Another client has locked the table or has just dropped it. This error proves that the account has the privilege.
             except SluiceError:
                 continue
     return Keyless(names=names, problems=tuple(problems), notes=tuple(notes))

@@ -147,7 +147,7 @@ def up(
             )
         options = StackOptions(die_with_parent=foreground, dagster=not without_dagster)
         stack = Stack(config, conf_dir(), screen.print, options)
-        if while_wanted:  # The daemon's tick started this process.
+        if while_wanted:  # A tick of the user's own Dagster started this process.
             keep_up_process_of_engines(stack, config.data_dir)
             return
         stack.require_startable()
@@ -196,7 +196,7 @@ def down() -> None:
     from sluice.console.stack.processes import data_dirs_of_running  # noqa: PLC0415
     from sluice.console.stack.stack import Stack  # noqa: PLC0415
 
-    # conf/ may have become invalid or may name another data_dir, so the data_dir comes from the running processes.
+    # The data_dir comes from the running processes. conf/ may be invalid by now, or may name another data_dir.
     found = [SluiceConfig(data_dir=each, lake=str(each / "lake")) for each in data_dirs_of_running(conf_dir())] or [
         config_now()
     ]
@@ -426,7 +426,7 @@ def _command() -> Any:
 
 def main() -> None:
     """Runs the command. An error is printed as one red sentence, and sets the exit code. With SLUICE_DEBUG=1, the traceback is shown
-    instead.
+    instead of the sentence.
     """
     from sluice.console.stack.signals import duckdb_interrupts  # noqa: PLC0415
 

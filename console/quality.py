@@ -1,15 +1,15 @@
 """Checks formatting, lint and types, and runs the tests on real servers, for `./sluice test`.
 
-Without arguments it runs everything, as continuous integration does. With paths it runs only the tests in them and sets nothing up,
-because fixtures start the servers that a test needs. `--quick` leaves out the type check and the tests that need a server, Spark, a
-browser or the wheel. `--not-quick` runs only what `--quick` leaves out. A quick run followed by a not-quick run runs everything once, and
-finds most failures early.
+Without arguments it runs everything, as continuous integration does. With paths it runs only the tests in them. It then sets nothing up,
+because fixtures start the servers that a test needs. `--quick` leaves out the type check and the tests that need a server, Spark, a browser
+or the wheel. `--not-quick` runs only what `--quick` leaves out. A quick run followed by a not-quick run runs everything once, and finds
+most failures early.
 
 The type check runs in parallel with the tests. It uses one core for a minute. On a clean checkout, the other core compiles the kernels in
 that time.
 
-If only a few tests fail in a run without arguments for pytest, they are run again, alone. A test that then passes is reported as unsteady
-and must be fixed. A test that fails again fails the run. If many tests fail, chance is not the cause, and none is run again.
+If only a few tests fail in a run without arguments for pytest, the failed tests are run again, alone. A test that then passes is reported
+as unsteady and must be fixed. A test that fails again fails the run. If many tests fail, the cause is not chance, and no test is run again.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from sluice.package_files import PACKAGE
 
 PROJECT_ROOT = PACKAGE.parents[1]  # The Git checkout. `sluice test` needs one.
 WORKERS_MAX = 4
-# The number of workers beyond the number of cores. They use the time in which others wait for servers. With two, tests with Spark reach
-# their time limits.
+# There are this many more workers than cores. A worker uses a core while other workers wait for servers. With two more workers, tests with
+# Spark reach their time limits.
 WAITING = 1
-# How many workers may be replaced because their process ended (tests/limits.py). The test that ended a worker fails, and the other tests
-# continue.
+# At most this many workers are replaced after their process ended (tests/limits.py). The test that ended a worker fails, and the other
+# tests continue.
 RESTARTS_MAX = 2
 WORKER_BYTES = 4 << 30  # The memory that a worker needs for itself and for the servers that its tests start.
 TYPES = "types"
@@ -50,9 +50,10 @@ STATIC_CHECKS = {
     "lint": ("ruff", "check", "."),
     TYPES: ("mypy",),
 }
-# The tests start some thousand Python processes. Without bytecode files, each of them would compile the project's sources again.
+# This variable switches bytecode files off, so it is removed from the environment of the checks. The tests start some thousand Python
+# processes. Without bytecode files, each of them would compile the project's sources again.
 NO_BYTECODE_VARIABLE = "PYTHONDONTWRITEBYTECODE"
-# Set in a quick run. tests/marks.py then makes each test fail that starts a server.
+# A quick run sets this variable. tests/marks.py then makes each test fail that starts a server.
 QUICK_VARIABLE = "SLUICE_TEST_QUICK"
 SLOW_MARKS = ("servers", "spark", "browser", "package")
 QUICK_TESTS = " and ".join(f"not {mark}" for mark in SLOW_MARKS)
@@ -60,8 +61,8 @@ OTHER_TESTS = " or ".join(SLOW_MARKS)
 # The file in which pytest records failed tests for its option --last-failed.
 FAILED_LAST = PROJECT_ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 TESTS_FAILED = 1  # pytest's exit code if all tests ran and some failed.
-# The greatest number of files whose failed tests are run again. The limit counts files, because one server that does not start fails all
-# tests of its file.
+# Failed tests are run again only if they are in at most this many files. Files are counted and not tests, because one server that does not
+# start fails all tests of its file.
 UNSTEADY_FILES_MAX = 4
 AGAIN = ("pytest", "-n", "0", "--last-failed", "--last-failed-no-failures", "none")
 COVERAGE = ("--cov", "--cov-report=term:skip-covered", "--cov-report=html:.coverage-report")
@@ -91,8 +92,8 @@ class CheckChoice:
 
     @property
     def once_more(self) -> bool:
-        """Whether a few failed tests are run again. They are not if there are arguments for pytest, because the developer then chose the
-        tests and needs the result at once.
+        """Whether a few failed tests are run again. They are not if there are arguments for pytest: then a developer chose the tests
+        and needs the result at once.
         """
         return not self.arguments
 
@@ -121,14 +122,14 @@ def run_quality(choice: CheckChoice) -> int:
         if choice.is_whole:
             provide_class_archive(set_up(ALL_SERVERS, kernels=True, screen=screen), screen)
             _set_up_where_it_can_be_had(MYSQL_9, screen)
-        elif not choice.paths:  # Otherwise all workers would compile the same kernels at the same time.
+        elif not choice.paths:  # Without this, all workers would compile the same kernels at the same time.
             with locked(cache := open_cache()):
                 compile_kernels(cache, screen.print)
         if choice.once_more:
             FAILED_LAST.unlink(missing_ok=True)
         codes = {name: _code_of(name, command, environment, screen) for name, command in checks.items()}
         failed = [name for name, code in codes.items() if code]
-        # With any other exit code, pytest did not finish, so some tests have no result.
+        # With another exit code, pytest did not run all tests, so the failed tests are not run again.
         whole = failed == ["tests"] and codes["tests"] == TESTS_FAILED
         if whole and choice.once_more and _pass_alone(failed_tests(), environment, screen):
             failed = []
@@ -142,7 +143,7 @@ def run_quality(choice: CheckChoice) -> int:
 
 
 def _set_up_where_it_can_be_had(server: str, screen: Console) -> None:
-    """Sets up a server that is not available on every system. If it is not available, prints that its tests are skipped."""
+    """Sets up a server that is not available on every system. If the server is not available, prints that its tests are skipped."""
     try:
         set_up([server], delta=False, screen=screen)
     except SetupError as error:
@@ -186,7 +187,7 @@ def _workers(choice: CheckChoice) -> tuple[str, ...]:
 
 
 def workers_of(cores: int, memory_bytes: int) -> int:
-    """Returns the number of workers: WAITING more than `cores`, but fewer if the memory does not suffice for them. It is at least `cores`,
+    """Returns the number of workers: WAITING more than `cores`, but fewer if there is too little memory. The result is at least `cores`
     and at most WORKERS_MAX.
     """
     return min(WORKERS_MAX, max(cores, min(cores + WAITING, memory_bytes // WORKER_BYTES)))
@@ -195,12 +196,12 @@ def workers_of(cores: int, memory_bytes: int) -> int:
 def _code_of(name: str, command: Sequence[str], environment: Mapping[str, str], screen: Console) -> int:
     screen.rule(f"{name}: {' '.join(command)}", align="left")
     began = time.monotonic()
-    psutil.cpu_percent()  # Starts the measurement: the next call returns the load since this one.
+    psutil.cpu_percent()  # Starts the measurement. The next call returns the load since this call.
     process = subprocess.Popen([sys.executable, "-m", *command], cwd=PROJECT_ROOT, env=environment)
     try:
         code = process.wait()
     except KeyboardInterrupt:
-        code = process.wait() or 1  # The check has received the same Ctrl-C, and needs time to end its servers.
+        code = process.wait() or 1  # The check has received Ctrl-C too, and needs time to end its servers.
     # The load shows whether more workers, or tests with less work, would shorten the run.
     busy = f"the processors {psutil.cpu_percent():.0f} % busy"
     screen.print(f"{name}: {'passed' if code == 0 else f'failed ({code})'} in {time.monotonic() - began:.0f} s, {busy}")

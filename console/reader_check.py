@@ -1,4 +1,4 @@
-"""Checks whether the replica that conf/ names as `reader` can be read instead of the source. `sluice check` calls it."""
+"""Checks whether the replica that conf/ names as `reader` can be read instead of the source. `sluice check` calls this module."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ask_reader(destination: DestinationConfig) -> CheckedReader | None:
 
 
 def search_sentence(facts: ServerFacts) -> str:
-    """Returns a sentence that says in which server's binlog a position is searched by its time."""
+    """Returns a sentence that says which server's binlog is searched for the position of a time."""
     if logs_replicated(facts):
         return "searches for the position of a time also read this server; backfills read the binlog of the source"
     return (

@@ -1,5 +1,5 @@
-"""Checks whether dagster.yaml and conf/ have what runs on other hosts need, if the run launcher starts runs there. `dagster_check` calls
-it.
+"""Checks settings for a run launcher that starts runs on other hosts: whether dagster.yaml and conf/ have what these runs need.
+`dagster_check` calls this module.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.config.engine import LOOPBACK, host_and_port
 
-# With this launcher, runs are child processes of the code server, on the same host.
+# This launcher starts runs as child processes of the code server, on the same host.
 OWN_LAUNCHER = "DefaultRunLauncher"
 # Dagster's settings that choose a storage.
 STORAGES = ("storage", "run_storage", "event_log_storage", "schedule_storage")
@@ -20,9 +20,7 @@ REFERENCE = re.compile(r"\$(?!file:|command:)(\w+)")
 
 
 def launcher_findings(settings: Mapping[str, Any], config: SluiceConfig) -> Iterator[str]:
-    """Yields a sentence for each setting that runs on other hosts need and that is missing. With Dagster's default launcher, it yields
-    nothing.
-    """
+    """Yields a sentence for each missing setting that runs on other hosts need. With Dagster's default launcher, yields nothing."""
     configured = settings.get("run_launcher")
     part: Mapping[str, Any] = configured if isinstance(configured, dict) else {}
     launcher = str(part.get("class", OWN_LAUNCHER))
@@ -53,8 +51,8 @@ def _of_conf(config: SluiceConfig) -> Iterator[str]:
 
 
 def _of_variables(launcher: Mapping[str, Any], needed: set[str]) -> Iterator[str]:
-    """Yields a sentence if the launcher of dagster-docker or dagster-k8s does not pass on variables that runs need. If it passes on a
-    Kubernetes Secret or ConfigMap, it yields nothing, because their content is unknown.
+    """Yields a sentence if the launcher of dagster-docker or dagster-k8s does not pass on variables that runs need. Yields nothing if the
+    launcher passes on a Kubernetes Secret or ConfigMap, because the variables in it are unknown.
     """
     settings = launcher.get("config")
     known: Mapping[str, Any] = settings if isinstance(settings, dict) else {}
@@ -76,8 +74,8 @@ def _given(launcher: Mapping[str, Any]) -> set[str]:
 
 
 def variables_of(settings: Mapping[str, Any], config: SluiceConfig) -> set[str]:
-    """Returns the environment variables that a run reads: those in dagster.yaml, and those in conf/ except in settings that only engines
-    use.
+    """Returns the environment variables that a run reads: those in dagster.yaml, and those in conf/. Settings that only engines use are
+    left out.
     """
     return {*_named(dict(settings)), *_named(config.model_dump())}
 

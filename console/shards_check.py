@@ -35,8 +35,8 @@ def shards_problems(config: SluiceConfig) -> list[str]:
 
 
 def shards_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each pattern in `shards` that matches no recorded table. The tables that it should match would get separate
-    Delta tables.
+    """Returns a sentence for each pattern in `shards` that matches no recorded table. Tables that such a pattern should match would get
+    separate Delta tables.
     """
     return [
         (

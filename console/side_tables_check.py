@@ -1,4 +1,4 @@
-"""Checks the change logs and histories in conf/ against the recorded tables. `sluice check` thus reports what is impossible before a run
+"""Checks the change logs and histories in conf/ against the recorded tables. So `sluice check` reports an impossible setting before a run
 fails.
 """
 
@@ -8,7 +8,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 
-# The columns of a history, created by spark_jobs/side_tables/versions.py, that do not begin with _sluice_.
+# A history has these columns of Sluice, whose names do not begin with _sluice_ (spark_jobs/side_tables/versions.py).
 PERIOD_COLUMNS = frozenset({"valid_from", "valid_to", "is_current"})
 
 
@@ -28,8 +28,8 @@ def _alone(config: SluiceConfig, destination: str, table: str) -> str:
 
 
 def side_table_problems(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each history that is impossible. Only tables that an engine or the last discovery of the source has recorded
-    are checked.
+    """Returns a sentence for each history that is impossible. Checks only tables that an engine, or the last discovery of the source, has
+    recorded.
     """
     problems = []
     for name, table in _wanting(config, "history"):

@@ -1,5 +1,5 @@
-"""Calls the functions of transforms with zero rows of the recorded tables. `sluice check` thus reports a function that does not fit its
-table before an engine stops the table.
+"""Calls the functions of transforms with zero rows of the recorded tables. So `sluice check` reports a function that does not fit its table
+before an engine stops the table.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def transforms_sentence(config: SluiceConfig) -> str:
 
 
 def transform_problems(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each function that fails or does not fit its table. Only tables that an engine or the last discovery of the
-    source has recorded are checked. `conf_problems` reports functions that cannot be imported.
+    """Returns a sentence for each function that fails or does not fit its table. Checks only tables that an engine, or the last
+    discovery of the source, has recorded. `conf_problems` reports functions that cannot be imported.
     """
     problems = []
     for name, table, _ in _transforms(config):

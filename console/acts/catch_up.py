@@ -1,5 +1,5 @@
-"""Waits until the lake has all changes up to the source's current end, for `sluice catch-up`. `cdc_engine.acts.catch_up` decides when that
-is the case.
+"""Waits until the lake has all changes up to the source's current end, for `sluice catch-up`. `cdc_engine.acts.catch_up` decides when
+the lake has them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sluice.console.source.query import require_destination
 from sluice.console.stack.stack import Stack, StackOptions
 from sluice.console.toolchain.errors import SetupError
 
-# A file in data_dir, which `sluice catch-up` locks. `sluice up` refuses to start while the file is locked.
+# `sluice catch-up` locks this file in data_dir. `sluice up` refuses to start while the file is locked.
 LOCK_FILE = "catch-up.lock"
 
 
@@ -72,10 +72,10 @@ def catch_up(
     say: Callable[[str], None],
     until: str = "",
 ) -> list[CaughtUp]:
-    """Waits until the lake has all changes that each source had at the time of the call. If no process of Sluice runs, starts the
-    processes that are needed, and stops them again.
+    """Waits until the lake has all changes that each source had at the time of the call. If no process of Sluice runs, starts the processes
+    that are needed, and stops them at the end.
 
-    `names` are the destinations. If it is empty, all destinations are meant. `seconds_max` limits the total time, and 0 means no limit.
+    `names` are the destinations; an empty list means all destinations. `seconds_max` limits the total time, and 0 means no limit.
     `wanted_end` describes `until`.
 
     Raises SetupError if an operator stopped a destination, and SluiceError if a position is not reached.
@@ -137,9 +137,9 @@ def wanted_end(destination: DestinationConfig, until: str, now_us: int) -> Catch
 def running(
     config: SluiceConfig, conf: Path, names: Sequence[str], say: Callable[[str], None]
 ) -> Iterator[Callable[[], object]]:
-    """Yields a function that restarts processes of Sluice that died. If Sluice does not run, this context manager starts it for the given
-    destinations, and stops it at the end. If Sluice runs already, the function only checks that it still runs. Raises SetupError if
-    another `sluice catch-up` uses this data_dir.
+    """Yields a function that restarts processes of Sluice that died. If Sluice does not run, starts it for the given destinations, and
+    stops it when the context is closed. If Sluice runs already, the yielded function only checks that it still runs. Raises
+    SetupError if another `sluice catch-up` uses this data_dir.
     """
     lock = FileLock(config.data_dir / LOCK_FILE)
     if not lock.try_acquire():

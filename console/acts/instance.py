@@ -22,7 +22,7 @@ from sluice.console.status.consumers import shown_lag
 from sluice.console.status.report import read_destination, stop_order
 from sluice.console.toolchain.errors import SetupError
 
-REMOVED = "REMOVED"  # The state of a destination whose file was removed from conf/, and whose ledger still exists.
+REMOVED = "REMOVED"  # The state of a destination whose file is no longer in conf/, and whose ledger still exists.
 LOGS = ("engine.log", "code-server.log")  # The logs of the two kinds of processes in which engines run.
 TAIL_BYTES_MAX = 8 << 20
 FOLLOW_SECONDS = 0.3
@@ -32,7 +32,8 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedInstance:
     """One destination in the list. `wanted` is the requested state: "run" or "stopped". `by` says who stopped the destination, and when.
-    `kept_by` is the process that runs its engine. `conf` says why Sluice does not use its file in conf/, and is empty if it does.
+    `kept_by` is the process that runs its engine. `conf` says why Sluice does not use the destination's file in conf/. It is empty if
+    Sluice uses the file.
     """
 
     name: str
@@ -97,7 +98,7 @@ def log_lines(config: SluiceConfig, name: str, lines: int) -> list[str]:
 
 
 def followed(config: SluiceConfig, name: str, stopping: threading.Event) -> Iterator[str]:
-    """Yields new log lines of a destination until `stopping` is set. If a log file is replaced by a new one, it is read from its
+    """Yields new log lines of a destination until `stopping` is set. If a new log file replaces a log file, the new file is read from its
     beginning.
     """
     offsets = {file: file.stat().st_size for file in _logs(config)}
@@ -121,8 +122,8 @@ def _logs(config: SluiceConfig) -> list[Path]:
 
 
 def _tail(file: Path) -> str:
-    """Returns the newest TAIL_BYTES_MAX bytes of a log, as whole lines. If the file is smaller, the end of its previous file (`.1`) comes
-    first.
+    """Returns the newest TAIL_BYTES_MAX bytes of a log, as whole lines. If the log is smaller, the lines begin with the end of the previous
+    log file (`.1`).
     """
     size, before = file.stat().st_size, file.with_name(f"{file.name}.1")
     newest = _since(file, max(0, size - TAIL_BYTES_MAX))[0]
@@ -132,8 +133,8 @@ def _tail(file: Path) -> str:
 
 
 def _since(file: Path, offset: int) -> tuple[str, int]:
-    """Returns the complete lines after an offset, and the offset at their end. If the file is now shorter than `offset`, it is read from
-    its beginning.
+    """Returns the complete lines after an offset, and the offset at their end. If the file is shorter than `offset`, a new file has
+    replaced it, and it is read from its beginning.
     """
     try:
         with file.open("rb") as opened:

@@ -1,4 +1,6 @@
-"""Shows the snapshots of tables from the destination's files, for `sluice snapshot`. `cdc_engine.acts.snapshot` executes requests."""
+"""Shows the snapshots of tables, for `sluice snapshot`. It reads them from the destination's files. `cdc_engine.acts.snapshot` executes
+requests.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from sluice.console.acts.schema import directory_of
 from sluice.console.lake.progress_bars import ProgressBars
 
 LOOK_SECONDS = 1.0
-SHOWN_MAX = 100  # The number of snapshots that `status` lists. A table of thousands takes seconds to format.
-# The order of states by which `status` chooses these snapshots.
+SHOWN_MAX = 100  # `status` lists at most this many snapshots, because formatting thousands takes seconds.
+# If there are more snapshots, `status` chooses those that it lists by their states, in this order.
 RANK = (SnapshotState.FAILED, SnapshotState.READING, SnapshotState.READ, SnapshotState.WANTED)
 COLORS = {SnapshotState.PUBLISHED: "green", SnapshotState.FAILED: "red", SnapshotState.CANCELED: "yellow"}
 
@@ -36,8 +38,8 @@ def is_lost(config: SluiceConfig, destination: str) -> bool:
 
 
 def require_all(destination: str, tables: Sequence[str], where: str) -> None:
-    """Raises ActRefusedError if a snapshot request names tables or a condition. The caller calls it if the destination's position is lost,
-    because then all tables must be read.
+    """Raises ActRefusedError if a snapshot request names tables or a condition. It is called if the destination's position is lost:
+    then every table may lack changes, and all tables must be read.
     """
     if tables or where:
         raise ActRefusedError(
@@ -116,8 +118,8 @@ def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot
 
 
 def listed(shown: Sequence[ShownSnapshot]) -> tuple[list[ShownSnapshot], str]:
-    """Returns at most SHOWN_MAX snapshots, failed and open ones first, and a sentence about the others. The sentence is empty if there are
-    no others.
+    """Returns at most SHOWN_MAX snapshots, failed and open ones first, and a sentence about the snapshots that are left out. The
+    sentence is empty if none is left out.
     """
     if len(shown) <= SHOWN_MAX:
         return list(shown), ""
@@ -155,8 +157,8 @@ def described(record: SnapshotRecord, waits: str = "") -> str:
 
 
 def follow(config: SluiceConfig, destination: str, screen: Console, pause: Callable[[float], None] = time.sleep) -> int:
-    """Shows a progress bar per table until no snapshot is open. Returns 1 if a snapshot failed, and otherwise 0. Ctrl-C ends the display,
-    not the snapshots.
+    """Shows a progress bar per table until no snapshot is open. Returns 1 if a snapshot failed, and otherwise 0. Ctrl-C ends the
+    display, and the snapshots continue.
     """
     with ProgressBars(screen, ROWS) as bars:
         while True:

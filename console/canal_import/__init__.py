@@ -1,1 +1,1 @@
-"""Converts Canal's configuration to conf/, for `sluice import-canal`, and reports the settings that Sluice has no equivalent for."""
+"""Converts Canal's configuration to conf/, for `sluice import-canal`. Reports the settings that have no equivalent in Sluice."""

@@ -1,4 +1,4 @@
-"""Converts Canal's serverMode and canal.mq.* to the setting `brokers` of a destination. `rules` calls it."""
+"""Converts Canal's serverMode and canal.mq.* to the setting `brokers` of a destination. `rules` calls this module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.console.canal_import.pulsar import pulsar_of
 from sluice.console.canal_import.rabbitmq import rabbitmq_of
 from sluice.console.canal_import.rocketmq import rocketmq_of
 
-CLIENT = 1001  # The client id under which Canal itself reads a destination to send it to a broker.
+CLIENT = 1001  # Canal itself reads a destination under this client id to send its changes to a broker.
 RULES = tuple(
     f"canal.mq.{key}"
     for key in (
@@ -27,7 +27,7 @@ KINDS: dict[str, Callable[[str, Settings, ImportReport], dict[str, Any]]] = {
     "rocketmq": rocketmq_of,
     "pulsarmq": pulsar_of,
 }
-NAMES = {"pulsarmq": "pulsar"}  # Canal's serverMode in lower case → Sluice's `kind`, where the two differ.
+NAMES = {"pulsarmq": "pulsar"}  # By Canal's serverMode in lower case: Sluice's `kind`, if it has another name.
 
 
 def brokers_of(name: str, settings: Settings, report: ImportReport) -> list[Any]:

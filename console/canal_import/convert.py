@@ -1,6 +1,6 @@
 """Converts Canal's conf folder to Sluice's conf/, and builds a report. `console.main` defines the command.
 
-It overwrites no file. After it has written conf/, it loads and checks conf/ like `sluice up`.
+The import overwrites no file. After it has written conf/, it loads and checks conf/ like `sluice up`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from sluice.extras import Extra, require
 
 SERVER_FILE, INSTANCE_FILE = "canal.properties", "instance.properties"
 SESSION_SECONDS = 30.0
-LAKE_CLIENT = 1001  # The client whose cursor in ZooKeeper is the start position of the destination.
+LAKE_CLIENT = 1001  # The destination starts at the cursor that this client has in ZooKeeper.
 HEAD = "# Made by `sluice import-canal`.\n"
 
 
 @dataclasses.dataclass
 class Imported:
-    """The result of an import. `files` are the files that were written. `findings` has the report of each destination, and under "" the
-    report of canal.properties.
+    """The result of an import. `files` are the files that were written. `findings` has the report of each destination by its name, and the
+    report of canal.properties under the name "".
     """
 
     files: list[Path]

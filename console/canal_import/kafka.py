@@ -1,4 +1,4 @@
-"""Converts Canal's kafka.* to a broker in conf/. `brokers` calls it."""
+"""Converts Canal's kafka.* to a broker in conf/. `brokers` calls this module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from sluice.console.canal_import.properties import ImportReport, Settings
 
 SERVERS = "127.0.0.1:9092"
-# Newer name → Canal's older name.
+# By a key's newer name: the older name that Canal also reads.
 OLDER = {
     "kafka.bootstrap.servers": "canal.mq.servers",
     "kafka.compression.type": "canal.mq.compressionType",
@@ -49,7 +49,7 @@ def kafka_of(name: str, settings: Settings, report: ImportReport) -> dict[str, A
 
 
 def _kafka(settings: Settings, key: str) -> str:
-    """Returns the value of a setting. If both its names are set, the older one takes precedence, as in Canal."""
+    """Returns the value of a setting. If both its newer and its older name are set, the older name takes precedence, as in Canal."""
     older = settings.get(OLDER[key]) if key in OLDER else ""
     return older or settings.get(key)
 

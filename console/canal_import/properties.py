@@ -13,9 +13,9 @@ PLACEHOLDER = re.compile(r"\$\{([^}:]*)(?::([^}]*))?\}")
 ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 PAIR = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:\s]?\s*(.*)", re.DOTALL)
 NESTED_MAX = 10
-# Also read by the modules `rules` and `brokers`.
+# The modules `rules` and `brokers` read this key too.
 GTID_ON = "canal.instance.gtidon"
-# Canal's key that filters out a kind of entries → Sluice's setting that includes this kind.
+# By the key with which Canal filters out a kind of entries: the setting of Sluice that includes this kind.
 SHOWN_KINDS = {
     "canal.instance.filter.query.ddl": "ddl",
     "canal.instance.filter.query.dcl": "other_statements",
@@ -75,8 +75,8 @@ class ImportReport:
         return any(map(named.search, (*self.taken, *self.left, *self.no_meaning, *self.secrets.values())))
 
     def secret(self, name: str, what: str, key: str) -> str:
-        """Adds a secret to the report, and returns the name of its environment variable. `name` is the destination, `what` the end of the
-        variable's name, and `key` Canal's key.
+        """Adds a secret to the report, and returns the name of its environment variable. `name` is the destination, and `key` is
+        Canal's key. The variable's name ends with `what`.
         """
         variable = f"{re.sub(r'[^A-Z0-9]', '_', name.upper())}_{what}"
         self.secrets[variable] = f"{key} of {name}"
@@ -85,8 +85,8 @@ class ImportReport:
 
 @dataclasses.dataclass
 class Settings:
-    """Looks up Canal's settings, of one instance or of the server. `environment` takes precedence over `files`, and a file over those
-    after it. A blank value is ignored.
+    """Looks up Canal's settings, of one instance or of the server. `environment` takes precedence over `files`, and an earlier file over a
+    later one. A blank value is ignored.
     """
 
     files: tuple[Mapping[str, str], ...]
@@ -128,8 +128,8 @@ class Settings:
 
 
 def left_out(settings: Settings, report: ImportReport, kinds: Mapping[str, str]) -> dict[str, bool]:
-    """Returns False for each Sluice setting that must be switched off because Canal filters out these entries. Reports the keys.
-    SHOWN_KINDS describes `kinds`.
+    """Returns False for each setting of Sluice that must be switched off, because Canal filters out the same kind of entries. Reports the
+    keys. `kinds` has the form of SHOWN_KINDS.
     """
     found = {own: False for key, own in kinds.items() if settings.flag(key)}
     if keys := settings.given(*kinds):
@@ -148,7 +148,7 @@ def read_properties(file: Path) -> dict[str, str]:
 
 
 def instances(folder: Path, server: Settings) -> list[str]:
-    """Returns the names of the instances. These are the listed ones and, with canal.auto.scan, each folder that contains an
+    """Returns the names of the instances: those that canal.destinations lists and, with canal.auto.scan, each folder that contains an
     instance.properties.
     """
     listed = server.get("canal.destinations")

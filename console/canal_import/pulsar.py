@@ -1,4 +1,4 @@
-"""Converts Canal's pulsarmq.* to a broker in conf/. `brokers` calls it."""
+"""Converts Canal's pulsarmq.* to a broker in conf/. `brokers` calls this module."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _cut_filters(cursors: Cursors, include: str) -> list[str]:
 
 
 def _source(name: str, settings: Settings, findings: ImportReport) -> dict[str, Any]:
-    """Returns the settings that master and standby share: all of `source` except the address."""
+    """Returns the settings of `source` that master and standby have in common: all except the address."""
     source: dict[str, Any] = {"user": settings.get("canal.instance.dbUsername", "canal")}
     if keys := settings.given(f"{INSTANCE}master.address", f"{INSTANCE}dbUsername", f"{INSTANCE}master.sslMode"):
         findings.taken.append(f"{keys}: `source`")
@@ -173,7 +173,7 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
             return {"gtid_set": left.gtid_set}
         if left.time_ms:
             return {"time": _moment(left.time_ms)}
-        # The cursor's offset may be inside a transaction. The beginning of the file is the nearest position that is not.
+        # The cursor's offset may be inside a transaction. The beginning of the file is the nearest earlier position that is certainly not.
         return {"file": left.file}
     start, used = configured_start(settings, POSITION_KEYS)
     _say_without_cursor(settings.given(*used), cursors.where, findings)
@@ -182,7 +182,7 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
 
 
 def _start_standby(record: dict[str, Any], settings: Settings, cursors: Cursors, findings: ImportReport) -> None:
-    """Sets the start position of the standby source. It is used if the engine reads the standby source first."""
+    """Sets the start position of the standby source. The engine uses this position if it reads the standby source first."""
     keys = settings.given(*STANDBY_POSITION_KEYS)
     if "sources" not in record or not keys:
         return
@@ -230,8 +230,8 @@ def _say_gtids(on: bool, settings: Settings, findings: ImportReport) -> None:
 
 
 def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> None:
-    """Reports where the destination starts, because no cursor was found. `used` are the keys that determine the start, or is empty if none
-    does.
+    """Reports where the destination starts, because no cursor was found. `used` has the keys that determine the start. It is empty if
+    no key does.
     """
     if used:
         findings.taken.append(
@@ -248,7 +248,7 @@ def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> No
 
 
 def _moment(milliseconds: int) -> str:
-    """Returns the time, rounded down to the second. Changes of that second are therefore read again."""
+    """Returns the time, rounded down to the second. So changes earlier in that second are read again."""
     return dt.datetime.fromtimestamp(milliseconds // 1000, dt.UTC).isoformat()
 
 

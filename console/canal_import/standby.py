@@ -1,4 +1,6 @@
-"""Converts Canal's master, standby and failure detection to `source`, or to `sources` and `heartbeat`. `rules` calls it."""
+"""Converts Canal's master, standby and failure detection to the setting `source`, or to `sources` and `heartbeat`. `rules` calls this
+module.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,8 @@ def _address(text: str) -> dict[str, Any]:
 
 
 def _heartbeat(settings: Settings, left: list[str]) -> dict[str, Any]:
-    """Returns the setting `heartbeat`. Sluice switches servers only if Canal does so: if both failure detection and switching are on. By
-    default, both are off.
+    """Returns the setting `heartbeat`. Sluice switches servers by itself only if Canal did: if both failure detection and switching are
+    on. By default, Canal has both off.
     """
     detects, changes = (settings.flag(DETECTING + key) for key in ("enable", "heartbeatHaEnable"))
     seconds = settings.number(f"{DETECTING}interval.time", INTERVAL_SECONDS)

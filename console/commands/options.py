@@ -39,7 +39,7 @@ def named(tables: str) -> tuple[str, ...]:
 
 
 def config_now(directory: Path | None = None) -> SluiceConfig:
-    """Returns conf/ as the engines of this host use it. If a file is invalid, its last valid content is used, and a warning is printed to
+    """Returns conf/ as the engines of this host use it. For an invalid file, uses the file's last valid content, and prints a warning to
     stderr. Raises ConfigurationError if there is no valid content.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415

@@ -1,5 +1,5 @@
-"""The commands `sluice sql` and `sluice equal`, which query the lake and compare it with the source, and `sluice history` and `sluice
-why`, which show the changes behind the content of the lake.
+"""Defines `sluice sql`, which queries the lake, and `sluice equal`, which compares the lake with the source. Defines `sluice history` and
+`sluice why`, which show the changes behind the content of the lake.
 """
 
 from __future__ import annotations

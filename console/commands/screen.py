@@ -6,7 +6,7 @@ import sys
 
 from rich.console import Console
 
-# The width of output to a pipe. It is large enough for every cell, because a program that reads the pipe cannot use truncated cells.
+# The width of output to a pipe. It is large enough that no cell is truncated, because a program that reads the pipe needs whole cells.
 PIPE_COLUMNS = 400
 
 

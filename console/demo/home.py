@@ -17,14 +17,14 @@ from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.console.toolchain.errors import SetupError
 
 DESTINATION = "shop"
-# The demo starts here, because the first binlog file contains the CREATE statements of the tables.
+# The demo starts at this binlog file, the first one, because it contains the CREATE statements of the tables.
 FIRST_BINLOG = "binlog.000001"
 USUAL_PORTS = (3000, 4266, 15002, 33306)
 
 
 @dataclasses.dataclass(frozen=True)
 class DemoHome:
-    """The directory of a demo. Each start writes conf/ again, and keeps data, lake and source."""
+    """The directory of a demo. Each start of the demo writes conf/ again, and keeps data, lake and source."""
 
     folder: Path
 
@@ -41,15 +41,13 @@ class DemoHome:
         return self.folder / "source"
 
     def start_over(self) -> None:
-        """Deletes the folders that an earlier demo created here, and nothing else."""
+        """Deletes the folders that an earlier demo created in this directory, and no others."""
         for name in ("conf", "lake", "data", "source"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Locks the directory for one demo, so that a second one cannot start in it. If the demo is killed, the kernel
-        releases the lock.
-        """
+        """Locks the directory, so that only one demo at a time runs in it. If the demo is killed, the kernel releases the lock."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "demo.lock").open("a+") as handle:
             try:

@@ -1,4 +1,6 @@
-"""Reads row counts and markers from the demo's Delta tables with deltalake, without Spark. The live view and the summary use it."""
+"""Reads row counts and markers from the demo's Delta tables with deltalake, without Spark. The live view and the summary use this
+module.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,14 @@ from deltalake.exceptions import TableNotFoundError
 from sluice.equality.table_plan import OPERATION, SIGNS
 from sluice.spark_jobs.tables.commit_record import read_commit, row_counts
 
-# Operation in a change log → the field of `Changes` that has its number.
+# By the operation in a change log: the field of `Changes` that counts it.
 LOGGED = {"insert": "inserted", "update_postimage": "updated", "delete": "deleted"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """The numbers of rows that commits inserted, updated and deleted in Delta. Several changes of one key within a batch are one change,
-    because a merge folds them.
+    """The numbers of rows that commits inserted, updated and deleted in Delta. A merge folds the changes of one key within a batch, so they
+    count as one change.
     """
 
     inserted: int = 0
@@ -35,7 +37,9 @@ class Changes:
 
 
 class DemoTable:
-    """One Delta table of the demo. It is read again only when it has a new version. With `keyless`, the Delta table is a change log."""
+    """One Delta table of the demo. The table is read again only when it has a new version. With `keyless`, the Delta table is a change
+    log.
+    """
 
     def __init__(self, path: Path, *, keyless: bool) -> None:
         self.path, self.keyless = path, keyless
@@ -90,8 +94,8 @@ def sum_metrics(history: list[dict[str, Any]]) -> Changes:
 
 @dataclasses.dataclass(frozen=True)
 class Marked:
-    """A marker row. `sent` is when MySQL wrote it, and `shown` when Delta showed it, in seconds since 1970. `delivery` is the delivery
-    that merged it.
+    """A marker row. `sent` is the time at which MySQL wrote the row, and `shown` the time at which Delta showed it, in seconds since 1970.
+    `delivery` is the delivery that merged the row.
     """
 
     sent: float

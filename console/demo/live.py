@@ -22,7 +22,9 @@ from sluice.console.status.report import DestinationStatus
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """The state of the demo at one moment. `rows` has (rows in MySQL, rows in Delta, Delta version) for each table."""
+    """The state of the demo at one moment. `rows` has, for each table, the number of rows in MySQL, the number of rows in Delta, and
+    the Delta version.
+    """
 
     rows: Mapping[str, tuple[int, int, int]]
     engine: DestinationStatus

@@ -21,7 +21,7 @@ Connection = pymysql.Connection  # pymysql's class is generic only in its type s
 
 
 def load_shop(connection: Connection[Any]) -> Shop:
-    """Returns the rows of the shop that MySQL has, so that the traffic of a restarted demo continues with them."""
+    """Returns the rows of the shop that MySQL has. After a restart of the demo, the traffic continues with these rows."""
     shop = Shop()
     with connection.cursor() as cursor:
         for table in vars(shop):

@@ -1,7 +1,7 @@
-"""Shows the progress of the initial snapshot in the demo, from the start of Sluice to the publication. `run` starts it.
+"""Shows the progress of the initial snapshot in the demo, from the start of Sluice to the publication. `run` starts this display.
 
-It runs in a thread, because the snapshot begins while other processes of Sluice still start, and may end before the live view first
-appears.
+The display runs in a thread, because the snapshot begins while other processes of Sluice are still starting, and may end before the live
+view appears.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from sluice.console.acts.snapshot import described
 from sluice.console.lake.progress_bars import ProgressBars
 
 LOOK_SECONDS = 0.25
-# After this time, the live view is more useful than the progress, because it shows the state of the engine.
+# After this time, the live view replaces the progress, because the live view shows the state of the engine.
 WAIT_SECONDS_MAX = 600.0
 SAY_SECONDS = 5.0  # The interval between two lines of progress when the output is not a terminal.
 
 
 class RowsBefore:
-    """Shows the progress of the snapshot of the table `name` ("database.table"), as `records` have it. At the end it prints `where`, a
-    sentence that says where to look. If an earlier demo has already published the snapshot, it shows nothing.
+    """Shows the progress of the snapshot of the table `name` ("database.table"), which it reads from `records`. At the end it prints
+    `where`, a sentence that says where to look. If an earlier demo has already published the snapshot, shows nothing.
     """
 
     def __init__(self, records: SnapshotRecords, name: str, screen: Console, where: str) -> None:

@@ -42,14 +42,15 @@ from sluice.equality.values import Extent, TableResult
 from sluice.orchestration.base.table_catalog import delta_key
 
 MYSQL = "mysql"
-# When the ALTER and the TRUNCATE run in a demo without --once. With --once, they run after a share of its length.
+# In a demo without --once, the ALTER and the TRUNCATE run after these times. With --once, they run after a share of the demo's length.
 ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0
-ACK_SECONDS_MAX = 1800.0  # The longest wait, after the traffic has ended, until all its transactions are acked.
+# After the traffic has ended, the demo waits at most this long until all transactions are acked.
+ACK_SECONDS_MAX = 1800.0
 # If nothing is acked for this long, the demo gives up. A first merge on a busy machine takes minutes.
 STALL_SECONDS_MAX = 600.0
 VIEW_SECONDS = 2.0
 SAY_SECONDS = 5.0  # The interval between two sentences that report the progress of a wait.
-# The interval of views when the output is not a terminal, so that each view is printed below the previous one.
+# If the output is not a terminal, each view is printed below the previous one. So views are printed only at this interval.
 PLAIN_VIEW_SECONDS = 15.0
 
 
@@ -182,7 +183,7 @@ class Demo:
             time.sleep(0.5)
 
     def _wait_until_published(self) -> None:
-        """Waits until the initial snapshot is published. On an idle machine, that happens long before the traffic ends."""
+        """Waits until the initial snapshot is published. On an idle machine, it is published long before the traffic ends."""
         records, begun = SnapshotRecords(self.config.destination_dir(DESTINATION)), time.monotonic()
         while (record := records.get(f"{DATABASE}.{VISITS}")) is None or record.is_open:
             self.stack.revive()
@@ -206,8 +207,8 @@ class Demo:
         return f"acked {engine.cursor or 'nothing'} of {end[0]}:{end[1]}, engine {state}, last run {self.runs.read().last}{stopped}"
 
     def _sweep(self) -> None:
-        """Ends processes that an earlier demo in this directory has left. That happens only if the processes that guard them were killed
-        too.
+        """Ends processes that an earlier demo in this directory has left. There are such processes only if the processes that guard
+        them were killed too.
         """
         self.stack.down()
         for record in self.file.load():

@@ -1,5 +1,5 @@
-"""Reads from Dagster's records which runs the demo had, and from the lake how many batches they merged. The live view and the summary use
-it.
+"""Reads from Dagster's records which runs the demo had, and from the lake how many batches the runs merged. The live view and the
+summary use this module.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class RunLog:
         return RunSummary(len(records), self._batches(), last)
 
     def _batches(self) -> int:
-        """Returns the number of merged batches. Runs cannot be counted instead, because a draining run merges many batches. For each
-        batch, the lake records one consistent snapshot after the last table.
+        """Returns the number of merged batches. It cannot count runs, because a draining run merges many batches. It counts the consistent
+        snapshots in the lake: each batch records one after its last table.
         """
         try:
             cuts = pa.table(DeltaTable(self._cuts).scan(columns=["order_key", "published_at"]))

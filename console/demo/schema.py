@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 DATABASE = "shop"
-MARKERS = "markers"  # The traffic inserts a row every MARKER_SECONDS, by which freshness is measured.
+# The traffic inserts a row into this table every MARKER_SECONDS. Freshness is measured by these rows.
+MARKERS = "markers"
 ADDED_COLUMN = "loyalty_points"  # The column that the traffic adds by ALTER TABLE.
 
 TABLES: dict[str, str] = {
@@ -108,7 +109,7 @@ TABLES: dict[str, str] = {
 }
 
 
-VISITS = "visits"  # The rows of this table are in no binlog file, so a snapshot reads them.
+VISITS = "visits"  # No binlog file has the rows of this table, so a snapshot reads them.
 VISITS_BODY = """
         id INT UNSIGNED NOT NULL PRIMARY KEY AUTO_INCREMENT,
         customer_id INT UNSIGNED NOT NULL,
@@ -121,8 +122,8 @@ VISITS_AT_ONCE = 500_000  # The greatest number of rows in one INSERT.
 
 
 def old_statements(rows: int) -> list[str]:
-    """Returns statements that create and fill the table `visits`. They must run once, with the binlog switched off, before the table is
-    captured.
+    """Returns statements that create and fill the table `visits`. They must run once, before the table is captured, and with the binlog
+    switched off.
     """
     name, columns = f"{DATABASE}.{VISITS}", "customer_id, url, seconds, rating, visited_at"
     first = (

@@ -23,8 +23,8 @@ SERVER_ID = 4201
 
 
 class DemoSource:
-    """The MySQL server of a demo. `folder` has the server's data and the file with the password (mode 0600). It remains when the server
-    stops.
+    """The MySQL server of a demo. `folder` has the server's data and the file with the password (mode 0600). The folder stays when the
+    server stops.
     """
 
     def __init__(self, folder: Path, port: int | None) -> None:
@@ -34,8 +34,8 @@ class DemoSource:
         self.server = DatabaseServer(VERSION, folder / "mysql", port=port, options=options)
 
     def start(self, visits: int) -> None:
-        """Starts the server, and creates the user for Sluice. If the shop does not exist yet, creates it, with `visits` rows that are in
-        no binlog file.
+        """Starts the server, and creates the user for Sluice. If the shop does not exist yet, creates the shop. The shop's table
+        `visits` then has `visits` rows that are in no binlog file.
         """
         self.server.start()
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
@@ -65,7 +65,7 @@ class DemoSource:
         return self.server.connect(init_command="SET time_zone = '+00:00'")
 
     def end(self) -> tuple[int, int]:
-        """Returns the number and the size of the current binlog file. All committed changes are before this position."""
+        """Returns the number and the size of the current binlog file. All committed changes are before the position that they define."""
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("SHOW MASTER STATUS")
             row = cursor.fetchone()

@@ -18,7 +18,9 @@ from sluice.equality.values import TableResult
 
 @dataclasses.dataclass(frozen=True)
 class Before:
-    """A table's version and changes when the demo began. They are subtracted, so that a restarted demo reports only its own changes."""
+    """A table's version and counts of changes when the demo began. The summary subtracts them, so that a restarted demo reports only
+    its own changes.
+    """
 
     version: int
     changes: Changes
@@ -70,7 +72,9 @@ def summarise(
     runs: RunSummary,
     wall_seconds: float,
 ) -> DemoSummary:
-    """Combines the results of all tables. `compared` are the comparisons, made when the traffic had ended and was acked."""
+    """Combines the results of all tables. `compared` are the comparisons of source and lake, which were made after all changes of the
+    traffic were acked.
+    """
     tables = {}
     for name, table in lake.items():
         start = before[name]

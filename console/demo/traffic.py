@@ -33,14 +33,14 @@ class Shop:
     stock_movements: list[int] = dataclasses.field(default_factory=list)
     flash_sales: list[int] = dataclasses.field(default_factory=list)
     has_added_column: bool = False
-    visits: int = 0  # The ids of the visits are between 1 and this number. Deleted ones are missing.
+    visits: int = 0  # The table `visits` has ids from 1 up to this number, except those of deleted rows.
 
 
-KEY_OF = {"products": "sku"}  # The key column, where it is not `id`.
+KEY_OF = {"products": "sku"}  # The key column of each table whose key is not `id`.
 
 
 class DemoTraffic:
-    """Draws random transactions. An id is greater than all ids before it, in any table, so that no new row reuses a key."""
+    """Generates random transactions. A new id is greater than all earlier ids of all tables, so no new row reuses a key."""
 
     def __init__(self, shop: Shop, seed: str) -> None:
         self.shop = shop
@@ -334,7 +334,7 @@ class DemoTraffic:
         return [("DELETE FROM shop.visits WHERE id = %s", (self._draw.randint(1, self.shop.visits),))]
 
     def _renumber_visit(self) -> Transaction:
-        """Moves a row to the end of the table, past the rows that a snapshot is reading."""
+        """Gives a row a new key at the end of the table, past the rows that a snapshot is reading."""
         key = self._draw.randint(1, self.shop.visits)
         return [("UPDATE shop.visits SET id = %s WHERE id = %s", (self.shop.visits + self._id(), key))]
 

@@ -1,1 +1,1 @@
-"""Collects the facts that a report of a defect needs in one text without secrets, for `sluice doctor`."""
+"""Collects the facts that a report of a defect needs into one text without secrets, for `sluice doctor`."""

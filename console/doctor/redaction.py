@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 HIDDEN = "<hidden>"
-# A secret with fewer characters is hidden only where it is a whole word, because otherwise the text would become unreadable.
+# A secret with at most this many characters is hidden only where it is a whole word. Hiding it everywhere would make the text unreadable.
 SHORT = 4
 FILE_BYTES_MAX = 64 << 10  # The greatest number of bytes that are read from a file with a secret.
 NAMES_SECRET = re.compile(
@@ -44,7 +44,9 @@ QUERY = re.compile(r"(\w+://[^\s?#'\"]+)\?[^\s'\"]+")
 
 
 class Redactor:
-    """Hides known secrets, and whatever has the form of a secret. Longer secrets are replaced first, so that no part of one remains."""
+    """Hides known secrets, and whatever has the form of a secret. If a secret contains another one, the longer secret is replaced first, so
+    that no part of it remains.
+    """
 
     def __init__(self, secrets: Iterable[str]) -> None:
         forms = {form for secret in secrets if secret.strip() for form in _forms(secret.strip())}

@@ -1,7 +1,8 @@
 """Collects the report of `sluice doctor`: versions, conf/, state, errors in logs, disk and ports. It connects to no source, and passes
 every text through a `Redactor`.
 
-If a part cannot be collected, the report has a sentence instead of it, because the report is needed when something is broken.
+The report is needed when something is broken. So a part that cannot be collected does not prevent the report: a sentence says why the part
+is missing.
 """
 
 from __future__ import annotations
@@ -128,8 +129,8 @@ def _section(part: Any) -> str:
 
 
 def _texts(conf: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the parsed files of conf/, and a sentence for each file that cannot be parsed. Comments are not returned, because they may
-    contain secrets.
+    """Returns the parsed files of conf/, and a sentence for each file that cannot be parsed. Parsing drops comments, which may contain
+    secrets.
     """
     parsed: dict[str, Any] = {}
     unreadable: dict[str, str] = {}
@@ -145,7 +146,7 @@ def _texts(conf: Path) -> tuple[dict[str, Any], dict[str, str]]:
             parsed[name] = yaml.safe_load(text) or {}
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
-            # The sentence quotes nothing from the file, because there may be a secret at the position of the error.
+            # The sentence quotes nothing from the file, because the text at the position of the error may be a secret.
             unreadable[name] = f"the file is not YAML{f': line {mark.line + 1}' if mark else ''}"
     return parsed, unreadable
 
@@ -175,7 +176,7 @@ def _secrets(
 
 
 def _tokens(text: str) -> set[str]:
-    """Returns the token in the JSON of an endpoint file. If the text is not such JSON, returns the text itself."""
+    """Returns the token in the JSON of an endpoint file. If the text is no such JSON, returns the whole text, which may be the token."""
     try:
         return {str(json.loads(text)["token"])}
     except (ValueError, TypeError, KeyError):
@@ -245,7 +246,7 @@ def _ports(config: SluiceConfig) -> dict[str, str]:
 
 def _log_errors(data_dir: Path) -> dict[str, list[str]]:
     """Returns, for each log file, its last lines that look like errors."""
-    # When a log reaches its size limit, its content moves to a second file with this ending.
+    # The endings of a log, and of the second file to which its content moves when it reaches its size limit.
     endings = ("*.log", "*.log.1")
     logs = sorted(log for folder in log_files.FOLDERS for ending in endings for log in (data_dir / folder).glob(ending))
     return {str(log.relative_to(data_dir)): _errors_of(log) for log in logs}

@@ -1,1 +1,1 @@
-"""The commands that query or change the lake."""
+"""Implements the commands that query or change the lake."""

@@ -1,8 +1,8 @@
 """Takes over a Delta table that runs refuse, and re-snapshots it, for `sluice lake accept`.
 
-Runs refuse a Delta table that is missing, restored, replaced, owned by somebody else, or ahead of the ledger. The stream does not repeat
-the rows that it lacks. Therefore the snapshot is requested before the table is accepted. If the command crashes in between, the table
-stays stopped or is re-snapshotted. It never continues with rows missing.
+Runs refuse a Delta table that is missing, restored, replaced, owned by somebody else, or ahead of the ledger. Such a table may lack rows
+that the stream does not repeat. Therefore the command requests the snapshot before it accepts the table. If the command crashes in between,
+the table stays stopped or is re-snapshotted. It never continues with rows missing.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Acceptance:
 def accept(
     config: SluiceConfig, acceptance: Acceptance, *, confirm: Callable[[str], bool], say: Callable[[str], None]
 ) -> None:
-    """Reports what a table lacks, takes it over in its current state, and requests its snapshot unless `as_it_is` is set.
+    """Reports what a table lacks, takes the table over in its current state, and requests its snapshot unless `as_it_is` is set.
 
-    Raises SetupError if the operator declines or the table cannot be re-snapshotted, and ActRefusedError if the snapshot is refused.
-    Raises LeaseLostError while a run merges. If the ledger must be changed too, it also raises LeaseLostError while the engine runs.
+    Raises SetupError if the operator declines or the table cannot be re-snapshotted, and ActRefusedError if the snapshot is refused. Raises
+    LeaseLostError while a run merges. If the ledger must be changed too, it also raises LeaseLostError while the engine runs.
     """
     lake, directory = DestinationLake(config, acceptance.destination), config.destination_dir(acceptance.destination)
     table, ledger = lake.table(acceptance.name), read_ledger(directory)
@@ -74,7 +74,9 @@ def accept(
 def _take_over(
     lake: DestinationLake, directory: Path, acceptance: Acceptance, table: LakeTable | None, ledger: Ledger
 ) -> None:
-    """Requests the snapshot, then takes the table over. The caller holds the run lock, so that no run publishes the snapshot in between."""
+    """Requests the snapshot, then takes the table over. The caller holds the run lock, so no run can publish the snapshot before the
+    table is taken over.
+    """
     if not acceptance.as_it_is:
         snapshot.start(directory, [acceptance.name])
     if table is None:
@@ -119,8 +121,8 @@ def _question(config: SluiceConfig, acceptance: Acceptance, table: LakeTable | N
 
 
 def _consequences(config: SluiceConfig, acceptance: Acceptance) -> str:
-    """Returns a sentence for each kind of data that a re-snapshot of this table does not restore. Each sentence begins with a blank. The
-    text is empty if the re-snapshot restores everything.
+    """Returns a sentence for each kind of data that a re-snapshot of this table does not restore. Each sentence begins with a blank.
+    Returns "" if the re-snapshot restores everything.
     """
     options = config.destinations[acceptance.destination].table(*acceptance.name.split(".", 1))
     tables = read_tables(config.destination_dir(acceptance.destination))

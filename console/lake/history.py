@@ -1,7 +1,7 @@
 """Lists the batches that changed a table, for `sluice history`. It reads them from the table's Delta log, not from Dagster's storage.
 
-Each entry is an interval of the source: its positions, GTIDs and commit times, the changes by kind, and the table's versions before and
-after.
+Each entry describes an interval of the source: its positions, GTIDs and commit times, the changes by kind, and the table's versions before
+and after the batch.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class HistoryTable:
     shard: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def is_concerned_by(self, commit: CommittedInterval) -> bool:
-        """Returns whether a commit may have changed rows of this source table. In a Delta table that shards share, Sluice's commits for
-        other shards have not.
+        """Returns whether a commit may have changed rows of this source table. If shards share the Delta table, a commit that Sluice
+        made for another shard has not.
         """
         return not self.shard or (commit.table, commit.destination) in {("", ""), (self.name, self.destination)}
 
@@ -90,7 +90,7 @@ def captured_table(config: SluiceConfig, name: str, destination: str = "") -> Hi
 
 
 def history_of(table: HistoryTable) -> list[CommittedInterval]:
-    """Returns the batches in the Delta log, newest first. Commits of other writers between them are included."""
+    """Returns the batches in the Delta log, newest first. Commits of other writers are included too."""
     commits = (read_commit(commit) for commit in table.log().history())
     return batches(commit for commit in commits if table.is_concerned_by(commit))[::-1]
 
@@ -130,8 +130,8 @@ def _file_and_offset(position: Any) -> tuple[int, int]:
 
 
 def _gtid(word: str) -> Match | None:
-    """Returns a function that tells whether an interval contains the GTID in `word`. Returns None if `word` is not a GTID. A date is not
-    one.
+    """Returns a function that tells whether an interval contains the GTID in `word`. Returns None if `word` is not a GTID. A date is
+    not taken for a GTID.
     """
     if re.fullmatch(r"\d{4}-\d\d-\d\d", word) or not re.fullmatch(
         r"[0-9a-fA-F-]{36}(:[a-z_]\w*)?:\d+|\d+-\d+-\d+", word

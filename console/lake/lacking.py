@@ -1,5 +1,5 @@
-"""Finds what a Delta table lacks compared with its state after the last run, and why runs refuse it. `lake accept` and `schema resume` use
-it.
+"""Finds what a Delta table lacks compared with its state after the last run, and why runs refuse the table. `lake accept` and `schema
+resume` use this module.
 
 It reads only logs, no rows. Positions and changes come from the records in commits, and row counts from the statistics of files.
 """
@@ -30,7 +30,7 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 def refuse_unless_left_by_runs(config: SluiceConfig, destination: str, name: str, state: str) -> None:
     """Raises ActRefusedError if the table stopped because of its Delta table, and the next run would refuse the Delta table again. Without
-    this check, the table would seem to be resumed until a run refuses its next change.
+    this check, the operator would see the table as resumed, and the next change would stop the table again.
     """
     if state in OF_THE_LAKE and (why := _why_refused(config, destination, name)):
         raise ActRefusedError(
@@ -110,7 +110,7 @@ class Lacking:
         return self._lost(record, lost)
 
     def _older(self, record: TableRecord, newest: CommittedInterval | None) -> str:
-        """Describes a table that was replaced by an older copy. The log of the copy does not contain the missing commits."""
+        """Describes a table that an older copy has replaced. The log of the copy does not contain the missing commits."""
         versions = f"{record.version - self.table_version} versions ({self.table_version + 1} to {record.version})"
         since = _position(newest.end) if newest is not None else "the first change of the table"
         return f"The Delta table has {self._rows()}. {versions} are missing: the changes from {since} to {self.cursor}."
@@ -142,8 +142,8 @@ class Lacking:
 
 
 def _is_renamed(owner: Owner, record: TableRecord, history: Iterable[Mapping[str, Any]]) -> bool:
-    """Returns whether a run of `owner` has replaced the Delta table because the source renamed the table. In that case the table's id has
-    changed although nothing is lost.
+    """Returns whether a run of `owner` has replaced the Delta table because the source renamed the table. The table then has another id
+    although nothing is lost.
     """
     return any(
         rewrites(each) and is_by(owner, each) for each in history if int(each.get("version", 0)) > record.version

@@ -1,9 +1,8 @@
-"""Shows the changes of one row with values, commit time, batch and run, for `sluice why`. It finds them in the versions of the Delta
-table.
+"""Shows the changes of one row with values, commit time, batch and run, for `sluice why`. It finds them in the versions of the Delta table.
 
-A row contains the order key of its last change, and each commit records the range of its order keys. A row therefore leads to the commit
-that wrote it, and only the version before that commit is read next. If a version lacks the row, the commits that may have deleted it are
-searched, newest first.
+A row contains the order key of its last change, and each commit records the range of its order keys. So a row's order key leads to the
+commit that wrote the row, and only the version before that commit must be read next. If a version lacks the row, the commits that may have
+deleted the row are searched, newest first.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class RowVersions(Protocol):
 @dataclasses.dataclass(frozen=True)
 class LifeStep:
     """One change of the row. `happened` is insert, update or delete, or says that this is the oldest known state. `values` are the new
-    values, or the last ones of a deleted row. `commit` is None if the log does not contain it.
+    values, or the last values of a deleted row. `commit` is None if the log no longer contains the commit.
     """
 
     happened: str
@@ -79,7 +78,7 @@ def life(versions: RowVersions, commits: Sequence[CommittedInterval]) -> Iterato
                 yield _step("the oldest version that the log has", row, None)
                 return
             before = _look(versions, commit.version - 1)
-            # A backfill merged the interval again, but did not change this row.
+            # A backfill merged an interval that contains the row's change, but it left this row as it was.
             if commit.backfill and before == row:
                 at = commit.version - 1
                 continue
@@ -119,7 +118,7 @@ def _happened(row: Row, before: Row | None) -> str:
 
 def _step(happened: str, row: Row, commit: CommittedInterval | None) -> LifeStep:
     values = {name: value for name, value in row.items() if name not in OURS}
-    # In a snapshot's commit, the time is when the rows were read, not when the source committed them.
+    # The commit of a snapshot records when the rows were read. It does not know when the source committed them.
     if commit is not None and commit.snapshot:
         return LifeStep(f"{happened}, {SNAPSHOT}" if happened == "delete" else SNAPSHOT, values, commit, None)
     when = row.get(COMMIT_TIME) if happened != "delete" or commit is None else moment(commit.last_commit_time_us)
@@ -145,9 +144,9 @@ class TableVersions:
 
 
 def row_life(table: HistoryTable, key: str) -> Iterator[LifeStep]:
-    """Yields the changes of the row with a key. `key` has the form `5`, `id=5`, or `7,a` in the order of the key's columns.
+    """Yields the changes of the row with this key. `key` has the form `5`, `id=5`, or `7,a` in the order of the key's columns.
 
-    Raises ConfigurationError if the key is malformed. If older versions cannot be read, raises GoneError after the known changes.
+    Raises ConfigurationError if the key is malformed. If older versions cannot be read, raises GoneError after the changes that are known.
     """
     versions = TableVersions(table, {**parse_key(table, key), **table.shard})
     commits = sorted((read_commit(each) for each in table.log().history()), key=lambda each: -each.version)
@@ -190,7 +189,7 @@ def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
 
 
 def _part(part: str, key: Sequence[str]) -> tuple[str, str]:
-    """Parses `column=value`. If the text does not begin with the name of a key column, the returned name is empty."""
+    """Parses `column=value`. Returns an empty name if the text does not begin with the name of a key column."""
     name, equals, value = part.partition("=")
     column = next((each for each in key if equals and each.lower() == name.strip().lower()), "")
     return column, value if column else part
@@ -232,8 +231,8 @@ def render(steps: Sequence[LifeStep]) -> Table:
 
 
 def _read_time(commit: CommittedInterval | None) -> str:
-    """Returns a text that says before which time a snapshot read the row, because the row's commit time is unknown. The text is empty if
-    no snapshot read the row.
+    """Returns a text that says before which time a snapshot read the row, because the row's own commit time is unknown. Returns "" if no
+    snapshot read the row.
     """
     return (
         f"before {moment(commit.last_commit_time_us)}, the time of the snapshot" if commit and commit.snapshot else ""
@@ -241,7 +240,7 @@ def _read_time(commit: CommittedInterval | None) -> str:
 
 
 def _changed(step: LifeStep, before: Row) -> str:
-    """Returns the values to show: all of an inserted or deleted row, and only the changed ones of an updated row."""
+    """Returns the values to show: all values of an inserted or deleted row, and only the changed values of an updated row."""
     whole = not step.happened.startswith("update")
     pairs = ((name, value) for name, value in step.values.items() if whole or before.get(name) != value)
     return ", ".join(f"{name}={value}" for name, value in pairs)

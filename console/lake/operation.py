@@ -33,7 +33,7 @@ def _no_engine() -> Any:
 def results(
     reports: Sequence[TableReport], refused: Mapping[str, str], after: Sequence[TableResult] | None = None
 ) -> Table:
-    """Formats the results of an operation, one line per table. `refused` says for each table that was left out why. `after` are the
+    """Formats the results of an operation, one line per table. `refused` has the reason for each table that was left out. `after` has the
     comparisons after a repair.
     """
     equal = ["equal now"] if after is not None else []

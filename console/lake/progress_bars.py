@@ -1,5 +1,5 @@
-"""Shows on a terminal how far reading has progressed, as bars with amount, percent, rate and remaining time. Snapshots, backfills, repairs
-and the demo use it.
+"""Shows on a terminal how far reading has progressed, as bars with amount, percent, rate and remaining time. Snapshots, backfills,
+repairs and the demo use these bars.
 """
 
 from __future__ import annotations

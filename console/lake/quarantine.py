@@ -35,10 +35,10 @@ from sluice.spark_jobs.table_owner import Owner
 RAW_SHOWN = 24  # The number of bytes of a value that are shown.
 VALUES_A_DELETE = 200
 SESSIONS_FILE = "quarantine-sessions.json"
-# The longest wait for the run lock. It is long enough for a draining run, because the run releases the lock between two batches.
+# The longest wait for the run lock. A draining run releases the lock between two batches, and this time is long enough for one batch.
 RUN_LOCK_SECONDS = 30.0
 Record = dict[str, Any]
-# The value was read before the table had such rules. It is therefore not masked, and its row was not filtered.
+# The value was read before conf/ had these rules for the table. So the value is not masked, and its row was not filtered.
 RULED = (
     "conf/ now filters, masks or transforms the rows of the table (rows, masks, transform): re-snapshot the "
     "table instead (`sluice snapshot start`)"
@@ -47,7 +47,7 @@ NO_CURRENT_STATE = (
     "the table has no current-state table, and Sluice never rewrites a change log or history: re-snapshot "
     "the table instead (`sluice snapshot start`)"
 )
-# In the shared Delta table, rows of other shards may have the same key, and rows of other destinations the same order key.
+# In a Delta table of several shards, rows of other shards may have the same key, and rows of other destinations the same order key.
 SHARED = (
     "the table has become a shard, and a snapshot has read its rows again, so no row has the position of the "
     "value: re-snapshot the table instead (`sluice snapshot start`)"
@@ -56,7 +56,9 @@ SHARED = (
 
 @dataclasses.dataclass
 class Replayed:
-    """The result of a replay for one column. `reason` says why values are still refused, by the example of the last one."""
+    """The result of a replay for one column. `reason` says why the last refused value is still refused, as an example for all refused
+    values.
+    """
 
     table: str
     column: str
@@ -99,8 +101,8 @@ def render(records: Iterable[Record]) -> Table:
 
 
 def replay(config: SluiceConfig, destination: str, table: str = "") -> list[Replayed]:
-    """Decodes every quarantined value again, and writes those that can now be decoded into the lake. Raises RunLockTimeoutError if a run
-    merges during the whole wait for the run lock, and SetupError if no Spark answers.
+    """Decodes every quarantined value again, and writes the values that can now be decoded into the lake. Raises RunLockTimeoutError if
+    other runs hold the run lock for the whole wait, and SetupError if no Spark answers.
     """
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
     from sluice.spark_jobs.session import open_sessions  # noqa: PLC0415
@@ -149,7 +151,7 @@ def _replay_column(config: SluiceConfig, destination: str, session: Any, records
         return dataclasses.replace(result, refused=len(records), reason=SHARED)
     column = column_of(first["layout"])
     column = dataclasses.replace(column, charset=options.charsets.get(column.name, column.charset))
-    decoded: dict[int, Any] = {}  # The index of a record → its decoded value.
+    decoded: dict[int, Any] = {}  # By the index of a record: its decoded value.
     try:
         kind = type_of(column, options.zero_dates)
     except TypeUnsupportedError as error:
@@ -163,7 +165,7 @@ def _replay_column(config: SluiceConfig, destination: str, session: Any, records
             decoded[number] = value
     if not decoded:
         return result
-    # If the table has no key, all its columns identify a row, so the record's key contains this column too.
+    # If the table has no key, all columns identify a row. The record's key then contains this column too.
     keyed = column.name not in json.loads(first["key"])
     values, names = _values(records, decoded, keyed=keyed)
     with tempfile.TemporaryDirectory(dir=config.destination_dir(destination)) as folder:
@@ -192,8 +194,8 @@ def _table(config: SluiceConfig, destination: str, session: Any, name: str) -> A
 
 
 def _values(records: list[Record], decoded: dict[int, Any], *, keyed: bool) -> tuple[pa.Table, list[str]]:
-    """Returns the values in the form that `put_back` needs, and the columns that identify their rows. If one row with a key had several
-    such values in one transaction, only the last value is included.
+    """Returns the values in the form that `put_back` needs, and the columns that identify their rows. If a row with a key had several
+    of these values in one transaction, only the last value is returned.
     """
     rows = {number: json.loads(records[number]["key"]) for number in decoded}
     last = {(records[number]["order_key"], records[number]["key"]): number for number in decoded}
@@ -216,7 +218,9 @@ def _one(raw: bytes) -> Values:
 
 
 def _forget(config: SluiceConfig, destination: str, fence: Any, of: Record, records: list[Record]) -> None:
-    """Removes values that were written into the lake from the quarantine. `fence` is the fence of the run lock, which the caller holds."""
+    """Removes values from the quarantine, after they were written into the lake. `fence` is the fence of the run lock, which the caller
+    holds.
+    """
     same = " AND ".join(f'"{name}" = {_text(of[name])}' for name in ("database", "table", "column"))
     for part in _parts(records):
         these = " OR ".join(f"(order_key = {each['order_key']} AND image = {each['image']})" for each in part)

@@ -83,8 +83,8 @@ def backfill(config: SluiceConfig, request: BackfillRequest, to: Console) -> Don
 
 @contextlib.contextmanager
 def _run(config: SluiceConfig, destination: str, to: Console) -> Iterator[RowsRun]:
-    """Yields what a backfill or repair needs in the process of a command. Its sentences are printed to `to`, and so is a progress bar if
-    `to` is a terminal.
+    """Yields what a backfill or repair needs in the process of a command. The sentences of the operation are printed to `to`. If `to` is a
+    terminal, a progress bar is shown there too.
     """
     say = functools.partial(to.print, markup=False, highlight=False, soft_wrap=True)
     with _bars(to) as progress, ports_of_command() as ports:
@@ -94,7 +94,7 @@ def _run(config: SluiceConfig, destination: str, to: Console) -> Iterator[RowsRu
 
 @contextlib.contextmanager
 def _bars(to: Console) -> Iterator[Callable[[ReadProgress], None]]:
-    """Yields a function that shows progress if `to` is a terminal, and that otherwise does nothing."""
+    """Yields a function that shows progress if `to` is a terminal. If `to` is no terminal, the function does nothing."""
     if not to.is_terminal:
         yield lambda _: None
         return

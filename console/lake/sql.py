@@ -1,8 +1,8 @@
-"""Runs one SQL query on the lake, for `sluice sql`. DuckDB reads the Delta tables itself, so Spark need not run. The lake is local or in
-an object store (`sql_store`).
+"""Runs one SQL query on the lake, for `sluice sql`. DuckDB reads the Delta tables itself, so Spark need not run. The lake is local or in an
+object store (`sql_store`).
 
-Each captured table is a view `database.table`. Its change log is `database.table__log`, and its history is `database.table__history`.
-Shards that share one Delta table are one view `folder.table`, named after the table's path in the lake.
+Each captured table is a view `database.table`. Its change log is `database.table__log`, and its history is `database.table__history`. If
+several shards share one Delta table, they are one view `folder.table`, named after the Delta table's path in the lake.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class SqlAnswer:
 def lake_tables(config: SluiceConfig) -> list[SqlTable]:
     """Returns the Delta tables of all destinations, with their change logs and histories.
 
-    If two destinations capture the same table, the second one's name is `destination_database.table`. Names that differ only in case get a
-    number, because DuckDB does not distinguish them.
+    If two destinations capture the same table, the table of the second destination is named `destination_database.table`. Names that differ
+    only in case get a number, because DuckDB does not distinguish them.
     """
     found: dict[tuple[str, str], SqlTable] = {}
     for destination in sorted(config.destinations):
@@ -81,15 +81,15 @@ def lake_tables(config: SluiceConfig) -> list[SqlTable]:
                 database = _database(config, destination, table)
                 if (other := found.get((database, name))) is not None and other.path != path:
                     database = f"{destination}_{database}"
-                # Whether a table in an object store exists is checked later, by `_make_view`, and only for the tables in the query.
+                # A table in an object store is not looked up here. `_make_view` checks whether it exists, and only if the query uses it.
                 if path and ("://" in path or (Path(path) / "_delta_log").is_dir()):
                     found[database, name] = SqlTable(database, name, path)
     return _distinguished(found.values())
 
 
 def _distinguished(tables: Collection[SqlTable]) -> list[SqlTable]:
-    """Appends `__1`, `__2`, … to names that differ only in case. All of them get a number, because the name without one would be ambiguous
-    in DuckDB.
+    """Appends `__1`, `__2`, … to names that differ only in case. Each of these names gets a number, because a name without a number
+    would be ambiguous in DuckDB.
     """
     same = defaultdict[tuple[str, str], list[SqlTable]](list)
     for table in tables:
@@ -106,7 +106,7 @@ def _distinguished(tables: Collection[SqlTable]) -> list[SqlTable]:
 
 
 def _database(config: SluiceConfig, destination: str, table: TableVersion) -> str:
-    """Returns the database of a table's view. For a shard, this is the folder of the Delta table that the shards share."""
+    """Returns the database of a table's view. For a shard, it is the folder of the Delta table that the shards share."""
     shard = config.destinations[destination].shard(table.database, table.table)
     return table.database if shard is None else shard.into.rpartition("/")[0].replace("/", "_") or destination
 
@@ -124,7 +124,9 @@ def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[
 
 
 def ask(config: SluiceConfig, question: str) -> SqlAnswer:
-    """Runs the query. Raises SetupError with DuckDB's message if the query fails. If a name was not found, the message lists the tables."""
+    """Runs the query. If the query fails, raises SetupError with DuckDB's message. If a name was not found, the message also lists the
+    tables.
+    """
     if not is_readable(config.lake):
         raise SetupError(
             f"The lake is at {config.lake}, but `sluice sql` reads only local lakes and lakes in S3, Azure and Google Cloud "
@@ -145,7 +147,8 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
         for table in _named(tables, question):
             try:
                 _make_view(connection, table, options)
-            except Exception as error:  # The query continues, because it may need only other tables.
+            # The error may concern a table that the query does not need, so the query continues without this table.
+            except Exception as error:
                 left_out.append(f"{table.database}.{table.table} cannot be read: {_shown(error, options)}")
         searched = ",".join(schemas).replace("'", "''")
         connection.execute(f"SET search_path = '{searched}'")
@@ -155,8 +158,8 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
 
 
 def _shown(error: Exception, options: dict[str, str]) -> str:
-    """Returns the text of an error, without the secrets in `options`. `options` are the options of the store, and are empty for a local
-    lake.
+    """Returns the text of an error, without the secrets in `options`. `options` are the options of the store. They are empty for a
+    local lake.
     """
     return without_secrets(str(error), options) if options else str(error)
 
@@ -190,7 +193,7 @@ def quoted(name: str) -> str:
 
 
 def _connect() -> duckdb.DuckDBPyConnection:
-    """Returns a DuckDB connection that can read Delta tables. The extension for this comes from a Python package, so nothing is
+    """Returns a DuckDB connection that can read Delta tables. DuckDB's extension for Delta comes from a Python package, so nothing is
     downloaded.
     """
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
@@ -200,8 +203,8 @@ def _connect() -> duckdb.DuckDBPyConnection:
 
 
 def _named(tables: Sequence[SqlTable], question: str) -> Sequence[SqlTable]:
-    """Returns the tables whose names occur in the query. If none occurs, as in SHOW ALL TABLES, returns all tables. A view is created only
-    for these, because creating a view reads a Delta log.
+    """Returns the tables whose names occur in the query. If no name occurs, as in SHOW ALL TABLES, returns all tables. Views are
+    created only for the returned tables, because creating a view reads a Delta log.
     """
     words = set(re.findall(r"\w+", question.lower()))
     named = [table for table in tables if set(re.findall(r"\w+", table.table.lower())) <= words]

@@ -25,7 +25,7 @@ from sluice.object_stores.google import is_google
 from sluice.object_stores.options import YES, known
 
 REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")  # The environment variables from which deltalake takes the region.
-S3_READERS = ("httpfs", "aws")  # The extension `aws` finds the credentials of the machine's role.
+S3_READERS = ("httpfs", "aws")  # The extensions that S3 needs. `aws` finds the credentials of the machine's role.
 AZURE_READERS = ("azure",)
 URL_SCHEMES = ("s3://", "s3a://")
 WITHOUT_VIEWS: dict[Any, Any] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
@@ -47,7 +47,7 @@ class DeltaRows:
         """Implements Arrow's protocol for streams."""
         rows: Any = deltalake.QueryBuilder().register("t", self._table).execute("SELECT * FROM t")
         reader: Any = pa.RecordBatchReader.from_stream(rows)
-        # DuckDB lets Arrow filter the rows, and Arrow cannot filter columns of string views.
+        # DuckDB lets Arrow filter the rows, and Arrow cannot filter columns of the type string view. So such columns are converted.
         fields = [field.with_type(WITHOUT_VIEWS.get(field.type, field.type)) for field in reader.schema]
         stream: object = reader.cast(pa.schema(fields)).__arrow_c_stream__(requested_schema)
         return stream
@@ -81,7 +81,7 @@ def _open_store(
         connection.execute(f"CREATE SECRET lake_{store} ({settings})")
     except StoreError as error:
         raise SetupError(str(error)) from None
-    # DuckDB's message is dropped, because it may quote the statement, which contains the credentials.
+    # DuckDB's message is dropped. It may quote the statement, which contains the credentials.
     except duckdb.Error as error:
         raise SetupError(
             f"DuckDB found no usable credentials for {store} ({type(error).__name__}): set them in "

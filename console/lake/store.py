@@ -1,5 +1,5 @@
-"""Checks whether this host can use the lake's object store: it looks for jars and environment variables, and sends a request. `sluice
-check` calls it.
+"""Checks whether this host can use the lake's object store: looks for jars and environment variables, and sends a request. `sluice check`
+calls this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TITLES = {"s3": "S3", "google": "Google Cloud Storage"}
 
 
 def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[str], list[str]]:
-    """Returns problems and warnings, one sentence each. `starts_spark` is whether `sluice up` starts Spark, which then needs jars for the
+    """Returns problems and warnings, one sentence each. `starts_spark` says whether `sluice up` starts Spark, which then needs jars for the
     store.
     """
     problems: list[str] = []
@@ -64,7 +64,7 @@ def _role(config: SluiceConfig) -> str:
 
 
 def _answer_of_staging(config: SluiceConfig, options: dict[str, str]) -> str:
-    """Returns why the object store of staged batches cannot be read. Returns "" if it can be read, or if conf/ configures none."""
+    """Returns why the object store of staged batches cannot be read. Returns "" if it can be read, or if conf/ configures no such store."""
     staging = config.staging if is_in_a_store(config.staging) else ""
     try:
         if staging:

@@ -1,7 +1,7 @@
-"""Shows the Delta tables of a destination and their owners, for `sluice lake`, and transfers them to a new ledger.
+"""Shows the Delta tables of a destination and their owners, for `sluice lake`, and makes another ledger their owner.
 
-Runs refuse a table that is missing, restored, replaced, owned by somebody else, or ahead of the ledger (`spark_jobs.table_owner`). They
-never take it over by themselves. An operator takes it over with `console.lake.accept`.
+Runs refuse a table that is missing, restored, replaced, owned by somebody else, or ahead of the ledger (`spark_jobs.table_owner`). A run
+never takes over such a table. An operator takes it over with `console.lake.accept`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from sluice.spark_jobs.targets.shards import Shard
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeTable:
-    """A table of the lake, as its Delta log describes it. `epoch` and `delivery` are the highest ones that the ledger of its owner has
-    recorded in it. They are 0 if there are none.
+    """A table of the lake, as its Delta log describes it. `epoch` and `delivery` are the highest numbers that the owner's ledger has
+    recorded in the log. They are 0 if it has recorded none.
     """
 
     name: str
@@ -61,7 +61,7 @@ class DestinationLake:
         require_destination(config, destination)
 
     def names(self) -> list[str]:
-        """Returns the destination's tables as "database.table". If its engine has not recorded any tables yet, they are read from the
+        """Returns the destination's tables as "database.table". If the engine has not recorded any tables yet, reads them from the
         source.
         """
         directory = self._config.destination_dir(self._destination)
@@ -94,8 +94,8 @@ class DestinationLake:
             self.own(table, ledger_id)
 
     def own(self, table: LakeTable, ledger_id: str) -> None:
-        """Makes a ledger the owner of a table. Records the table's current state as the one that the next run expects. The caller holds
-        the run lock.
+        """Makes a ledger the owner of a table. Stores the table's present state in its record, so that the next run expects this state. The
+        caller holds the run lock.
         """
         owner = Owner(ledger_id=ledger_id, destination=self._destination, table=table.name)
         log = self._open(table.path)
@@ -129,7 +129,7 @@ class DestinationLake:
             ) from error
 
     def _own_side_tables(self, name: str, ledger_id: str) -> None:
-        """Changes the owner of the change log and the history. Their Delta names contain it. If one of them is missing, removes its
+        """Changes the owner of the change log and the history, which is a part of their Delta names. If one of them is missing, removes its
         record, so that the next run creates it again.
         """
         records = self._records
@@ -178,8 +178,8 @@ class DestinationLake:
             raise SetupError(unreadable_log(path, error)) from error
 
     def rows(self, path: str, version: int | None = None) -> int | None:
-        """Returns the number of rows of a table in a version, or in the newest if `version` is None. Returns None if the log does not
-        state it.
+        """Returns the number of rows of a table in a version, or in the newest version if `version` is None. Returns None if the log
+        does not have the number.
         """
         try:
             log = self._open(path)
@@ -282,7 +282,7 @@ def _highest_delivery(log: Any, owner: Owner | None) -> int:
 
 
 COMMITS_LOOKED_AT = 100
-# The number of parts in the Delta name of a change log or history: sluice/destination/ledger/kind/table.
+# The Delta name of a change log or history has this many parts: sluice/destination/ledger/kind/table.
 SIDE_PARTS = 5
 
 

@@ -1,1 +1,1 @@
-"""The commands `sluice source`, which list the sources of a destination and switch between them."""
+"""Implements `sluice source`, which lists the sources of a destination and switches between them."""

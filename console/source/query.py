@@ -1,4 +1,4 @@
-"""Queries a source of conf/ once, as the engine does. `sluice check`, `sluice init` and `sluice position` use it."""
+"""Queries a source of conf/ once, as the engine does. `sluice check`, `sluice init` and `sluice position` use this module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.cdc_engine.contracts import DestinationDir
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 
-if TYPE_CHECKING:  # Importing the engine takes seconds, and `sluice up` does not need these modules.
+if TYPE_CHECKING:  # Importing the engine takes seconds, and `sluice up` does not need it.
     from sluice.cdc_engine.parser.server_facts import ServerFacts
     from sluice.cdc_engine.source.server import Source
 
@@ -38,7 +38,7 @@ def ask_source(destination: DestinationConfig) -> AnsweredSource:
 
 
 def oldest_sentence(facts: ServerFacts, now: float) -> str:
-    """Returns the age of the source's oldest binlog file as the end of a sentence. The text is empty if the age is unknown."""
+    """Returns the age of the source's oldest binlog file as the end of a sentence. Returns "" if the age is unknown."""
     from sluice.cdc_engine.parser.server_facts import oldest_file  # noqa: PLC0415
 
     file = oldest_file(facts)
@@ -47,8 +47,8 @@ def oldest_sentence(facts: ServerFacts, now: float) -> str:
 
 
 def known_path_clashes(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each table whose Delta path is equal to another table's, or inside it. It checks the tables that engines, or
-    the last discovery of the sources, have recorded.
+    """Returns a sentence for each table whose Delta path is equal to another table's path, or inside it. Checks the tables that an
+    engine, or the last discovery of the source, has recorded.
     """
     tables = {
         name: sorted(table.name for table in read_tables(config.destination_dir(name))) for name in config.destinations

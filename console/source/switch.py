@@ -1,4 +1,4 @@
-"""Lists the sources of a destination, says from which of them the stream can continue, and switches to another one."""
+"""Lists the sources of a destination, says from which of them the stream can continue, and switches to another source."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from sluice.console.source.query import require_destination
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedSource:
-    """One source of a destination. `number` is its number in conf/, starting at 1. `refused` says why the stream cannot continue from it,
-    and is empty if it can.
+    """One source of a destination. `number` is its number in conf/, starting at 1. `refused` says why the stream cannot continue from this
+    source. It is empty if the stream can.
     """
 
     number: int
@@ -36,7 +36,7 @@ class ListedSource:
 def listed(
     config: SluiceConfig, name: str, ask_source: Callable[[Source, str], TakeoverAnswer] = ask
 ) -> list[ListedSource]:
-    """Returns the sources of a destination. Each of them is queried, and compared with the position at which the stream continues."""
+    """Returns the sources of a destination. Queries each source, and compares it with the position at which the stream continues."""
     destination = require_destination(config, name)
     ledger = read_ledger(config.destination_dir(name))
     position, epochs = ledger.resume_position, Epochs(highest=ledger.epoch, unfinished=ledger.unfinished)

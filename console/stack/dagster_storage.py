@@ -1,7 +1,7 @@
 """Checks whether Dagster's storage still exists, how large it is, and when the daemon wrote its last heartbeat.
 
-If the SQLite files of a running daemon are removed, it makes no ticks and no runs. It reports that only in its log, and never creates the
-files again.
+If somebody removes the SQLite files of a running daemon, the daemon makes no ticks and no runs. It reports that only in its log, and never
+creates the files again.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 
 import yaml
 
-# Dagster's files for runs and ticks. They are used if dagster.yaml names no storage.
+# Dagster's files for runs and ticks, if dagster.yaml names no storage.
 FILES = (
     "history/runs.db",
     "schedules/schedules.db",
 )
 STORAGES = ("storage", "run_storage", "event_log_storage", "schedule_storage")
 OURS = {"module": "sluice.orchestration.storage", "class": "KeptSqlite"}
-# With an older heartbeat, the daemon is reported as not running. It writes one every 30 s.
+# The daemon writes a heartbeat every 30 s. If the last one is older than this, the daemon is reported as not running.
 HEARTBEAT_SECONDS_MAX = 120.0
-# How long the files may be missing. A process that has just started may not have created them yet.
+# The files may be missing for this long, because a process that has just started may not have created them yet.
 MAKING_SECONDS_MAX = 60.0
 
 

@@ -1,7 +1,7 @@
 """Starts the parts of Sluice, keeps them running, and ends them on request, for `sluice up --foreground`.
 
-It is for service managers. It notifies systemd (Type=notify) when all parts answer, and shuts down cleanly on SIGTERM. If a part fails too
-often, it names the part and ends with exit code 1. The parts end with this process, even after SIGKILL.
+This is for service managers. The process notifies systemd (Type=notify) when all parts answer, and shuts down cleanly on SIGTERM. If a part
+fails too often, the process names the part and ends with exit code 1. The parts end with this process, even after SIGKILL.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def keep_up(stack: Stack, wanted: Callable[[], bool] = lambda: True) -> None:
 
 
 def keep_up_process_of_engines(stack: Stack, data_dir: Path) -> None:
-    """Keeps the engines and Spark running for a user's own Dagster, as long as its ticks arrive. Returns at once if another process
-    already does so.
+    """Keeps the engines and Spark running for a user's own Dagster, as long as Dagster's ticks arrive. Returns at once if another process
+    already keeps them running.
     """
     from sluice.console.toolchain.cache import locked, open_cache  # noqa: PLC0415
     from sluice.console.toolchain.kernels import compile_kernels  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The parts that the supervisor starts: Dagster's three processes, the engine, Spark, and the warm-up of Spark."""
+"""Defines the parts that the supervisor starts: Dagster's three processes, the engine, Spark, and the warm-up of Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 POLL_SECONDS = 0.2
 DYING_SECONDS_MAX = 3.0
 WEBSERVER_ANSWER_SECONDS_MAX = 2.0
-# The longest interval between two checks of the warm-up. It is reached only on a very busy machine.
+# The warm-up is checked at least this often. The interval is so long only on a very busy machine.
 LOOK_SECONDS_MAX = 60.0
 GONE = "the exit code of the process is unknown"
 
@@ -53,7 +53,7 @@ class PartPort:
 class ProcessPart:
     """A process that processes.json records. Either this object or an earlier `sluice up` has started it.
 
-    `start` starts the process. `question` gets the record of the process, and returns a function that checks whether it answers.
+    `start` starts the process. `question` gets the record of the process, and returns a function that checks whether the process answers.
     """
 
     once = False
@@ -83,12 +83,12 @@ class ProcessPart:
         self.child = self._start()
         try:
             self._record = self._file.add(self.name, self.child.pid, self._port)
-        except psutil.NoSuchProcess:  # The process has ended already, and `ended` returns how.
+        except psutil.NoSuchProcess:  # The process has ended, and `ended` says how.
             self._record = None
         self._answers = self._question(self._record) if self._record else None
 
     def end(self) -> None:
-        """Kills the process if this object started it. Processes of an earlier `sluice up` are ended by `down`, because it knows their
+        """Kills the process if this object started it. `down` ends the processes of an earlier `sluice up`, because it knows their
         order.
         """
         if self.child:
@@ -108,8 +108,8 @@ class ProcessPart:
         return bool(self._answers and self._answers())
 
     def require_port(self) -> None:
-        """Raises PortTakenError if another program has the port. The message names the program. Before it raises, it waits a moment,
-        because the kernel frees the port of a killed process late.
+        """Raises PortTakenError if another program has the port. The message names the program. The kernel frees the port of a killed
+        process late, so this waits a moment before it raises the error.
         """
         end = time.monotonic() + DYING_SECONDS_MAX
         while self._port and not is_free(self._port):
@@ -123,9 +123,9 @@ class ProcessPart:
 
 
 class WarmUp:
-    """Runs Spark's first merge, so that no user has to wait for it. The task is done when its program has ended without an error.
+    """Runs Spark's first merge, so that no user has to wait for it. The task is done when the warm-up program has ended without an error.
 
-    It only saves time. If it takes longer than `patience_seconds`, it is ended, and the supervisor continues without it. Without
+    The warm-up only saves time. If it takes longer than `patience_seconds`, it is ended, and the supervisor continues without it. Without
     `die_with_parent`, the program continues after this process has ended.
     """
 

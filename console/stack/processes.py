@@ -1,8 +1,8 @@
 """Records the processes that Sluice has started in a file, and stops only these processes.
 
-A process is identified by its id *and* its start time, so it is not confused with another program that gets the same id later. The start
-time is relative to the boot of the machine, so setting the clock does not change it. If a process has died, its children are identified by
-its process group and by the variable `MARK` in their environment.
+A process is identified by its id *and* its start time, so another program that gets the same id later is not taken for it. The start time
+is counted from the boot of the machine, so setting the clock does not change it. If a process has died, its children are identified by its
+process group and by the variable `MARK` in their environment.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import psutil
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.config.engine import LOOPBACK, host_and_port
 
-ENGINE = "engine"  # A part only if conf/ configures the engine as a separate process on this host.
+ENGINE = "engine"  # The engine is a part only if conf/ configures it as a separate process on this host.
 DAGSTER_PARTS = ("code server", "daemon", "webserver")
-# The parts that `sluice up` starts. Spark is started only if conf/ configures the local one.
+# The parts that `sluice up` starts. It starts Spark only if conf/ configures the local Spark.
 PARTS = (*DAGSTER_PARTS, "spark")
-# The environment variable of every process that Sluice starts. Its value is the path of the processes.json that records the process.
+# Every process that Sluice starts has this environment variable. Its value is the path of the processes.json that records the process.
 MARK = "SLUICE_PROCESSES"
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
-# The greatest difference between two measurements of one process's start time. psutil rounds the boot time to a second.
+# Two measurements of one process's start time differ by at most this much, because psutil rounds the boot time to a second.
 START_TIME_SLACK_SECONDS = 1.0
 POLL_SECONDS = 0.1
 KILL_SECONDS_MAX = 5.0  # The longest wait after SIGKILL. The kernel usually ends a process in a moment.
@@ -41,9 +41,9 @@ KILL_SECONDS_MAX = 5.0  # The longest wait after SIGKILL. The kernel usually end
 class ProcessRecord:
     """A process that Sluice started.
 
-    `started` is the time from the boot of the machine to the start of the process, in seconds. `boot` is the kernel's id of this boot,
-    because a process after the next boot may have the same process id and start time. `port` is the port on which the process listens, or
-    0 if it listens on none.
+    - `started` is the time from the boot of the machine to the start of the process, in seconds.
+    - `boot` is the kernel's id of this boot. After another boot, another process may have the same process id and start time.
+    - `port` is the port on which the process listens, or 0 if it listens on none.
     """
 
     name: str
@@ -70,7 +70,8 @@ class ProcessFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.Lock()  # A lock is needed because Spark starts in parallel with the other parts.
+        # Spark starts in parallel with the other parts, so two threads may change the file.
+        self._lock = threading.Lock()
 
     def load(self) -> list[ProcessRecord]:
         """Returns all records, in the order in which the processes started. Returns none if the file cannot be read."""
@@ -86,7 +87,7 @@ class ProcessFile:
         scratch.replace(self.path)
 
     def add(self, name: str, pid: int, port: int = 0) -> ProcessRecord:
-        """Records a process that was just started. It replaces the earlier record with this name."""
+        """Records a process that was just started. The record replaces the earlier record with this name."""
         record = ProcessRecord(name, pid, _started(psutil.Process(pid)), _boot_id(), port)
         with self._lock:
             self.save([other for other in self.load() if other.name != name] + [record])
@@ -132,8 +133,8 @@ def find(record: ProcessRecord) -> psutil.Process | None:
 
 
 def _started(process: psutil.Process) -> float:
-    """Returns the seconds from the boot to the start of a process. psutil adds the boot time, which is subtracted here because it changes
-    when the clock is set.
+    """Returns the seconds from the boot to the start of a process. psutil counts from 1970, so the boot time is subtracted. The boot time
+    changes when the clock is set, and the result does not.
     """
     return process.create_time() - psutil.boot_time()
 
@@ -143,14 +144,14 @@ def _boot_id() -> str:
 
 
 def members(record: ProcessRecord, mark: str = "") -> list[psutil.Process]:
-    """Returns the process and its descendants. If it is dead, returns what is left of its process group, such as the run workers of a
-    killed code server.
+    """Returns the process and its descendants. If the process is dead, returns what is left of its process group, such as the run
+    workers of a killed code server.
     """
     leader = find(record)
     if leader:
         with contextlib.suppress(psutil.NoSuchProcess):
             return [leader, *_living(leader.children(recursive=True))]
-    # If another process has the id now, the process group with this id is no longer the group of this part.
+    # If another process has the id by now, a process group with this id does not belong to this part.
     if not mark or psutil.pid_exists(record.pid):
         return []
     return [process for process in psutil.process_iter() if _is_orphan(process, record.pid, mark)]
@@ -195,8 +196,8 @@ def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> li
 
 
 def sweep(mark: str) -> list[int]:
-    """Sends SIGKILL to every running process with the mark. Returns the ids of those that still run. The caller has stopped all parts in
-    order before.
+    """Sends SIGKILL to every running process with the mark. Returns the ids of the processes that still run. The caller has already stopped
+    all parts in order.
     """
     marked = [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_marked(process, mark)]
     for process in marked:
@@ -206,7 +207,7 @@ def sweep(mark: str) -> list[int]:
 
 
 def data_dirs_of_running(conf: Path) -> list[Path]:
-    """Returns the data directories of the running processes that were started with this conf/. It reads them from the environment of these
+    """Returns the data directories of the running processes that were started with this conf/. Reads them from the environment of these
     processes.
     """
     found: set[Path] = set()
@@ -280,7 +281,7 @@ def _is_living(process: psutil.Process) -> bool:
 def _send(process: psutil.Process | None, number: signal.Signals) -> None:
     if process:
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(number)  # Before it sends the signal, psutil checks the start time again.
+            process.send_signal(number)  # psutil checks the start time again before it sends the signal.
 
 
 def _wait(done: Callable[[], bool], seconds: float) -> None:

@@ -1,7 +1,7 @@
-"""Handles Ctrl-C and SIGTERM in the console. During the work, they raise KeyboardInterrupt. While processes are being ended, they are
-ignored.
+"""Handles Ctrl-C and SIGTERM in the console. During the work, these signals raise KeyboardInterrupt. While processes are being ended, the
+signals are ignored.
 
-A shell that starts a program in the background makes it ignore SIGINT. These functions install a handler even then.
+A shell that starts a program in the background makes the program ignore SIGINT. These functions install a handler even then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def heard() -> Iterator[None]:
 
 @contextlib.contextmanager
 def duckdb_interrupts() -> Iterator[None]:
-    """Raises KeyboardInterrupt if Ctrl-C interrupts DuckDB. DuckDB itself raises a RuntimeError that has KeyboardInterrupt as its cause."""
+    """Raises KeyboardInterrupt if Ctrl-C interrupts DuckDB. DuckDB itself raises a RuntimeError, whose cause is a KeyboardInterrupt."""
     try:
         yield
     except RuntimeError as error:
@@ -42,7 +42,9 @@ def unheard() -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Delays a signal until the block ends. A process that the block starts is thus recorded before the signal, so that it can be ended."""
+    """Delays a signal until the block ends. A process that the block starts is then recorded before the signal arrives, so the process
+    can be ended.
+    """
     came: list[tuple[int, FrameType | None]] = []
     with _handled_by(lambda number, frame: came.append((number, frame))):
         yield

@@ -62,8 +62,8 @@ def several_sparks(config: SluiceConfig, conf: Path) -> str:
     """Returns why this conf/ is unsafe for a lake in S3, or "". It is unsafe if several hosts may write the lake, each with its own Spark,
     and these Sparks commit with Delta's own log store.
 
-    That log store first checks whether the version exists and then writes it. Only a single Spark server can prevent another write in
-    between. The Spark that `sluice up` starts writes conditionally, unless spark-defaults.conf names another log store.
+    That log store first checks whether the version exists and then writes it. If there is only one Spark server, it prevents another write
+    in between. The Spark that `sluice up` starts writes conditionally, unless spark-defaults.conf names another log store.
     """
     own = config.spark.master or (urllib.parse.urlsplit(config.spark.remote).hostname or "") in LOOPBACK
     if not (own and "s3" in spark_stores(config) and config.meta.kind in SHARED_KINDS):

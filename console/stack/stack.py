@@ -1,8 +1,8 @@
 """Starts and stops the processes of `sluice up` and of the demo: Spark, the code server, the engine process, the webserver and the daemon.
 The code server may contain the engines.
 
-The code server runs `orchestration.code_server`, which behaves like `dagster api grpc`. Only this module restarts it, so an engine in it
-runs as long as the process.
+The code server runs `orchestration.code_server`, which behaves like `dagster api grpc`. Only this module restarts the code server, so an
+engine in it runs as long as its process.
 """
 
 from __future__ import annotations
@@ -58,11 +58,10 @@ from sluice.package_files import conf_file
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = PARTS
 SUPERVISOR = "supervisor"  # The name of the process of `sluice up --foreground`.
 STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, ENGINE, SPARK)
-# The longest time that a part may take to answer. The first import of dagster and numba takes half a minute, and much more on a busy
-# machine.
+# A part may take at most this long to answer. The first import of dagster and numba takes half a minute, and much more on a busy machine.
 START_SECONDS_MAX = 240.0
 DOWN_SECONDS_MAX = 120.0  # The time in which a supervisor must end all its processes.
-RUN_SECONDS_MAX = 30.0  # The time in which a merging run must finish when everything is stopped.
+RUN_SECONDS_MAX = 30.0  # When everything is stopped, a merging run must finish within this time.
 LOCATION = "sluice"
 
 Say = Callable[[str], None]
@@ -75,10 +74,10 @@ class StackOptions:
     - `die_with_parent`: the processes end with the process that started them.
     - `environment`: additional variables for the processes.
     - `port_advice`: what to do if another program has a port. If it is empty, the advice is to set another port in conf/.
-    - `dagster`: whether Dagster's processes are started too, besides the engines and Spark.
+    - `dagster`: whether Dagster's processes are started too. The engines and Spark are always started.
     - `webserver`: whether Dagster's webserver is started. No other process needs it.
-    - `warms_spark`: whether Spark runs a first merge before a run needs Spark.
-    - `awaits_warm_up`: whether `up` waits until this merge has ended.
+    - `warms_spark`: whether Spark makes a first merge before a run needs Spark.
+    - `awaits_warm_up`: whether `up` waits until the first merge has ended.
     """
 
     spark_memory: str = "4g"
@@ -95,7 +94,7 @@ DEFAULT_OPTIONS = StackOptions()
 
 
 class Stack:
-    """Starts and stops the processes of one configuration. `mark` identifies them."""
+    """Starts and stops the processes of one configuration. `mark` identifies these processes."""
 
     def __init__(
         self,
@@ -136,8 +135,8 @@ class Stack:
         return SPARK in part_names(self.config)
 
     def up(self) -> list[str]:
-        """Starts the parts that do not run, and waits until all parts answer. Returns the names of those that it started. After an error
-        or an interrupt, ends those that it started.
+        """Starts the parts that do not run, and waits until all parts answer. Returns the names of the parts that it started. After an
+        error or an interrupt, ends the parts that it started.
         """
         running = self.file.running()
         if SUPERVISOR in running:
@@ -161,8 +160,8 @@ class Stack:
                 self.down_one(record.name)
 
     def revive(self) -> list[str]:
-        """Restarts the parts that have died since `up`, and returns their names. The demo and `catch-up` call it. After `sluice up`,
-        nothing calls it.
+        """Restarts the parts that have died since `up`, and returns their names. The demo and `catch-up` call this. After `sluice up`, no
+        process does.
         """
         dead = [record.name for record in self.file.load() if record.name in STOP_ORDER and not find(record)]
         for name in dead:
@@ -170,8 +169,8 @@ class Stack:
         return self._start_missing() if dead else []
 
     def supervisor(self, patience: Patience) -> Supervisor:
-        """Returns the supervisor that starts all parts and keeps them running. Before that, it checks ports and semaphores, writes
-        Dagster's home, provides Spark's jars, and reads the tables of the sources.
+        """Returns the supervisor that starts all parts and keeps them running. First checks ports and semaphores, writes Dagster's home,
+        provides Spark's jars, and reads the tables of the sources.
         """
         if not (self._options.dagster or engine_port(self.config)):
             raise ConfigurationError(
@@ -189,8 +188,8 @@ class Stack:
         return Supervisor(parts, self.say, patience, running)
 
     def require_startable(self) -> None:
-        """Raises an error if waiting cannot help: a port is in use, the system has no semaphores, or several hosts would not share one
-        Spark. The caller calls it before anything starts.
+        """Raises an error if Sluice cannot start and waiting does not help: a port is in use, the system has no semaphores, or several
+        hosts would not share one Spark. The caller calls this before anything starts.
         """
         running = self._running()
         for part in self._parts():
@@ -279,7 +278,8 @@ class Stack:
                 self.say(
                     f"{name}: Dagster shows the tables of the last start, because they could not be read from the source: {error}"
                 )
-        # No run creates a table at such a path. The table stops, and the status names it. Other tables continue.
+        # No run creates a table at such a path: the table stops, and the status names it. Other tables continue, so the start continues
+        # too.
         for clash in known_path_clashes(self.config):
             self.say(clash)
 
@@ -290,16 +290,16 @@ class Stack:
         if SUPERVISOR in records and records[SUPERVISOR].pid != os.getpid():
             stop(records[SUPERVISOR], [StopStep(terminate, DOWN_SECONDS_MAX)])
         if CODE_SERVER in records:
-            # The code server lets a run finish. Therefore it is asked to stop before the daemon and the webserver are stopped.
+            # The code server waits until a run has finished. So it is asked to stop first, before the daemon and the webserver are stopped.
             self._ask_code_server(records[CODE_SERVER])
         left: list[int] = []
         for name in (DAEMON, WEBSERVER, CODE_SERVER, ENGINE, SPARK):
             if name in records:
                 left += stop(records[name], self._steps(name), self.mark)
-        # This also ends the run workers of a code server that died earlier, which have no record.
+        # If a code server died earlier, its run workers have no record. The sweep ends them too.
         left += sweep(self.mark)
         for child in self._children.values():
-            child.kill()  # The child has ended. This call also ends the process that guards it.
+            child.kill()  # The child has ended. This call ends the process that guards the child.
         self._children.clear()
         self.file.remove([*STOP_ORDER, SUPERVISOR])
         return left
@@ -328,7 +328,8 @@ class Stack:
             "SLUICE_CONF": str(self.conf),
             "DAGSTER_HOME": str(self.dagster_home),
             "DAGSTER_GRPC_SHUTDOWN_GRACE_PERIOD": "5",
-            # With it, Dagster stores the planned tables of a run in one transaction. Otherwise it needs two transactions for each table.
+            # With this variable, Dagster stores the planned tables of a run in one transaction. Without it, it needs two transactions for
+            # each table.
             "DAGSTER_EVENT_BATCH_SIZE": "1000",
             MARK: self.mark,
         }
@@ -346,7 +347,8 @@ class Stack:
     def _ask_code_server(self, record: ProcessRecord) -> None:
         from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415  dagster takes seconds to import
 
-        with contextlib.suppress(Exception):  # The code server may hang, or may be ending. The next steps send signals.
+        # The code server may hang, or may be ending already. Signals follow in the next steps.
+        with contextlib.suppress(Exception):
             DagsterGrpcClient(host=LOOPBACK, port=record.port).shutdown_server(timeout=5)
 
     def _write_dagster_home(self) -> None:

@@ -2,8 +2,8 @@
 wait.
 
 `next_step` decides, and the loop carries out the decision. `sluice up` runs the loop until all parts answer, and `sluice up --foreground`
-until it is told to end. A failed part is restarted after increasing waits. `Patience` limits the number of restarts. After the last one,
-an error names the part.
+until it is told to end. A failed part is restarted after increasing waits. `Patience` limits the number of restarts. If the part fails
+again after the last restart, an error names the part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sluice.console.toolchain.process import last_lines
 
 POLL_SECONDS = 0.1
 SHOWN = {"spark": "Spark"}  # The names of parts that are proper nouns.
-# Signal → why a part ended. Other programs send these signals, so the part's log does not contain the reason.
+# By signal: why a part ended. Other programs send these signals, so the part's log does not contain the reason.
 SIGNALS = {
     "signal 9": "another program killed the process, or the kernel did so for lack of memory (see dmesg)",
     "signal 15": "another program ended the process",
@@ -73,10 +73,11 @@ class SupervisorStep(enum.Enum):
 @dataclasses.dataclass(frozen=True)
 class Patience:
     """How often a failed part is restarted: at most `restarts_max` times in a row. The first wait is `first_seconds`. Each later wait is
-    twice as long, up to `longest_seconds`.
+    twice as long as the wait before, up to `longest_seconds`.
 
-    When a part that has answered for `steady_seconds` fails, the count starts again. With `first_start_must_do`, a part that ended by
-    itself before it ever answered is not restarted, because it would fail again. It is restarted if another program has its port.
+    If a part has answered for `steady_seconds` before it fails, the count starts again. With `first_start_must_do`, a part that ended by
+    itself before it ever answered is not restarted, because it would fail again. It is restarted if another program has its port, because
+    that program may end.
     """
 
     restarts_max: int
@@ -95,8 +96,8 @@ FOREGROUND = Patience(restarts_max=6, first_seconds=1.0)
 
 @dataclasses.dataclass
 class PartRecord:
-    """What the supervisor knows about a part. `since` is when the part entered its state, and `due` is when it may start. Both are values
-    of `time.monotonic`.
+    """What the supervisor knows about a part. `since` is the time at which the part entered its state. `due` is the time from which it may
+    start. Both times are values of `time.monotonic`.
     """
 
     part: StackPart
@@ -137,8 +138,8 @@ def _failure(part: StackPart, ended: str) -> str:
 
 
 class Supervisor:
-    """Starts and supervises parts. `running` are the names of the parts that run already. They must answer too, and are restarted when
-    they die.
+    """Starts and supervises parts. `running` are the names of the parts that run already. These parts must answer too, and are
+    restarted when they die.
     """
 
     def __init__(self, parts: Iterable[StackPart], say: Say, patience: Patience, running: Collection[str] = ()) -> None:
@@ -151,7 +152,7 @@ class Supervisor:
                 kept.enter(State.STARTING, now)
                 kept.answered = True
             elif kept.part.once and set(kept.part.after) <= set(running):
-                kept.enter(State.READY, now)  # The process that started the other parts has already done this task.
+                kept.enter(State.READY, now)  # Another process started the other parts, and has already done this task.
 
     def is_ready(self, *, tasks: bool = True) -> bool:
         """Returns whether every process answers. With `tasks`, also requires that every task is done."""
@@ -165,12 +166,12 @@ class Supervisor:
         while not self.is_ready(tasks=tasks):
             self.tick()
             time.sleep(POLL_SECONDS)
-        self.tick()  # A part that answered early may have died while others started.
+        self.tick()  # While some parts were starting, another part that had answered may have died.
         if not self.is_ready(tasks=tasks):
             self.until_ready(tasks=tasks)
 
     def end_work(self) -> None:
-        """Ends the tasks that still run. The caller ends the processes, because it knows their order."""
+        """Ends the tasks that still run. The caller ends the processes, because it knows the order in which they must end."""
         for kept in self._kept.values():
             if kept.part.once:
                 kept.part.end()
@@ -189,8 +190,8 @@ class Supervisor:
                 self._fail(kept, sentence, final=final)
 
     def _is_final(self, kept: PartRecord, ended: str) -> bool:
-        """Returns whether a restart would fail in the same way. It might not if another program has taken the port, because that program
-        may end.
+        """Returns whether a restart would certainly fail in the same way. The result is False if another program has the port, because that
+        program may end.
         """
         died = self._patience.first_start_must_do and not kept.answered and not ended.startswith("signal")
         return died and not kept.part.port_taken()
@@ -214,8 +215,8 @@ class Supervisor:
         return ""
 
     def _fail(self, kept: PartRecord, sentence: str, *, final: bool) -> None:
-        """Schedules a restart of a failed part, or raises ServerError if it has failed too often. Parts that need it and are still
-        starting are restarted too.
+        """Schedules a restart of a failed part, or raises ServerError if the part has failed too often. Also restarts the parts that
+        need the failed part and are still starting.
         """
         now = _now()
         steady = kept.state is State.READY and now - kept.since >= self._patience.steady_seconds

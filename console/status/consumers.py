@@ -13,7 +13,7 @@ from sluice.cdc_engine.position import position_text
 
 
 class WithConsumers(Protocol):
-    """The part of a destination's status that this module needs."""
+    """Defines the fields of a destination's status that this module reads."""
 
     @property
     def name(self) -> str: ...
@@ -35,8 +35,8 @@ def shown_lag(lag_seconds: float | None) -> str:
 
 
 def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns a record for each consumer, with its state, filter, position and lag. The records come from the engine's status or, if the
-    engine has written none, from the ledger.
+    """Returns a record for each consumer, with its state, filter, position and lag. The records come from the engine's status. If the
+    engine has written no status, they come from the ledger.
     """
     kept = [
         {**each, "position": each.get("cursor"), "members": (each.get("cursor") or {}).get("members")}

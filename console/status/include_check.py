@@ -20,8 +20,8 @@ def unmatched_warnings(destination: DestinationConfig, captured: Sequence[TableV
 
 
 def include_warning(destination: DestinationConfig, captured: Collection[str]) -> str:
-    """Returns a sentence about the patterns in `include` that match none of the captured tables ("database.table"). Returns "" if all
-    match.
+    """Returns a sentence about the patterns in `include` that match none of the captured tables ("database.table"). Returns "" if every
+    pattern matches a table.
     """
     tables = [tuple(name.split(".", 1)) for name in captured]
     patterns = [(pattern, TableFilter(pattern)) for pattern in split_patterns(destination.include)]

@@ -42,10 +42,10 @@ from sluice.console.stack.processes import ProcessFile
 from sluice.console.status.consumers import consumer_problems, consumer_table, consumers_of, group_table, shown_lag
 from sluice.console.status.include_check import unmatched_warnings
 
-# If a snapshot makes no progress for this long, that is a problem. The snapshot sensor ticks every few seconds, and repeats a failed run
-# within five minutes.
+# A snapshot without progress for this long is a problem. The snapshot sensor ticks every few seconds, and repeats a failed run within five
+# minutes.
 SNAPSHOT_STILL_SECONDS_MAX = 600.0
-# An older status shows that its engine no longer writes it. An engine writes about one per second.
+# An engine writes a status about every second. A status that is older than this shows that its engine no longer writes it.
 STALE_SECONDS = 15.0
 WHAT_TO_DO = "see docs/reference/states.md"
 NEVER_RAN = "no engine of this destination has run yet; start the engine with `sluice up`"
@@ -149,8 +149,8 @@ def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationSta
 
 
 def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns a sentence for each part that has no process record although other parts have one, because `sluice up` was killed during the
-    start. If there is an engine process but no process of Dagster, it was `sluice up --without-dagster`, and Dagster is not missing.
+    """Returns a sentence for each part that has no process record although other parts have one: `sluice up` was killed during the start.
+    After `sluice up --without-dagster`, there are no processes of Dagster, and this is not reported.
     """
     there = {process["name"] for process in running}
     foreign = () if there.intersection(processes.DAGSTER_PARTS) else processes.DAGSTER_PARTS
@@ -186,7 +186,7 @@ def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, An
 
 
 def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]:
-    """Returns the foreign keys that change captured tables without row events; none before the engine has recorded them."""
+    """Returns the foreign keys that change captured tables without row events. Returns none until the engine has recorded them."""
     try:
         cascades = read_cascades(config.destination_dir(name))
     except MetaError:
@@ -195,7 +195,7 @@ def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]
 
 
 def _unmatched_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each setting that matches no captured table; none before the engine has recorded its tables."""
+    """Returns a sentence for each setting that matches no captured table. Returns none until the engine has recorded its tables."""
     return [
         warning
         for name, destination in sorted(config.destinations.items())
@@ -214,7 +214,7 @@ def _known_tables(config: SluiceConfig, name: str) -> Sequence[TableVersion] | N
 
 
 def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
-    """Returns the captured tables without a key; none before the engine has recorded its tables."""
+    """Returns the captured tables without a key. Returns none until the engine has recorded its tables."""
     try:
         tables = read_tables(config.destination_dir(name))
     except MetaError:
@@ -223,7 +223,7 @@ def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
 
 
 def stop_order(directory: Path) -> orders.Order | None:
-    """Returns the order by which an operator stopped the engine, or None. Also returns None if the store of orders does not answer, because
+    """Returns the order by which an operator stopped the engine, or None. Returns None too if the store of orders does not answer, because
     another sentence of the status reports that.
     """
     try:
@@ -233,18 +233,18 @@ def stop_order(directory: Path) -> orders.Order | None:
 
 
 def read_destination(directory: Path, name: str, now: float) -> DestinationStatus:
-    """Returns the status of one destination. It is read from status.json, which the engine writes, from the ledger, which has the acked
-    position, and from the lease, which names the process that reads.
+    """Returns the status of one destination, from three sources: status.json, which the engine writes; the ledger, which has the acked
+    position; and the lease, which names the process that reads.
     """
     engine = engine_status(directory)
     meta, lease, unknown = _kept(directory)
     held = lease is not None and lease.held
     age_seconds = now - engine.get("updated_at_us", 0) / 1e6
-    # If the time in the file is in the future, the clock was set back after the last write.
+    # The time in the file may be in the future, if the clock was set back after the file was written.
     stale = abs(age_seconds) > STALE_SECONDS
     away = lease.host if lease is not None and held and lease.host != os.uname().nodename else ""
     if away and stale:
-        engine = {}  # This host's engine wrote the status before the other host took the lease.
+        engine = {}  # The status is from this host's engine, before another host took the lease.
     state = str(engine.get("state", "STOPPED"))
     reason = str(engine.get("reason", "") or "")
     if away and not engine:
@@ -296,7 +296,7 @@ def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus
 
 
 def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
-    """Returns the ledger's content, the lease's holder and, if their store does not answer, a sentence about that."""
+    """Returns the ledger's content and the lease's holder. If their store does not answer, also returns a sentence about that."""
     try:
         return _record(ledger_text(directory)), lease_holder(directory), []
     except MetaError as error:
@@ -304,7 +304,9 @@ def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
 
 
 def _silent(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple[str, str]:
-    """Returns the state and reason of an engine that no longer writes its status. If it could not start, its reason is kept."""
+    """Returns the state and reason of an engine that no longer writes its status. If the engine could not start, keeps the reason of the
+    failed start.
+    """
     heard = f"the engine wrote its last status {age_seconds:.0f} s ago, as {state}"
     if age_seconds < 0:
         heard = f"the engine wrote its last status, {state}, with a time {-age_seconds:.0f} s in the future (the clock was set back)"
@@ -318,9 +320,7 @@ def _silent(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple
 
 
 def _left_now(hours: float | None, unsaid_seconds: float) -> float | None:
-    """Returns the remaining retention, in hours. `hours` is the engine's last value, and `unsaid_seconds` its age, by which the retention
-    has become shorter.
-    """
+    """Returns the retention left, in hours. `hours` is the value that the engine wrote `unsaid_seconds` ago; less is left now."""
     return None if hours is None else round(max(0.0, hours - max(0.0, unsaid_seconds) / 3600), 2)
 
 

@@ -1,7 +1,7 @@
 """Formats `sluice status` for a terminal: problems first, and no more lines than the screen has.
 
-Without a terminal, and with `--verbose`, `report.render` shows everything. What does not fit the screen is counted, so that nothing is
-dropped silently.
+Without a terminal, and with `--verbose`, `report.render` shows everything. Here, lines that do not fit the screen are counted, so that
+nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def screenful(report: StatusReport, columns: int, rows: int) -> list[Text]:
         *([Text(report.conf)] if report.conf else []),
         Text(MORE),
     ]
-    kept = max(PROBLEMS_MIN, rows - 2 - len(below))  # 2: one line for the summary, and one for the prompt.
+    # Two lines are left free: one for the summary, and one for the prompt.
+    kept = max(PROBLEMS_MIN, rows - 2 - len(below))
     warnings = _sentences([f"! {each}" for each in report.warnings], columns, max(1, kept // 3), "yellow")
     problems = _sentences([f"✗ {each}" for each in report.problems], columns, kept - len(warnings), "red")
     lines = [_verdict(report), *problems, *warnings, *below]
@@ -67,7 +68,9 @@ def _sentences(sentences: Sequence[str], columns: int, lines_max: int, style: st
 
 
 def _destinations(destinations: Sequence[DestinationStatus], rows: int) -> list[Text]:
-    """Returns a line for each destination, those with problems first. If some do not fit, the last line says how many."""
+    """Returns a line for each destination, destinations with problems first. If some destinations do not fit, the last line says how
+    many.
+    """
     ordered = sorted(destinations, key=lambda one: (one.state in WELL and not _needs_help(one), one.name))
     most = max(1, rows // DESTINATIONS_SHARE)
     shown = ordered[:most]

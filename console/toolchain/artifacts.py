@@ -35,7 +35,9 @@ class Artifact:
 
 
 def load_artifacts(*groups: str, file: Path = ARTIFACTS_FILE) -> tuple[Artifact, ...]:
-    """Returns the artifacts of the groups, in the order of the file. An artifact without a revision has the version of delta-spark."""
+    """Returns the artifacts of the groups, in the order of the file. If an artifact names no revision, it has the version of
+    delta-spark.
+    """
     with file.open("rb") as handle:
         records = tomllib.load(handle)["artifact"]
     delta = {"revision": delta_version()}

@@ -73,8 +73,8 @@ def open_cache() -> Cache:
 
 @contextlib.contextmanager
 def locked(cache: Cache, when_waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Locks the cache until the block ends. If another process holds the lock, calls `when_waiting` with a sentence, and waits. The kernel
-    releases the lock of a process that has died.
+    """Locks the cache until the block ends. If another process holds the lock, calls `when_waiting` with a sentence, and waits. If the
+    holder dies, the kernel releases the lock.
     """
     try:
         handle = cache.lock_file.open("a")
@@ -98,7 +98,7 @@ def require_space(cache: Cache, needed_bytes: int) -> None:
 
 
 def storage_failed(cache: Cache, error: OSError, needed_bytes: int) -> SetupError:
-    """Returns the error to raise after an error of the file system. It is the same for a full disk, a quota and a size limit."""
+    """Returns the error to raise after an error of the file system. A full disk, a quota and a size limit give the same error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return disk_full(cache, needed_bytes)
     return SetupError(

@@ -13,8 +13,8 @@ from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.debian import provide
 from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
-# Library → the packages that may contain it. Names with t64 are those of Ubuntu 24.04 and Debian 13, which renamed packages when they
-# changed the 32-bit time type.
+# By library: the packages that may contain it. Names with t64 are those of Ubuntu 24.04 and Debian 13, which renamed packages when they
+# changed the time type of 32-bit systems.
 PACKAGES = {
     "libaio.so.1": ("libaio1t64", "libaio1"),
     "libnuma.so.1": ("libnuma1",),

@@ -1,4 +1,6 @@
-"""Unpacks a database server from its jar, or from Debian packages, into the cache. `setup` calls it and holds the lock."""
+"""Unpacks a database server from its jar, or from Debian packages, into the cache. `setup` calls this module and holds the lock of the
+cache.
+"""
 
 import os
 import shutil
@@ -51,8 +53,8 @@ class ServerHome:
 
     @property
     def folders(self) -> dict[str, str]:
-        """The options that name the directories of the server's own files. They are needed for a Debian package, because it would look for
-        the files where it is normally installed.
+        """The options that name the directories of the server's own files. A server from a Debian package needs them, because it would look
+        for its files where the package is normally installed.
         """
         if self.loader is None:
             return {"basedir": str(self.folder)}
@@ -66,8 +68,8 @@ class ServerHome:
         }
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment of the server program. With a `loader`, only the loader gets the search path of libraries, so that
-        programs which the server starts do not use these libraries.
+        """Returns the environment of the server program. With a `loader`, the loader gets the search path of libraries by an option and
+        not by this environment. So programs that the server starts do not use these libraries.
         """
         return {**os.environ, "LD_LIBRARY_PATH": self.library_path} if self.loader is None else dict(os.environ)
 
@@ -79,7 +81,7 @@ def is_unpacked(cache: Cache, artifact: Artifact) -> bool:
 
 
 def server_home(cache: Cache, version: str) -> ServerHome:
-    """Returns an unpacked server. Libraries that it needs and that this system lacks are installed."""
+    """Returns an unpacked server. Also installs the libraries that the server needs and this system lacks."""
     folder = cache.servers / version
     if version == MYSQL_9:
         return _home_of_packages(cache, folder)
@@ -137,8 +139,8 @@ def _program(folder: Path, version: str) -> Path:
 
 
 def _unpack_mysql(archive: zipfile.ZipFile, folder: Path) -> None:
-    """Extracts the regular files. The archive's links are left out, because they contain absolute paths of the machine that packed it, and
-    are not needed.
+    """Extracts the regular files of MySQL's archive. Its links are not needed, and contain absolute paths of the machine that packed the
+    archive.
     """
     with archive.open(MYSQL_ARCHIVE) as packed, tarfile.open(fileobj=packed, mode="r:gz") as members:
         for member in members:

@@ -1,7 +1,7 @@
-"""Provides packages of Debian or Ubuntu. If the user is root, they are installed. Otherwise they are unpacked into the cache.
+"""Provides packages of Debian or Ubuntu. If the user is root, the packages are installed. Otherwise they are unpacked into the cache.
 
 `apt-get download` needs no root rights, and `dpkg-deb -x` unpacks a package into any directory. Some servers are only in Debian unstable.
-A package from there is unpacked with all its dependencies, including the C library, and apt uses a separate state for it.
+Their packages are unpacked with all dependencies, including the C library, and apt uses a separate state for this.
 """
 
 import os
@@ -17,7 +17,7 @@ from sluice.console.toolchain.errors import CommandFailedError
 APT_SECONDS_MAX = 900
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 UNSTABLE = "unstable"
-# The packages of script interpreters are not unpacked, because Sluice runs no script that needs them.
+# Packages of script interpreters are not unpacked, because Sluice runs no script that needs them.
 NOT_UNPACKED = ("perl", "libperl")
 
 
@@ -131,7 +131,7 @@ def _unstable_source() -> str:
 
 
 def _private_state(folder: Path) -> list[str]:
-    """Returns options with which apt ignores the system's lists, sources and installed packages."""
+    """Returns options with which apt uses a state in `folder` and ignores the system's lists, sources and installed packages."""
     options = {
         "Dir::State": folder,
         "Dir::State::status": folder / "status",
@@ -141,7 +141,7 @@ def _private_state(folder: Path) -> list[str]:
         "Dir::Etc::preferencesparts": "/dev/null",
         "Acquire::Check-Valid-Until": "false",
         "Acquire::Languages": "none",
-        # Otherwise apt would download as its sandbox user, which cannot write to a home directory.
+        # apt would otherwise download as its sandbox user, who cannot write to a home directory.
         **({"APT::Sandbox::User": "root"} if is_root() else {}),
     }
     return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
@@ -158,7 +158,7 @@ def _install(package: str) -> None:
     try:
         _run(["apt-get", "install", "-q", "-y", "--no-install-recommends", package])
     except CommandFailedError:
-        # The package lists of an old image may name files that no longer exist.
+        # An old image may have package lists that name files which no longer exist, so the lists are updated first.
         _run(["apt-get", "update", "-q"])
         _run(["apt-get", "install", "-q", "-y", "--no-install-recommends", package])
 

@@ -1,7 +1,8 @@
-"""Downloads pinned jars with the command line of Apache Ivy, whose jar is part of pyspark. `setup` calls it, and holds the lock.
+"""Downloads pinned jars with the command line of Apache Ivy, whose jar is part of pyspark. `setup` calls this module, and holds the lock of
+the cache.
 
-Ivy knows the public repository, so this module names no host. SLUICE_IVY_SETTINGS can name a file with Ivy settings for a mirror. The
-usual proxy variables are passed to Java.
+Ivy knows the public repository, so this module names no host. SLUICE_IVY_SETTINGS can name a file with Ivy settings for a mirror. The usual
+proxy variables are passed to Java.
 """
 
 import os
@@ -25,7 +26,7 @@ from sluice.console.toolchain.python_packages import pyspark_jar
 # If no byte arrives for this long, the download is given up. Ivy itself would wait for many minutes.
 STALL_SECONDS_MAX = 90
 POLL_SECONDS = 0.1
-# Ivy reads no POM, because the artifacts are pinned, and because one POM names a parent that is not published.
+# With these settings Ivy reads no POM. The artifacts are pinned, so no POM is needed, and one POM names a parent that is not published.
 SETTINGS = """<ivysettings>
   <settings defaultResolver="public"/>
   <resolvers><ibiblio name="public" m2compatible="true" usepoms="false"/></resolvers>

@@ -1,7 +1,6 @@
 """Checks whether a gRPC server on 127.0.0.1 answers, without blocking. A request stays open while the caller does other work.
 
-The code server and Spark are checked in this way. A blocking call would neither notice the death of the server's process nor react to
-Ctrl-C.
+The code server and Spark are checked in this way. A blocking call would notice neither the death of the server's process nor Ctrl-C.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from sluice.console.toolchain.ports import LOOPBACK, listens
 
 QUESTION_SECONDS_MAX = 10.0  # An open request is dropped after this time, and a new one is sent.
 PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
-# Without this option, the waits of an earlier channel before a reconnection also apply to this one.
+# By default, channels to one address share a connection, and a new channel waits until the shared one reconnects. With this option, the
+# channel has its own connection.
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 

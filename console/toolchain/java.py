@@ -20,7 +20,7 @@ from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
 JAVA_VERSION_MIN = 17  # The oldest Java that Spark 4 supports.
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
-# The module of Java that Spark 4.1 names in its Java options. Without this module, as in a reduced runtime, Spark does not start.
+# Spark 4.1 names this module of Java in its Java options. A Java without this module, such as a reduced runtime, cannot start Spark.
 VECTOR_MODULE = "jdk.incubator.vector"
 SYSTEM_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 STORE_PASSWORD = "changeit"  # noqa: S105  Java wants one; public certificates are no secret
@@ -41,8 +41,8 @@ class Java:
 
 
 def provide_java(cache: Cache) -> Java:
-    """Returns the Java that the user has chosen by JAVA_HOME or PATH. If there is none, returns an installed one, or else installs the
-    distribution's package. Raises SetupError if the chosen one is not usable, or if none can be installed.
+    """Returns the Java that the user has chosen by JAVA_HOME or PATH. If the user has chosen none, returns an installed Java, or else
+    installs the distribution's package. Raises SetupError if the chosen Java is not usable, or if none can be installed.
     """
     chosen = _chosen()
     if chosen:
@@ -62,7 +62,7 @@ def provide_java(cache: Cache) -> Java:
 
 
 def _chosen() -> Path | None:
-    """Returns the Java of JAVA_HOME or of PATH, or None. If it is not usable, the caller raises an error, because silently using another
+    """Returns the Java of JAVA_HOME or of PATH, or None. If this Java is not usable, the caller raises an error: silently using another
     Java would surprise the user.
     """
     home = os.environ.get("JAVA_HOME")
@@ -122,11 +122,10 @@ def _needs_java(reason: str) -> SetupError:
 
 
 def trust_options(store: Path) -> list[str]:
-    """Writes the authorities that the system trusts to a trust store, and returns the Java options that name the store. Returns none if
-    the system has no list of authorities.
+    """Writes the authorities that the system trusts to a trust store, and returns the Java options that name the store. Returns none if the
+    system has no list of authorities.
 
-    This is needed because a Java that was unpacked without root has no trust store, and Java's own trust store never contains a company's
-    authority.
+    A Java that was unpacked without root has no trust store, and Java's own trust store never contains a company's authority.
     """
     bundle = Path(os.environ.get("SSL_CERT_FILE") or os.environ.get("PIP_CERT") or SYSTEM_CERTIFICATES)
     entries = [PKCS12Certificate(each, str(number).encode()) for number, each in enumerate(_certificates(bundle))]
@@ -138,8 +137,8 @@ def trust_options(store: Path) -> list[str]:
 
 
 def _certificates(bundle: Path) -> Iterator[x509.Certificate]:
-    """Yields the authorities in a file. Those that cannot be parsed are skipped. Those that only violate the standard are yielded without
-    a warning.
+    """Yields the authorities in a file. Skips an authority that cannot be parsed. Yields an authority that only violates the standard,
+    without a warning.
     """
     pieces = bundle.read_bytes().split(BEGIN)[1:] if bundle.is_file() else []
     with warnings.catch_warnings():

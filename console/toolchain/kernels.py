@@ -1,10 +1,12 @@
 """Compiles all numba kernels of the engine during setup. Otherwise the first change on a new machine would wait for the compiler.
 
-numba stores the compiled code of a kernel in `__pycache__` next to its source file, or in the user's cache directory if that is not
-writable. It detects outdated code only by the date and size of that source file. It does not notice a change of a constant or kernel that
-the code includes from another file. Therefore this module removes the compiled code of a file when the file, or one of Sluice's files that
-it imports, has changed. Then it copies the code that another checkout on this machine has compiled, and a rehearsal compiles the rest. A
-note in the cache directory lists the digests of the sources and the files with the code.
+numba stores the compiled code of a kernel in `__pycache__` next to its source file. If that is not writable, it uses the user's cache
+directory. numba detects outdated code only by the date and size of the source file. It does not notice a change of a constant or kernel
+that the code includes from another file.
+
+Therefore this module removes the compiled code of a file when the file, or one of Sluice's files that it imports, has changed. Then it
+copies the code that another checkout on this machine has compiled, and a rehearsal compiles the rest. A note in the cache directory lists
+the digests of the sources and the files with the code.
 """
 
 from __future__ import annotations
@@ -31,15 +33,15 @@ from sluice.console.toolchain.shared_kernels import SharedKernels, code_of
 from sluice.package_files import PACKAGE
 
 BINLOG = PACKAGE / "cdc_engine" / "binlog"
-PARSER = PACKAGE / "cdc_engine" / "parser"  # This package has a few kernels too.
+PARSER = PACKAGE / "cdc_engine" / "parser"  # The parser has a few kernels too.
 KERNEL = re.compile(r"^@(kernel|compiled)\b", re.MULTILINE)
 PROGRAM = "sluice.cdc_engine.instance.rehearsal"
 SECONDS_MAX = 600.0
 
 
 def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
-    """Compiles the kernels that are out of date. Returns False if there are none. In that case it has only read the sources. Raises
-    SetupError if the compilation fails.
+    """Compiles the kernels that are out of date. Returns False if no kernel is out of date, which it finds by reading only the sources.
+    Raises SetupError if the compilation fails.
 
     The caller holds the lock of the cache.
     """
@@ -48,7 +50,7 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
     if made.get("digest") == of_all and all(Path(file).exists() for file in made.get("files", ())):
         return False
     sources, shared = _sources(), SharedKernels(cache)
-    # In a read-only checkout, nothing can be removed, and numba stores the code in another directory.
+    # In a read-only checkout, no file can be removed. numba then stores the code in another directory.
     with contextlib.suppress(OSError):
         before = made.get("sources")
         _remove_stale(sources, before if isinstance(before, dict) else {})
@@ -98,9 +100,7 @@ def _digest(files: Iterable[Path]) -> str:
 
 
 def _imported(file: Path) -> set[Path]:
-    """Returns a file and all of Sluice's files that may be part of its compiled code. These are the files that it imports, directly or
-    indirectly.
-    """
+    """Returns a file and all of Sluice's files that may be part of its compiled code: those that it imports, directly or indirectly."""
     found, left = {file}, [file]
     while left:
         new = {path for path in _imports(left.pop()) if path not in found}

@@ -14,7 +14,7 @@ ATTEMPTS = 50
 def free_port(ports: int = 1) -> int:
     """Returns the first of `ports` consecutive ports on which no program listens.
 
-    If possible, they are below the ports that Linux uses for outgoing connections. Such a connection could otherwise take a port before
+    If possible, the ports are below those that Linux uses for outgoing connections. An outgoing connection could take a higher port before
     its server starts.
     """
     for _ in range(ATTEMPTS):
@@ -28,7 +28,7 @@ def free_port(ports: int = 1) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Returns whether a server could listen on the port. A connection that is still closing does not prevent that."""
+    """Returns whether a server could listen on the port. A connection on the port that is still closing does not prevent that."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,7 +1,8 @@
-"""Runs a child process that ends with its parent, unless it must outlive the parent. The database servers, Spark and `stack` use it.
+"""Runs a child process that ends with its parent, unless it must outlive the parent. The database servers, Spark and `stack` use this
+module.
 
-Each child leads its own process group, so that Ctrl-C in the terminal reaches only the program that started the child. A watcher, which is
-a shell that waits on a pipe, kills the child when that program dies, even by SIGKILL. The kernel's parent-death signal cannot be used,
+Each child leads its own process group, so that Ctrl-C in the terminal reaches only the program that started the child. A watcher kills the
+child when that program dies, even by SIGKILL. The watcher is a shell that waits on a pipe. The kernel's parent-death signal cannot be used,
 because it is sent when the thread that started the child ends, not when the process ends.
 """
 
@@ -17,7 +18,7 @@ from pathlib import Path
 from sluice.console.toolchain.ports import listens
 
 POLL_SECONDS = 0.05
-# A shell makes background programs ignore SIGINT. This command undoes that in a child, because Dagster handles SIGTERM like SIGINT.
+# A shell makes background programs ignore SIGINT. This command undoes that in a child, because Dagster treats SIGTERM like SIGINT.
 LISTENS = ("/usr/bin/env", "--default-signal=INT")
 
 
@@ -33,7 +34,7 @@ class ChildProcess:
         folder: Path | None = None,
         die_with_parent: bool = True,
     ) -> None:
-        """Starts the program. With `die_with_parent`, it is killed when this process dies."""
+        """Starts the program. With `die_with_parent`, the program is killed when this process dies."""
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*LISTENS, *command],
@@ -90,12 +91,12 @@ class ChildProcess:
         `kill` ends it.
         """
         self._signal(signal.SIGSTOP)
-        # On a busy machine, the program runs on until its thread is scheduled and gets the signal.
+        # On a busy machine, the program continues until its thread is scheduled and gets the signal.
         if self.running:
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def _signal(self, number: signal.Signals) -> None:
-        # A child that was not waited for keeps its id, so no other process group can have this id.
+        # While nobody has waited for an ended child, its id stays in use. So no other process group can have this id.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)

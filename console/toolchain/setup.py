@@ -1,6 +1,6 @@
 """Sets up what Sluice needs on this machine: Java, jars, database servers, and compiled kernels.
 
-`sluice setup`, the demo and the tests call it.
+`sluice setup`, the demo and the tests call this module.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ def set_up(
 
 
 def lacking(extras: Sequence[str]) -> list[str]:
-    """Returns the names of those jars of `extras` that are not in the cache. Nothing is downloaded or verified."""
+    """Returns the names of those jars of `extras` that are not in the cache. Downloads and verifies nothing."""
     cache = open_cache()
     return [each.module for each in load_artifacts(*extras) if not (cache.jars / each.file_name).exists()]
 

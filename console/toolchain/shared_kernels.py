@@ -1,8 +1,8 @@
 """Shares compiled kernels between all checkouts on a machine. `kernels` copies them to a checkout and back.
 
 numba writes compiled code next to a source file. The code depends on the file's content, the interpreter and the processor, but not on the
-file's path. It is therefore also valid for a copy of the file. It is stored under a digest of its sources. One directory contains all code
-of one source file, because an index matches only the code that was written together with it.
+file's path. So the code is also valid for a copy of the file. It is stored under a digest of its sources. All code of one source file is in
+one directory, because an index matches only the code that was written together with it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from sluice.console.toolchain.cache import Cache
 
-# The number of directories that are kept. Each takes 0.3 MB. A change of a kernel adds one for each file whose compiled code contains the
-# kernel.
+# At most this many directories are kept. Each takes 0.3 MB. A change of a kernel adds a directory for each file whose compiled code
+# contains the kernel.
 KEPT_MAX = 300
 INDEX, CODE = ".nbi", ".nbc"
 
@@ -39,12 +39,12 @@ class SharedKernels:
             os.utime(kept)
             folder = source.parent / "__pycache__"
             folder.mkdir(exist_ok=True)
-            # An index is copied last, because it names the code.
+            # The index names the code, so it is copied last.
             for file in sorted(kept.iterdir(), key=lambda each: each.suffix == INDEX):
                 _copy(file, folder)
 
     def keep(self, source: Path, digest: str) -> None:
-        """Stores the code of a source file, if it has more than what is stored. Code that another process is writing just now is not
+        """Stores the code of a source file, if the file has more code than the store. Code that another process is still writing is not
         stored.
         """
         files, kept = code_of(source), self._folder / digest

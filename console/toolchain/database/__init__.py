@@ -1,1 +1,1 @@
-"""Starts and stops private MySQL and MariaDB servers. Each has its own data directory."""
+"""Starts and stops private MySQL and MariaDB servers, each with its own data directory."""

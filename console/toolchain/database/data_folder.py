@@ -1,6 +1,7 @@
-"""Creates the data directories of private servers. The first one is stored next to the unpacked server, and later ones are copies of it.
+"""Creates the data directories of private servers. The first data directory of a server is stored next to the unpacked server, and later
+ones are copies of the stored one.
 
-MySQL needs five seconds or more to create a data directory, and a copy takes less than one. A run of the tests starts about thirty
+MySQL needs five seconds or more to create a data directory, and a copy takes less than one second. A run of the tests starts about thirty
 servers. When another revision of the server is unpacked, the stored directory is removed together with the old server.
 """
 
@@ -17,7 +18,7 @@ from sluice.console.toolchain.database.options import Options, merged_options
 from sluice.console.toolchain.database_packages import ServerHome
 from sluice.console.toolchain.errors import ServerError
 
-# Options that a server uses when it creates a data directory, and that it cannot change later, or only by slowly converting its files. All
+# Options that a server uses when it creates a data directory. Later it cannot change them, or only by slowly converting its files. All
 # other options are passed at each start.
 AT_BIRTH = {
     "character_set_server",
@@ -29,7 +30,8 @@ AT_BIRTH = {
     "innodb_undo_tablespaces",
     "lower_case_table_names",
 }
-IDENTITY = "auto.cnf"  # The file with MySQL's server_uuid. It is not copied, so each server creates a new one.
+# This file has MySQL's server_uuid. It is not copied, so each server creates its own server_uuid.
+IDENTITY = "auto.cnf"
 
 Make = Callable[[Path, Mapping[str, str | int]], None]
 
@@ -53,15 +55,15 @@ def provide_data_folder(home: ServerHome, changes: Options, folder: Path, make: 
 
 
 def _options(version: str, changes: Options) -> dict[str, str | int]:
-    """Returns the options for creating a data directory: the version's defaults, and the changes that are in AT_BIRTH. The binlog is left
-    out, because it begins at the first start.
+    """Returns the options for creating a data directory: the version's defaults, and those `changes` that are in AT_BIRTH. The binlog's
+    options are left out, because the binlog begins at the first start.
     """
     born = merged_options(version, {key: value for key, value in changes.items() if key in AT_BIRTH})
     return {key: value for key, value in born.items() if "gtid" not in key and key != "log_bin"}
 
 
 def _keep(kept: Path, options: Mapping[str, str | int], make: Make) -> None:
-    """Creates the stored directory, unless another process has already done so. It is renamed to its final path when it is complete."""
+    """Creates the stored directory, unless another process has already created it. It is renamed to its final path when it is complete."""
     with locked(open_cache()):
         if kept.exists():
             return

@@ -1,4 +1,4 @@
-"""Defines the options of a private database server. It serves as a source, and must be small and fast."""
+"""Defines the options of a private database server, which serves as a source and must be small and fast."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ _SOURCE: dict[str, str | int] = {
     "binlog_row_image": "FULL",
 }
 
-# These servers do not wait for the disk, because they may lose their last second in a power failure.
+# These options make the server small and fast. It does not wait for the disk, so a power failure may lose its last second.
 _SMALL: dict[str, str | int] = {
     "bind_address": "127.0.0.1",
     "innodb_flush_log_at_trx_commit": 2,

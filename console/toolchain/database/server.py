@@ -47,7 +47,7 @@ class DatabaseServer:
         *,
         die_with_parent: bool = True,
     ) -> None:
-        """Describes a server, which `start` starts. An option with the value None gets the server's own default."""
+        """Describes a server without starting it; `start` starts it. For an option with the value None, the server uses its own default."""
         self.version = version
         self.folder = datadir.absolute()
         self.options = dict(options or {})
@@ -76,7 +76,7 @@ class DatabaseServer:
 
     @property
     def socket(self) -> Path:
-        """The server's Unix socket. If its path would be too long, it is in the system's temporary directory."""
+        """The server's Unix socket. The socket is in the system's temporary directory if its usual path would be too long."""
         inside = self.folder / "mysql.sock"
         if len(str(inside)) <= SOCKET_PATH_CHARS_MAX:
             return inside
@@ -121,7 +121,7 @@ class DatabaseServer:
             except PortTakenError:
                 if self._wanted_port is not None:
                     raise
-                self._port = None  # Another process has taken the port. The next attempt uses another one.
+                self._port = None  # Another process has taken the port, so the next attempt uses another port.
             else:
                 return self
         raise PortTakenError(f"No free port was found for {self.version} in {PORT_ATTEMPTS_MAX} attempts; try again.")
@@ -184,7 +184,7 @@ class DatabaseServer:
         raise self._start_failed(f"did not answer for {START_SECONDS_MAX:.0f} s")
 
     def _answers(self) -> bool:
-        """Returns whether this server answers. If another server has taken its port, the answer has another pid_file."""
+        """Returns whether this server answers. Another server on the same port would report another pid_file."""
         try:
             with contextlib.closing(self.connect(connect_timeout=5)) as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT @@pid_file")
@@ -202,7 +202,8 @@ class DatabaseServer:
 
     def _command(self, data_folder: Path, options: Mapping[str, str | int | None]) -> list[str]:
         user = ["--user=root"] if os.geteuid() == 0 else []
-        # Each server gets its own directory. In a shared one, a starting server would delete the temporary files of other servers.
+        # Each server gets its own temporary directory. In a shared directory, a starting server would delete the temporary files of other
+        # servers.
         temporary = self.folder / "tmp"
         temporary.mkdir(exist_ok=True)
         folders = {**self.home.folders, "datadir": str(data_folder), "tmpdir": str(temporary)}
@@ -227,8 +228,8 @@ class DatabaseServer:
             raise self._start_failed("could not initialise its data folder")
 
     def _bootstrap_sql(self) -> bytes:
-        """Returns the statements that mariadb-install-db would run. They create root without a password, and do not tie it to a system
-        user.
+        """Returns the statements that mariadb-install-db would run. They create the user root without a password, and do not tie it to
+        a user of the system.
         """
         share = self.home.folder / "share"
         files = [file for pattern in MARIADB_SCRIPTS for file in sorted(share.glob(pattern))]
@@ -236,8 +237,8 @@ class DatabaseServer:
         return head + b"\n".join(file.read_bytes() for file in files)
 
     def _forget_socket(self) -> None:
-        """Removes the files of a killed server. The socket's lock file contains the server's process id, and another process may have this
-        id by now.
+        """Removes the socket files of a killed server. The socket's lock file contains the server's process id. If another process has
+        this id by now, the server would not start.
         """
         for file in (self.socket, self.socket.with_name(f"{self.socket.name}.lock"), self.pid_file):
             file.unlink(missing_ok=True)

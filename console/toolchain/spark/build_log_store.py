@@ -42,7 +42,9 @@ def build(jar: Path = JAR) -> None:
 
 
 def checksum() -> str:
-    """Returns the first half of a checksum of all sources. The whole would not fit, because a line of a manifest has at most 72 bytes."""
+    """Returns the first half of a checksum of all sources. The whole checksum would not fit, because a line of a manifest has at most 72
+    bytes.
+    """
     return hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES)).hexdigest()[:32]
 
 

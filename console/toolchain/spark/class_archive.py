@@ -1,8 +1,8 @@
 """Returns the path of the archive of Spark's classes, and the JVM options that use it. `rehearsal` writes the archive.
 
 A Spark server that starts reads and verifies ten thousand classes from its jars. Java can instead store the loaded classes in a file, and
-map that file into memory at the next start (JEP 350). An archive is valid for one version of Java, and for the same jars at the same
-paths. A JVM with other jars says so in Spark's log, and reads the jars.
+map that file into memory at the next start (JEP 350). An archive is valid for one version of Java, and for the same jars at the same paths.
+A JVM with other jars reports this in Spark's log, and reads the jars.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.java import Java
 from sluice.console.toolchain.spark.home import spark_home
 
-# The number of archives that are kept. Each takes 0.2 GB, and there is one for each combination of Java and pyspark.
+# This many archives are kept. Each takes 0.2 GB. Each combination of Java and pyspark has its own archive.
 KEPT_MAX = 3
 
 
@@ -35,8 +35,8 @@ def reading_options(archive: Path) -> Sequence[str]:
 
 
 def writing_options(archive: Path) -> Sequence[str]:
-    """Returns the Java options of a server that writes its classes to the archive when it ends. The JVM does not optimize its code fully,
-    because this server runs only once.
+    """Returns the Java options of a server that writes its classes to the archive when it ends. With these options, the JVM optimizes
+    its code only partly, because this server runs only once.
     """
     return (f"-XX:ArchiveClassesAtExit={archive}", "-XX:TieredStopAtLevel=1")
 

@@ -3,8 +3,8 @@
 Java ties a class archive to the paths and times of the jars, which differ between the environments of several checkouts. With the jars in
 the cache, all checkouts share one archive. Hard links take no space, and remain when the environment is deleted.
 
-The name of a home is a digest of the content of its files. Computing it takes a second, because it reads 0.4 GB. Therefore a symbolic link
-leads to the home. The name of the link is a digest of the sizes and times of the files in the environment.
+The name of a SPARK_HOME is a digest of the content of its files. Computing the digest takes a second, because it reads 0.4 GB. Therefore a
+symbolic link leads to the SPARK_HOME. The name of the link is a digest of the sizes and times of the files in the environment.
 """
 
 import contextlib
@@ -19,17 +19,18 @@ from pathlib import Path
 from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.python_packages import pyspark_home
 
-# The parts of pyspark that are read by a server, by a worker of a cluster, and by their Python processes.
+# The parts of pyspark that a server, a worker of a cluster and their Python processes read.
 PARTS = ("bin", "sbin", "jars", "python")
-# Bytecode is left out. Each environment compiles its own, so its times would give each checkout a separate home and class archive.
+# Bytecode is left out. Each environment compiles its own bytecode, with its own times. Each checkout would then have a separate SPARK_HOME
+# and class archive.
 BYTECODE = "__pycache__"
-# When a home is created, homes from which nothing was started for this long are removed. After a shorter time, a running Spark may still
-# read its home.
+# When a SPARK_HOME is created, others from which nothing was started for this long are removed. The time is long, because a running Spark
+# may still read its SPARK_HOME.
 UNUSED_SECONDS_MAX = 30 * 86_400.0
 
 
 def spark_home(cache: Cache) -> Path:
-    """Returns the SPARK_HOME of the installed pyspark. It is created if it is missing."""
+    """Returns the SPARK_HOME of the installed pyspark. Creates it if it is missing."""
     own = pyspark_home()
     files = _files(own)
     link = cache.spark / f"installed-{_digest_of_stamps(own, files)}"
@@ -100,7 +101,7 @@ def _link_or_copy(source: str, target: str) -> None:
 
 def _remove_unused(homes: Path) -> None:
     for home in homes.iterdir():
-        # Another process may have removed the home meanwhile, or the temporary directory of a link.
+        # Another process may have removed this SPARK_HOME meanwhile, or the temporary directory of a link.
         with contextlib.suppress(FileNotFoundError):
             if time.time() - home.lstat().st_mtime <= UNUSED_SECONDS_MAX:
                 continue

@@ -2,9 +2,9 @@
 
     python -m sluice.console.toolchain.spark.python_daemon pyspark.worker
 
-Spark starts this module instead of pyspark's own daemon. Otherwise the two are equal. Spark ends a worker that was idle for a minute, and
-starts another for the next batch of small tables. Without the early imports, each worker would need half a second of processor time for
-them.
+Spark starts this module instead of pyspark's own daemon, which lacks only the early imports. Spark ends a worker that was idle for a
+minute, and starts another worker for the next batch of small tables. Without the early imports, each worker would need half a second of
+processor time for them.
 """
 
 import deltalake  # noqa: F401

@@ -1,7 +1,7 @@
 """Starts, warms up and ends a Spark server once, so that later servers find its classes in an archive.
 
-This takes as long as two starts. Each later server then needs half of the processor time for its start, and a fifth less time for its
-first merges. If the rehearsal fails, Spark starts without the archive.
+This takes as long as two starts. Each later server then needs half of the processor time for its start, and a fifth less time for its first
+merges. If this fails, Spark starts without the archive.
 """
 
 import os
@@ -16,7 +16,7 @@ from sluice.console.toolchain.setup import Toolchain
 from sluice.console.toolchain.spark.class_archive import can_archive, class_archive, remove_oldest
 from sluice.console.toolchain.spark.server import WARM_SECONDS_MAX, ClassRecording, SparkConnectServer
 
-END_SECONDS_MAX = 300.0  # The time in which the server must end. It writes its classes in this time.
+END_SECONDS_MAX = 300.0  # The server must end within this time, in which it writes its classes.
 
 
 def provide_class_archive(toolchain: Toolchain, screen: Console) -> bool:

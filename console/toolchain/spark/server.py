@@ -33,9 +33,10 @@ SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 WARM_UP = "sluice.console.toolchain.spark.warmup"
 WARM_SECONDS_MAX = 300
 PYTHON_DAEMON = "sluice.console.toolchain.spark.python_daemon"
-# Matches the log stores in a properties file. Delta refuses one for all schemes (`class`) together with one for a single scheme.
+# Matches the log stores in a properties file. Delta refuses a log store for all schemes (`class`) together with a log store for a single
+# scheme.
 LOG_STORE = re.compile(r"^\s*(?:spark\.)?delta\.logStore\.(\w+\.impl|class)\b", re.MULTILINE)
-# Matches the setting that selects the kind of credentials for Google's client. It decides which of the client's other settings are used.
+# Matches the setting that selects the kind of credentials for Google's client. The kind decides which other settings the client uses.
 GOOGLE_AUTH = re.compile(r"^\s*spark\.hadoop\.fs\.gs\.auth\.type\b", re.MULTILINE)
 MASTER = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)  # Matches spark.master in a properties file.
 START_SECONDS_MAX = 180.0
@@ -82,7 +83,9 @@ class SparkConnectServer:
         die_with_parent: bool = True,
         recording: ClassRecording | None = None,
     ) -> None:
-        """Describes a server, which `start` starts. If `jars` is None, the server gets the cached jars of Delta and of the `extras`."""
+        """Describes a server without starting it; `start` starts it. If `jars` is None, the server gets the cached jars of Delta and of the
+        `extras`.
+        """
         self.folder = data_dir.absolute()
         self.memory = memory
         self._jars = jars
@@ -245,7 +248,9 @@ class SparkConnectServer:
         return (log_store.JAR,) if log_store.SETTINGS.keys() & set(self._extras) else ()
 
     def _log_stores(self) -> dict[str, str]:
-        """Returns the settings that select Sluice's log stores. Stores for which the settings file names another log store are left out."""
+        """Returns the settings that select Sluice's log stores. If the settings file names another log store for a store, that store is
+        left out.
+        """
         named = set(LOG_STORE.findall(self._settings_file.read_text()))
         ours = dict(log_store.SETTINGS[store] for store in self._extras if store in log_store.SETTINGS)
         return {
@@ -255,8 +260,8 @@ class SparkConnectServer:
         }
 
     def _given_settings(self) -> dict[str, str]:
-        """Returns the settings that the caller added. If the settings file names credentials for Google, those of the
-        caller are left out.
+        """Returns the settings that the caller added. If the settings file selects credentials for Google, the caller's settings for these
+        credentials are left out.
         """
         of_file = GOOGLE_AUTH.search(self._settings_file.read_text())
         return {
@@ -305,7 +310,8 @@ class SparkConnectServer:
     def _environment(self) -> dict[str, str]:
         own = {key: value for key, value in os.environ.items() if key not in FOREIGN_VARIABLES}
         java_home = {"JAVA_HOME": str(self._java.home)} if self._java else {}
-        python = {"PYSPARK_PYTHON": sys.executable}  # The tasks that merge small tables need Sluice's packages.
+        # Spark's tasks use the Python of this process, because the tasks that merge small tables need Sluice's packages.
+        python = {"PYSPARK_PYTHON": sys.executable}
         return {
             **own,
             **self._secrets,
@@ -325,7 +331,7 @@ class SparkConnectServer:
 
 
 def _ask_spark(channel: Any, seconds_max: float) -> Any:
-    """Sends a request that creates a session and asks for Spark's version. When it is answered, Delta's extensions are loaded."""
+    """Sends a request that creates a session and asks for Spark's version. Once Spark has answered, Delta's extensions are loaded."""
     from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc  # noqa: PLC0415  pyspark takes a second to import
 
     request = base_pb2.AnalyzePlanRequest(

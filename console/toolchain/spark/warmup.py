@@ -1,8 +1,8 @@
 """Warms up a Spark server: starts a Python worker, then writes, merges and deletes one tiny Delta table in a Spark Connect session.
 
 The first MERGE of a server takes half a minute, because Spark loads and compiles classes. The warm-up spends that time before a user needs
-a merge. It is a separate program, because Spark's client waits minutes for a dead server, and during that wait only a process can be
-ended. `sluice up` does not wait for the program. The program ends itself with its server, and at the latest after some minutes.
+a merge. It is a separate program, so that it can be ended at any time: Spark's client waits minutes for a dead server. `sluice up` does not
+wait for the program. The program ends itself with its server, and at the latest after some minutes.
 """
 
 import os
@@ -27,8 +27,8 @@ LOOK_SECONDS = 1.0
 def warm_up(url: str, folder: Path) -> None:
     """Runs the statements of a merge on twenty rows in `folder`, and then deletes the folder."""
     shutil.rmtree(folder, ignore_errors=True)
-    # This call starts a Python worker. Its result, which `sluice check` uses, is ignored. The worker is started before anything else,
-    # because the first batches of a user are small merges, which need only this worker.
+    # This call starts a Python worker; its result is not needed here. The worker is started first, because the first batches of a user are
+    # small merges, which need only this worker.
     why_not_on_executors(SparkSettings(remote=url))
     session = SparkSession.builder.remote(url).create()
     try:
@@ -60,7 +60,7 @@ def _merge_tiny_table(session: SparkSession, folder: Path) -> None:
 def end_with_server(url: str) -> None:
     """Ends this process as soon as nothing listens on the server's port. It never returns, so it must run in a thread.
 
-    Only a refused connection shows that the server has ended. Other errors, such as a time-out on a busy machine, are ignored.
+    The server has ended only if its port refuses a connection. Other errors, such as a time-out on a busy machine, are ignored.
     """
     server = urllib.parse.urlsplit(url)
     while True:
@@ -74,6 +74,6 @@ def end_with_server(url: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.alarm(int(sys.argv[3]))  # There is no handler, so the signal ends the process.
+    signal.alarm(int(sys.argv[3]))  # The signal has no handler, so it ends the process.
     threading.Thread(target=end_with_server, args=(sys.argv[1],), daemon=True).start()
     warm_up(sys.argv[1], Path(sys.argv[2]))
