@@ -1,5 +1,6 @@
 """Defines the manifest of a staged batch and the report of a merge into one table.
 
-`values`: the contents of a manifest. `file`: its JSON file (format: docs/architecture.md). `table_report`: the report of a merge. The
-engine writes manifests (`cdc_engine.staging`), and runs read them (`spark_jobs.staged_batch`). This package imports only the standard
-library."""
+`values` defines the contents of a manifest, and `file` its JSON file (docs/architecture.md describes the format). `table_report` defines
+the report of a merge. The engine writes manifests (`cdc_engine.staging`), and runs read them (`spark_jobs.staged_batch`). This package
+imports only the standard library.
+"""

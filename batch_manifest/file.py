@@ -1,6 +1,6 @@
-"""Writes a manifest as JSON and reads it. No other module knows the version of the format.
+"""Writes a manifest as JSON and reads it. Only this module knows the version of the format.
 
-Missing fields, unknown fields and values of a wrong type are refused.
+A manifest with missing fields, unknown fields or values of a wrong type is refused.
 """
 
 from __future__ import annotations
@@ -71,13 +71,14 @@ def _plain(value: Any) -> Any:
 
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """Returns the type of each field of a dataclass. Cached, because resolving type hints is slow."""
+    """Returns the type of each field of a dataclass. The result is cached, because resolving type hints is slow."""
     return typing.get_type_hints(kind)
 
 
 def _value(kind: Any, value: Any, directory: Path) -> Any:
     """Converts a JSON value to the type `kind`. Raises KeyError, TypeError or ValueError."""
-    if kind is float and type(value) is int:  # JSON has only one type of number: 1 is a valid float.
+    # JSON has only one type of number, so 1 is valid where a float is expected.
+    if kind is float and type(value) is int:
         value = float(value)
     if type(value) is kind:
         return value
@@ -110,8 +111,8 @@ def _fields(kind: Any, record: Any, directory: Path) -> Any:
 
 
 def _member(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Returns the type in a union to which a JSON value is converted. If several dataclasses are possible, the record's `kind` selects
-    one. Any other value gets its own JSON type if the union has it, otherwise the first type.
+    """Returns the type to which a JSON value is converted, if a union allows several. If several dataclasses are possible, the record's
+    `kind` selects one of them. Any other value gets its own JSON type if the union has that type, otherwise the union's first type.
     """
     if value is None:
         return type(None)

@@ -13,15 +13,15 @@ class TableReport:
     """What one batch did to one table, between the Delta versions `delta_version_before` and `delta_version`. `start_order_key` and
     `end_order_key` are the order keys of the batch's first and last change.
 
-    - `source_inserts`, `source_updates`, `source_deletes`: changes in the source, by kind.
+    - `source_inserts`, `source_updates` and `source_deletes` count the changes in the source, by kind.
     - Row counts are Delta's metrics of this merge's commits. A soft delete counts as an update. A row image that is appended to a table
       without a key counts as an insert. `rows_copied` counts unchanged rows that were rewritten with their files.
-    - `files_scanned`: files that merges read. `files_pruned`: files that they skipped by key statistics.
-    - `skipped`: the table had the whole batch already.
-    - `buffered`: the changes are buffered outside of the lake, because a snapshot of the table is running.
-    - `way`: Spark or a small merge. `reason`: why it was chosen.
-    - `conflicts`: how often another writer committed to the table first, or replaced a commit of this merge.
-    - `table_rows`, `table_bytes`: the size of the table after the merge, or None if the table's log does not have it.
+    - `files_scanned` counts files that merges read. `files_pruned` counts files that they skipped by key statistics.
+    - `skipped` says that the table had the whole batch already.
+    - `buffered` says that the changes are buffered outside of the lake, because a snapshot of the table is running.
+    - `way` says whether Spark or a small merge merged the table. `reason` says why.
+    - `conflicts` counts how often another writer committed to the table first, or replaced a commit of this merge.
+    - `table_rows` and `table_bytes` are the size of the table after the merge, or None if the table's log does not have it.
     """
 
     database: str

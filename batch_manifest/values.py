@@ -1,6 +1,6 @@
 """Defines the values in a manifest: tables with their segments and columns, and foreign keys that change rows without row events.
 
-The engine makes the values, `file` writes and reads them, and runs merge them. A manifest file has names of files without a directory.
+The engine makes the values, `file` writes and reads them, and runs merge them. The JSON file of a manifest names files without a directory.
 Reading it adds the directory.
 """
 
@@ -17,8 +17,8 @@ TableName = tuple[str, str]  # (database, table)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeColumn:
-    """A column of a staged file and of a lake table. `type` is its type in Spark SQL, and `mysql_type` its type as declared in the source.
-    `nullable` tells whether the file may have NULLs (zero dates become NULL).
+    """A column of a staged file and of a lake table. `type` is its type in Spark SQL. `mysql_type` is its type as declared in the source.
+    `nullable` tells whether the staged file may have NULLs, which zero dates become too.
     """
 
     name: str
@@ -32,20 +32,21 @@ class ChangesSegment:
     """Row images of one table and one schema version in one Parquet file, in stream order. All images of a transaction are in one segment,
     so the order keys of adjacent segments differ.
 
-    - `version`: digest of the schema, or empty if a run made the segment.
-    - `rows`: number of images. `key_changes`: number of before images among them, if the table has a key.
-    - `key_min`, `key_max`: lowest and highest value of each key column: an integer, or a string (ordered by its UTF-8 bytes). None if the
-      type has no bounds or all values are NULL.
-    - `unique_keys`: each image has a different key. Exact if the key is one integer column, otherwise False.
-    - `first_commit_time_us`, `last_commit_time_us`: earliest and latest commit time of the images.
-    - `partial`: some images lack columns. The file then has the additional columns of `binlog.rows.partial.partial_schema` and
+    - `version` is a digest of the schema. It is empty if a run made the segment.
+    - `rows` is the number of images. `key_changes` is the number of before images among them, if the table has a key.
+    - `key_min` and `key_max` are the lowest and the highest value of each key column: an integer, or a string, ordered by its UTF-8 bytes.
+      They are None if the type has no bounds or all values are NULL.
+    - `unique_keys` says that each image has a different key. It is exact if the key is one integer column. For other keys it is always
+      False.
+    - `first_commit_time_us` and `last_commit_time_us` are the earliest and the latest commit time of the images.
+    - `partial` says that some images lack columns. The file then has the additional columns of `binlog.rows.partial.partial_schema` and
       `staging.moves`.
-    - `moves`: number of updates that changed the key and lack columns.
-    - `log`: if the table has a change log, the name of the file with all before images. `log_rows`: its number of images.
-    - `derived`: some images are effects of foreign keys. Only runs make such a segment.
-    - `again`: the images are not changes, but the rows of their keys at `last_order_key`. They also replace rows with exactly this order
-      key. Only runs make such a segment.
-    - `stored`: URL of the file if Spark reads it in an object store. Only runs set it.
+    - `moves` is the number of updates that changed the key and lack columns.
+    - `log` is the name of the file with all before images, if the table has a change log. `log_rows` is the number of images in it.
+    - `derived` says that some images are effects of foreign keys. Only runs make such a segment.
+    - `again` says that the images are not changes, but the rows of their keys at `last_order_key`. They also replace rows with exactly this
+      order key. Only runs make such a segment.
+    - `stored` is the URL of the file if Spark reads it in an object store. Only runs set it.
     """
 
     kind: Literal["changes"] = "changes"
@@ -81,7 +82,7 @@ class ChangesSegment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TruncateSegment:
-    """A TRUNCATE: removes all rows of the table at `order_key`."""
+    """A TRUNCATE. It removes all rows of the table at `order_key`."""
 
     kind: Literal["truncate"] = "truncate"
     order_key: int
@@ -101,10 +102,11 @@ class AlterationKind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alteration:
-    """One change of a table by a DDL statement. `new_name` is the column's new name, for RENAME. `old_type` and `new_type` are MySQL's
-    types for WIDEN and CONVERT, and the key's columns for KEY.
+    """One change of a table by a DDL statement. `new_name` is the column's new name after a RENAME. `old_type` and `new_type` are MySQL's
+    types for WIDEN and CONVERT, and the old and new columns of the key for KEY.
 
-    `plan` is what the lake does about the change (docs/architecture.md). `table_meta.policy` sets it, as the policy for this kind says.
+    `plan` is what the lake does about the change (docs/architecture.md). `table_meta.policy` sets it according to the policy for this kind
+    of change.
     """
 
     kind: AlterationKind
@@ -117,8 +119,8 @@ class Alteration:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaSegment:
-    """A change of a table's columns: from `order_key` on, the table has `columns`. The lake's table makes the `alterations`, in order.
-    `fills` are the values of new columns in existing rows: pairs of (column, value as text).
+    """A change of a table's columns: from `order_key` on, the table has `columns`. The merge applies the `alterations` to the lake's
+    table, in order. `fills` are the values of new columns in existing rows: pairs of (column, value as text).
 
     If the table was renamed, `renamed_from` is the old "database.table", otherwise it is empty. The rows that the lake has under the old
     name immediately before `order_key` become rows of this table.
@@ -142,8 +144,8 @@ Segment = ChangesSegment | TruncateSegment | SchemaSegment
 class StagedTable:
     """One table of a batch. A merge applies its segments in order, each in one Delta commit.
 
-    `positions` is a file with one sequence number per row (int64, little-endian), which gives the order of the rows of all tables. It is
-    None if no foreign key needs this order.
+    `positions` is a file with one sequence number per row (int64, little-endian). The numbers order the rows of all tables of the batch.
+    `positions` is None if no foreign key needs this order.
     """
 
     database: str
@@ -172,12 +174,13 @@ class StagedTable:
 class Cascade:
     """A foreign key that changes rows of `child` without row events when rows of `parent` are changed or deleted.
 
-    - `columns`: columns of the child. They reference the columns `referenced` of the parent.
-    - `on_delete`, `on_update`: CASCADE, SET NULL, or empty.
-    - `doubt`: why it is uncertain that the foreign key has this effect, or empty.
-    - `captured`: whether the child is captured. `key`: the child's primary key. `generated`: the child has generated columns.
-    - `dated`: one of `columns` is a date, which may have another form in the lake because of conf/.
-    - `unlike`: values of parent and child cannot be compared. `doubt` says why.
+    - `columns` are columns of the child. They reference the columns `referenced` of the parent.
+    - `on_delete` and `on_update` are CASCADE, SET NULL, or empty.
+    - `doubt` says why it is uncertain that the foreign key has this effect, or is empty.
+    - `captured` says whether the child is captured. `key` is the child's primary key. `generated` says that the child has generated
+      columns.
+    - `dated` says that one of `columns` is a date, which may have another form in the lake because of conf/.
+    - `unlike` says that values of parent and child cannot be compared. `doubt` then says why.
     """
 
     name: str
@@ -205,10 +208,10 @@ class Cascade:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CascadeEvents:
-    """The rows of `parent` that were deleted or whose keys changed. `file` has the values of their columns `referenced`.
+    """The rows of `parent` that were deleted or whose referenced values changed. `file` has the values of their columns `referenced`.
 
-    `cascades` are all foreign keys through which the changes may spread, over all levels. Those of the parent itself are first. `live` are
-    the child tables that the lake keeps up to date.
+    `cascades` are all foreign keys through which the changes may spread, over all levels. Foreign keys that reference `parent` come first.
+    `live` are the child tables that the lake keeps up to date.
     """
 
     parent: TableName
@@ -229,7 +232,7 @@ class CascadeEvents:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedQuarantine:
-    """The file with the values of a batch that could not be decoded. `last_order_key` is the highest order key in it."""
+    """The file with the values of a batch that could not be decoded. `last_order_key` is the highest order key of these values."""
 
     file: Path
     size_bytes: int
@@ -241,13 +244,13 @@ class StagedQuarantine:
 class Manifest:
     """The contents of a batch.
 
-    - `ledger_id`: the ledger of the destination that handed out the batch.
-    - `bytes`: size of the batch's row events in the binlog.
-    - `start`, `end`: values of Position.to_json. Runs copy them to Delta's commit history.
+    - `ledger_id` is the id of the destination's ledger from which the batch was handed out.
+    - `bytes` is the size of the batch's row events in the binlog.
+    - `start` and `end` are values of Position.to_json. Runs copy them to Delta's commit history.
     - Times are µs since 1970 UTC. Commit times are 0 if the batch has no rows.
-    - `quarantine`: None if all values could be decoded.
-    - `again_up_to`: if the changes up to this order key were staged before and may be merged in part. The earlier files no longer exist,
-      nor do the images that were derived from them. 0 if nothing was staged before.
+    - `quarantine` is None if all values could be decoded.
+    - `again_up_to` is the order key up to which the changes were staged before and may be merged in part. The earlier files no longer
+      exist, nor do the images that were derived from them. It is 0 if nothing was staged before.
     """
 
     destination: str

@@ -1,4 +1,4 @@
-r"""A client for Canal's protocol, which works with Sluice's server and with Canal's. It returns typed changes or Arrow tables.
+r"""Implements a client for Canal's protocol, which works with Sluice's server and with Canal's. It returns typed changes or Arrow tables.
 
     with CanalClient("shop", settings=ClientSettings(table_filter=r"shop\..*")) as client:
         for batch in client.batches():

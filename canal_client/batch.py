@@ -1,4 +1,4 @@
-"""The batch that a server returns. It has changes in binlog order, as typed objects or as Arrow tables."""
+"""Defines the batch that a server returns. A batch has changes in binlog order, as typed objects or as Arrow tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = -1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EntryPosition:
-    """A position in the binlog. `offset` is that of the event's first byte. `time` is the event's time by the source's clock."""
+    """A position in the binlog. `offset` is the offset of the event's first byte. `time` is the event's time by the source's clock."""
 
     file: str
     offset: int
@@ -86,8 +86,8 @@ Change = RowChange | Statement | TransactionBegin | TransactionEnd
 
 
 class Batch:
-    """A batch of entries. It is empty, and false, if the server had none. `ack` confirms the batch. `rollback` makes the server send it
-    again.
+    """A batch of entries. If the server had none, the batch is empty, and false as a condition. `ack` confirms the batch. `rollback`
+    makes the server send the batch again.
     """
 
     def __init__(self, batch_id: int, raw: tuple[bytes, ...], settle: Callable[[Batch, bool], None]) -> None:
@@ -102,13 +102,13 @@ class Batch:
         return len(self.raw)
 
     def ack(self) -> None:
-        """Confirms the batch. Raises BatchGoneError if the connection that returned it has ended, and CanalConnectionError if the
+        """Confirms the batch. Raises BatchGoneError if the connection that returned the batch has ended, and CanalConnectionError if the
         connection ends during the call.
         """
         self._settle(self, True)
 
     def rollback(self) -> None:
-        """Makes the server send all batches again that were not acked. Raises the errors of `ack`."""
+        """Makes the server send all batches again that were not acked. Raises BatchGoneError and CanalConnectionError, as `ack` does."""
         self._settle(self, False)
 
     @functools.cached_property

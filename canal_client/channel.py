@@ -1,8 +1,8 @@
 """Connects to a server: frames, handshake and authentication. `client` sends its requests through this module.
 
-A frame is its length (4 bytes, big-endian) and a Packet. An ack and a rollback have no answer. If the server refuses one of them, the
-refusal arrives instead of the answer to the next request. From then on the client cannot match answers to requests, and must close the
-connection.
+A frame is its length (4 bytes, big-endian) and a Packet. An ack and a rollback have no answer. If the server refuses an ack or a rollback,
+it sends the refusal, and the client takes the refusal for the answer to its next request. From then on the client cannot match answers to
+requests, and must close the connection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sluice.canal_client.messages import PacketType
 
 LENGTH = struct.Struct(">I")
 FRAME_BYTES_MAX = 1 << 30
-# The time-outs that the client requests. The server may close a connection that sends nothing for this time.
+# The client requests this time-out. The server may close a connection on which nothing is sent for this long.
 NET_TIMEOUT_MS = 3_600_000
 PLAIN = {0, 1}  # The compression codes of packets without compression.
 FULL = 503  # Sluice's error code if the server has the maximum number of clients.
@@ -155,7 +155,7 @@ class Channel:
             )
 
     def _turned_away(self, answer: Any) -> CanalConnectionError:
-        """Returns the error for a server that accepts no client now. Another server, or a later attempt, may succeed."""
+        """Returns the error for a server that accepts no client now. The client can try another server, or this server again later."""
         said = answer.error_message or "the server gave no reason"
         return CanalConnectionError(f"{self.address} refuses connections now ({answer.error_code}): {said}")
 

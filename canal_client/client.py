@@ -1,4 +1,4 @@
-"""The client: subscribes, gets batches, acks or rolls them back, and reconnects when the connection or the server ends.
+"""Implements the client: it subscribes, gets batches, acks or rolls them back, and reconnects when the connection or the server ends.
 
     connect ─▶ subscribe ─▶ roll back ─▶ get ─▶ Batch ─▶ ack
        ▲                                  │
@@ -29,10 +29,10 @@ PORT, CLIENT_ID, BATCH_SIZE = 11111, 1001, 1000
 MILLISECONDS = 2  # Canal's code for milliseconds as the unit of a get's time-out.
 NO_WAIT = -1
 ANSWER_SECONDS = 60.0
-# The time-out of a get in a loop. It is short, so that the loop notices soon that it was idle for long enough.
+# The time-out of a get in a loop. It is short, so that the loop soon notices that nothing has arrived for `idle_seconds`.
 WAIT_SECONDS = 1.0
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 5.0
-# Parts of the error messages by which a standby server is recognized.
+# A standby server's error message has one of these texts.
 NOT_HERE = ("should start first", "can't find destination")
 
 
@@ -59,8 +59,8 @@ DEFAULT_SETTINGS = ClientSettings()
 
 
 class CanalClient:
-    """Reads one destination of Sluice's server or of Canal's. `servers` finds the destination's servers; without it, `host` and `port` are
-    used.
+    """Reads one destination of Sluice's server or of Canal's. `servers` finds the destination's servers. Without `servers`, the client
+    connects to `host` and `port`.
     """
 
     def __init__(
@@ -81,14 +81,15 @@ class CanalClient:
             self._servers = FixedServers(servers) if isinstance(servers, Sequence) else servers
         self._retry_seconds = settings.retry_seconds
         self._channel: Channel | None = None
-        # True after an ack. If the server refuses the ack, the refusal arrives as the answer to the next get.
+        # True after an ack. If the server refuses the ack, the next get receives the refusal as its answer.
         self._unanswered = False
-        self._refused_since = 0.0  # When the server began to refuse the acks of a loop. 0 while it accepts them.
+        # The time at which the server began to refuse the acks of a loop. It is 0 while the server accepts them.
+        self._refused_since = 0.0
 
     @classmethod
     def cluster(cls, destination: str, zookeeper: str, settings: ClientSettings = DEFAULT_SETTINGS) -> CanalClient:
         """Returns a client that finds the destination's server in ZooKeeper ("zk1:2181,zk2:2181"). If several clients have the same id,
-        only one of them reads at a time.
+        only one of these clients reads at a time.
         """
         return cls(destination, settings=settings, servers=ClusterServers(zookeeper, destination, settings.client_id))
 
@@ -114,8 +115,8 @@ class CanalClient:
         if self._channel is not None and self._servers.allowed:
             return
         self.disconnect()
-        # `enter` may wait while another client with this id reads. It is called before the connection, because the server closes a
-        # connection that sends nothing.
+        # `enter` may wait while another client with this id reads. It is called before the client connects, because the server closes a
+        # connection on which nothing is sent.
         self._servers.enter(socket.gethostname())
         try:
             self._connect_to_one()
@@ -216,7 +217,7 @@ class CanalClient:
                 yield batch
                 last = time.monotonic()
                 if ack:
-                    # The server sends the batch again after a new connection.
+                    # If the ack fails, the server sends the batch again after the next connection.
                     with contextlib.suppress(BatchGoneError, CanalConnectionError):
                         batch.ack()
 
@@ -241,8 +242,8 @@ class CanalClient:
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
     def _refused_ack(self, error: CanalConnectionError | CanalServerError) -> bool:
-        """Returns whether the error may be the answer to the previous ack. If it belongs to the get itself, it occurs again after the
-        reconnection.
+        """Returns whether the error may be the answer to the previous ack. If it is the answer to the get itself, the get fails with it
+        again after the reconnection.
         """
         unanswered, self._unanswered = self._unanswered, False
         if not unanswered or not isinstance(error, CanalServerError):
@@ -252,7 +253,7 @@ class CanalClient:
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[Channel]:
-        """Yields the connection and closes it after an error, because answers can then no longer be matched to requests."""
+        """Yields the connection. Closes it after an error, because answers can no longer be matched to requests."""
         try:
             yield self._connected()
         except (CanalConnectionError, CanalServerError, CanalProtocolError):

@@ -31,8 +31,8 @@ LABELS = {"enum", "set"}
 
 @dataclasses.dataclass(frozen=True)
 class ClientColumnType:
-    """The type of a column. `name` is in lower case. `numbers` has the precision and the scale, or the length. `labels` are those of an
-    enum or set.
+    """The type of a column. `name` is in lower case. `numbers` has the precision and the scale, or the length. `labels` are the values
+    of an enum or set.
     """
 
     name: str
@@ -150,7 +150,8 @@ def _column(kind: ClientColumnType, texts: list[str | None]) -> pa.Array[Any]:
         try:
             made: pa.Array[Any] = column.cast(_arrow(kind))
             return made
-        except pa.ArrowInvalid:  # With ALLOW_INVALID_DATES a date may have any day up to the 31st.
+        # With the SQL mode ALLOW_INVALID_DATES, a date may have any day up to the 31st, so the day may not exist.
+        except pa.ArrowInvalid:
             column = pa.array([None if _no_such_day(kind, text) else text for text in column.to_pylist()], pa.string())
     return column.cast(_arrow(kind))
 

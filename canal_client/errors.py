@@ -10,19 +10,21 @@ class CanalError(Exception):
 
 
 class CanalConnectionError(CanalError):
-    """No server was reached, or the connection ended. After the next connection, the server repeats the batches that were not acked."""
+    """Raised if no server was reached, or if the connection ended. After the next connection, the server repeats the batches that were not
+    acked.
+    """
 
     code = "CONNECTION"
 
 
 class CanalAuthenticationError(CanalError):
-    """The server does not accept this user and password."""
+    """Raised if the server does not accept this user and password."""
 
     code = "AUTHENTICATION"
 
 
 class CanalServerError(CanalError):
-    """The server refused a request. `number` is 400, 401 or 402, as in Canal. `said` is the server's message."""
+    """Raised if the server refused a request. `number` is 400, 401 or 402, as in Canal. `said` is the server's message."""
 
     code = "REFUSED"
 
@@ -32,14 +34,16 @@ class CanalServerError(CanalError):
 
 
 class CanalProtocolError(CanalError):
-    """The bytes do not follow Canal's protocol. Another kind of server listens at the address, or the server requires TLS and the client
-    does not use it.
+    """Raised if the bytes do not follow Canal's protocol: another kind of server listens at the address, or the server requires TLS and the
+    client does not use it.
     """
 
     code = "PROTOCOL"
 
 
 class BatchGoneError(CanalError):
-    """The connection that returned the batch has ended. The server sends the batch again, and the client must ack that one."""
+    """Raised if the connection that returned the batch has ended. The server sends the batch again, and the client must ack the repeated
+    batch.
+    """
 
     code = "BATCH_GONE"

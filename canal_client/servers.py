@@ -1,8 +1,8 @@
 """Finds the servers of a destination: fixed addresses that are tried in order, or the servers that a cluster registers in ZooKeeper.
 
 In a Canal cluster, the server that reads a destination registers itself at `…/<destination>/running`. If several clients have the same id,
-only the one that holds `…/<destination>/<client id>/running` may read; the others wait for it. ZooKeeper removes both nodes when the
-session of their holder ends.
+only the client that holds `…/<destination>/<client id>/running` may read; the others wait for this node. ZooKeeper removes both nodes when
+the session of their holder ends.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class ClusterServers:
                     if running is None:
                         continue
                     if running.ephemeralOwner == (zookeeper.client_id or [None])[0]:
-                        # This client created the node before it lost the connection to ZooKeeper.
+                        # This client itself created the node, before it lost the connection to ZooKeeper.
                         self._entered = session
                         return
                 else:
@@ -130,7 +130,7 @@ class ClusterServers:
     def leave(self) -> None:
         entered, self._entered = self._entered == self._session, -1
         if entered and self._zookeeper is not None:
-            with contextlib.suppress(Exception):  # ZooKeeper removes the node when the session ends.
+            with contextlib.suppress(Exception):  # If this fails, ZooKeeper removes the node when the session ends.
                 self._zookeeper.delete(self._running)
 
     def close(self) -> None:
@@ -172,7 +172,8 @@ class ClusterServers:
             return self._zookeeper
 
     def _hear(self, state: str) -> None:
-        # SUSPENDED is treated as an end, because another client may get the node before this client notices.
+        # SUSPENDED counts as the end of the session, because another client may get the node before this client notices that its session
+        # ended.
         if state != "CONNECTED":
             self._session += 1
 

@@ -1,4 +1,5 @@
-"""Defines a canonical form for each column type. The values of both sides are converted to it before they are compared. Pure functions.
+"""Defines a canonical form for each column type. Values of source and lake are converted to this form before they are compared. Pure
+functions.
 
 A form has an expression that selects the column from the server, and expressions that convert the server's text and Delta's value to one
 DuckDB type. DuckDB hashes and compares the results. Nothing is rounded: the server prints a FLOAT with six digits only, so a FLOAT is
@@ -13,7 +14,7 @@ import re
 
 from sluice.cdc_engine.contracts import Column
 
-# Spark SQL's name of a Delta type → the DuckDB type in which both sides are compared.
+# For each Delta type, by Spark SQL's name: the DuckDB type in which the values of source and lake are compared.
 TYPES = {
     "boolean": "BOOLEAN",
     "tinyint": "TINYINT",
@@ -28,10 +29,10 @@ TYPES = {
     "string": "BLOB",
     "binary": "BLOB",
 }
-# The server and DuckDB order values of these types in the same way, so for such a key column a range selects the same rows on both sides.
+# The server and DuckDB order values of these types in the same way. So a range of such a key column selects the same rows in source and
+# lake.
 COMPARABLE_RANGES = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"))
-# Columns of these types are selected with `+ 0`, which removes the leading zeros of ZEROFILL, and returns a number instead of bytes for
-# BIT.
+# Columns of these types are selected with `+ 0`. This removes the leading zeros of ZEROFILL, and gives a number instead of bytes for BIT.
 NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit")
 FLOATS = ("float", "double")
 # Matches a string in a JSON document (group 1), or the `.0` at the end of a whole double with the character after it.
@@ -111,8 +112,8 @@ def _from_text(kind: str) -> str:
 
 
 def _unless_year_0(expression: str) -> str:
-    """Wraps the expression so that dates of the year 0 become NULL. The lake has NULL for dates that do not exist. TRY_CAST returns NULL
-    for them too, but not for the year 0.
+    """Wraps the expression so that dates of the year 0 become NULL, because the lake has NULL for dates that do not exist. TRY_CAST returns
+    NULL for other dates that do not exist, but not for the year 0.
     """
     return "CASE WHEN {} LIKE '0000-%' THEN NULL ELSE " + expression + " END"
 

@@ -1,8 +1,9 @@
 """Splits a table into chunks so that source and lake assign a row to the same chunk, although their collations differ. Pure functions.
 
 If the first key column is an integer, chunks are ranges of this column, which the server reads by its index. For any other key, chunks are
-ranges of an MD5 digest of the first key column: of the text in UTF-8, or of the bytes. The server and DuckDB compute the same digest. Keys
-that the collation considers equal but that differ in bytes may then be in different chunks, so code that selects rows by key leaves the
+ranges of an MD5 digest of the first key column: of the text in UTF-8, or of the bytes. The server and DuckDB compute the same digest.
+
+Keys that the collation considers equal but that differ in bytes may be in different chunks. So code that selects rows by key leaves the
 comparison of keys to the server. Rows whose first key column is NULL are in the first chunk. A table without a key is one chunk.
 """
 
@@ -22,13 +23,13 @@ DIGESTS = 16**DIGITS
 
 
 class Chunks(Protocol):
-    """A way to split a table into `count` chunks, numbered from 0."""
+    """Divides a table into `count` chunks, numbered from 0."""
 
     @property
     def count(self) -> int: ...
 
     def number(self) -> str:
-        """Returns an expression in DuckDB's SQL for the number of a row's chunk. It must be applied to columns in the canonical form."""
+        """Returns an expression in DuckDB's SQL for the number of a row's chunk. The expression expects columns in the canonical form."""
 
     def where(self, numbers: Iterable[int]) -> list[str]:
         """Returns conditions in MySQL's SQL, one per statement, that together select the rows of the chunks with these numbers. An empty
@@ -63,8 +64,8 @@ class Whole:
 
 @dataclasses.dataclass(frozen=True)
 class Ranges:
-    """Splits a table by ranges of an integer column. Each range has `width` values, and the first one begins at `low`. The first and the
-    last range are open-ended.
+    """Splits a table by ranges of an integer column. Each range has `width` values, and the first range begins at `low`. The first
+    range also has all lower values, and the last range all higher values.
     """
 
     column: str
@@ -158,5 +159,5 @@ def chunks_of(key: tuple[Canonical, ...], rows: int, low: int | None, high: int 
 
 
 def is_integer(column: Canonical) -> bool:
-    """Returns whether a table can be split by ranges of the column: its values are integers on both sides."""
+    """Returns whether a table can be split by ranges of the column: its values are integers in source and lake."""
     return column.type in COMPARABLE_RANGES or column.type == UNSIGNED

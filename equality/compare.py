@@ -1,10 +1,10 @@
 """Compares one table. Sums per chunk show which chunks differ. Then the rows of these chunks are compared. Rows that differ are read again
-until each one is decided.
+until each of them is decided.
 
 The source changes during the comparison, so a row may differ only because its change is not merged yet. Each further look reads the
-differing rows of the source, waits until the lake has merged everything up to that position, and reads the lake. Rows that are then alike
-are equal. Rows that neither side changed between two looks are different. If the lake's version of a row is newer than the read of the
-source, the row is reported as moving.
+differing rows of the source, waits until the lake has merged everything up to that position, and reads the lake. Rows that are then equal
+in source and lake are EQUAL. Rows that neither the source nor the lake changed between two looks are DIFFERENT. If the lake's version of a
+row is newer than the read of the source, the row is reported as moving.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from sluice.equality.values import (
 )
 
 LOOKS_MAX = 8
-LOOKED_ROWS = 2_000_000  # One query reads about this many rows of differing chunks again.
-# A comparison reports at most this many keys for a repair. The next repair corrects the other keys.
+LOOKED_ROWS = 2_000_000  # One query reads about this many rows of differing chunks.
+# A comparison reports at most this many keys for a repair. If more keys differ, another repair corrects the rest.
 KEYS_MAX = 1_000_000
 Sums = Mapping[int, Sum]
 Choose = Callable[[Chunks, Sums], Collection[int] | None]
@@ -47,10 +47,10 @@ Choose = Callable[[Chunks, Sums], Collection[int] | None]
 class FoundDifferences:
     """The differences found so far.
 
-    - `chunks` are those with rows that differ, and differing chunks whose rows were not compared.
+    - `chunks` are chunks with rows that differ, and differing chunks whose rows were not compared.
     - `late` tells that merges did not reach the position up to which the source was read.
     - `hidden` tells that reads of the source do not show everything that the lake has.
-    - `keys` are those that differ. If not all of them were looked into, there may be keys among them whose changes are not merged yet.
+    - `keys` are the keys that differ. If only a part of them was looked into, changes of the others may not be merged yet.
     """
 
     differences: list[Difference] = dataclasses.field(default_factory=list)
@@ -80,9 +80,9 @@ class Compared:
 
 
 class Comparison:
-    """Compares one table over open connections to both sides. DuckDB writes data that does not fit into memory to `folder`, or to its own
-    default if that is empty. `visible` waits up to a number of seconds, and returns whether reads of the source show everything that the
-    lake has.
+    """Compares one table over open connections to source and lake. DuckDB writes data that does not fit into memory to `folder`, or to
+    its own default folder if `folder` is empty. `visible` waits up to a number of seconds, and returns whether reads of the source
+    show everything that the lake has.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class Comparison:
         self._end: BinlogEnd | None = None
 
     def run(self, chunks: Chunks | None = None, choose: Choose | None = None) -> Compared:
-        """Compares the table. `chunks` are those of an earlier comparison, to use them again. `choose` selects the chunks to compare by
-        the lake's current sums. Without it, all chunks are compared.
+        """Compares the table. `chunks` are the chunks of an earlier comparison, which are used again. `choose` selects the chunks to
+        compare by the lake's current sums. Without `choose`, all chunks are compared.
         """
         started, began_us = time.monotonic(), time.time_ns() // 1000
         chunks = chunks or chunks_of(self._plan.key_columns, self._lake.row_count(), *self._source.bounds(self._plan))
@@ -142,7 +142,7 @@ class Comparison:
         alike = {number: each for number, each in lake.items() if source.get(number) == each}
         return Compared(result, chunks, range(chunks.count) if wanted is None else wanted, alike, found.keys)
 
-    # with a key
+    # Tables with a key.
 
     def _keyed(self, wanted: Collection[int] | None) -> tuple[Sums, Sums, FoundDifferences]:
         numbers = range(self._chunks.count) if wanted is None else wanted
@@ -174,7 +174,7 @@ class Comparison:
 
     def _candidates(self, left: list[int], limit: int) -> tuple[list[int], dict[Key, DifferingKey]]:
         """Reads the rows of the first chunks in `left` again, about LOOKED_ROWS rows. Returns these chunks, and the keys of the rows that
-        differ.
+        differ, at most `limit`.
         """
         looked = left[: max(1, LOOKED_ROWS // max(1, self._rows_a_chunk()))]
         self._tables.keep_source(self._source.rows(self._plan, self._chunks.where(looked)), whole=False)
@@ -186,7 +186,7 @@ class Comparison:
         return self._lake.row_count() // self._chunks.count
 
     def _settle(self, first: Mapping[Key, DifferingKey], found: FoundDifferences) -> None:
-        """Reads the rows of these keys again until it is certain for each one whether it differs. Adds the results to `found`."""
+        """Reads the rows of the keys in `first` again until it is certain for each row whether it differs. Adds the results to `found`."""
         keys = list(first)
         before: Mapping[Key, Seen] = {}
         sure: set[Key] = set()
@@ -206,12 +206,12 @@ class Comparison:
             columns = self._steady(columns, keys)
             keys = sorted({*keys, *sure}, key=repr)
             before = now
-        # A row that changed at every look is different too, if one of its columns had the same two different values in source and lake at
-        # all looks.
+        # A row that changed at every look is different too, if at all looks one of its columns had the same two different values in source
+        # and lake.
         sure |= {key for key in keys if columns and columns.get(key)}
         self._tell(sure, rows, found)
-        # `in_source` is taken from `first`, because the first look compared whole chunks byte by byte. `_look` selects rows by the
-        # server's collation, so it may return keys with other bytes, which are not in `first`.
+        # `first` has the right `in_source`, because the first look compared whole chunks byte by byte. `_look` selects rows by the server's
+        # collation. So it may return keys with other bytes, which are not in `first`.
         found.keys.update(
             {key: dataclasses.replace(first[key], lake_rows=rows[key].lake_rows) for key in sure if key in first}
         )
@@ -221,14 +221,14 @@ class Comparison:
         found.open += len([key for key in keys if key not in sure | moving])
 
     def _may_prove(self, number: int, found: FoundDifferences) -> bool:
-        """Returns whether the next look can prove differences. The look is compared with the previous one, so reads of the source must
-        show all rows of the lake that the previous look found.
+        """Returns whether the next look can prove differences. The proof compares the next look with the previous one. So reads of the
+        source must show all rows of the lake that the previous look found.
         """
         found.hidden = bool(number) and not self._visible(self._left())
         return not found.hidden
 
     def _steady(self, before: dict[Key, dict[str, Any]] | None, keys: list[Key]) -> dict[Key, dict[str, Any]]:
-        """Returns, for each key, the columns that had the same two different values in this look as in all looks before (see
+        """Returns, for each key, the columns that had the same two different values in source and lake at all looks up to this one (see
         `values.steady`). Call this after `_look`.
         """
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
@@ -263,8 +263,8 @@ class Comparison:
         return f'"{name}" BETWEEN {min(values)} AND {max(values)}'
 
     def _tell(self, sure: Collection[Key], rows: Mapping[Key, ComparedRow], found: FoundDifferences) -> None:
-        """Adds the differing rows to `found`. If the server considers a key of the source equal to a key of the lake, the two rows are
-        reported as one.
+        """Adds the differing rows to `found`. If the server considers a key of the source equal to a key of the lake, their two rows are
+        reported as one row.
         """
         keys = sorted(sure, key=repr)
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
@@ -284,8 +284,8 @@ class Comparison:
                 )
 
     def _equal_for_the_server(self, keys: list[Key]) -> dict[Key, Key]:
-        """Returns, for each key of the lake, the source's key that the server's collation considers equal to it. Leaves out keys of the
-        lake without such a key.
+        """Returns, for each key of the lake, the source's key that the server's collation considers equal to it. Keys of the lake
+        without an equal key in the source are left out.
         """
         columns, found = self._plan.key_columns, {}
         if not any(column.type == "BLOB" and not column.is_bytes for column in columns):
@@ -297,7 +297,7 @@ class Comparison:
                 found[key] = other
         return found
 
-    # without a key
+    # Tables without a key.
 
     def _keyless(self) -> tuple[Sums, Sums, FoundDifferences]:
         """Compares a table without a key: the rows of the source at an exact position with the rows that result from the change log up to
@@ -346,7 +346,7 @@ class Comparison:
             found.differences.append(dataclasses.replace(example, count=abs(more)))
         found.chunks.add(0)
 
-    # with and without a key
+    # All tables.
 
     def _lake_sums(self, wanted: Collection[int] | None) -> Sums:
         self._lake.refresh()

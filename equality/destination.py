@@ -71,7 +71,9 @@ class ComparedDestination:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Differing:
-    """The comparison's result for a table. `scope` has the keys that differ. It is None if none were found, or the table has no key."""
+    """The comparison's result for a table. `scope` has the keys that differ. It is None if no differing keys were found, or if the
+    table has no key.
+    """
 
     result: TableResult
     scope: Scope | None = None
@@ -110,8 +112,8 @@ def differing(request: ComparedDestination, tables: Sequence[str], extent: Exten
 
 
 def _reader(request: ComparedDestination, side: SourceSide, opened: contextlib.ExitStack) -> SourceSide:
-    """Returns the connection that reads the rows of tables with a key. It goes to the replica `request.reader` if there is one. Otherwise
-    it is the source's connection `side`.
+    """Returns the connection that reads the rows of tables with a key. If there is a replica `request.reader`, it is a connection to the
+    replica, otherwise the source's connection `side`.
     """
     if request.reader is None:
         return side
@@ -131,9 +133,9 @@ def _compared(
     schema: TableSchema | None,
     extent: Extent,
 ) -> Differing:
-    """Compares one table. Returns a REFUSED result if the table cannot be compared. `sides` are the connection to the source, and the one
-    that reads the rows of tables with a key. `schema` is the table's current schema in the source, or None if the source has no such
-    table.
+    """Compares one table. Returns a REFUSED result if the table cannot be compared. `sides` are the connection to the source, and the
+    connection that reads the rows of tables with a key. `schema` is the table's current schema in the source, or None if the source has no
+    such table.
     """
     began = time.time_ns() // 1000
     try:
@@ -145,7 +147,7 @@ def _compared(
         return _compare(request, sides, schema, extent)
     except SourceConnectionError:
         raise
-    except Exception as error:  # Any error concerns only this table, and the other tables are compared.
+    except Exception as error:  # Any error concerns only this table, so the other tables are compared.
         why = (
             str(error)
             if isinstance(error, RefusedError)
@@ -170,7 +172,7 @@ def _compare(
     lake = _lake(request, version, kept_columns)
     if not lake.exists:
         return Differing(result=_without_lake(sides[0], schema, lake, extent))
-    # A table without a key is compared at a position of the binlog that the destination reads. Only the source itself has this position.
+    # A table without a key is compared at a position of the source's binlog, so its rows must be read from the source itself.
     has_key = bool(request.settings.table(version.database, version.table).key or version.key)
     side = sides[1] if has_key else sides[0]
     planned = plan(version, kept_columns, request.settings, lake.columns(), whole_doubles=side.whole_doubles)
@@ -179,7 +181,7 @@ def _compare(
     merged = request.merged or DestinationMerged(request.directory, say=request.say)
     with tempfile.TemporaryDirectory(prefix="sluice-equal-") as folder:
         shown = VisibleSource(source=request.source, table=version, directory=request.directory, say=request.say)
-        # If a replica is read, `ReaderSide` waits instead.
+        # If a replica is read, `ReaderSide` waits until the replica shows everything that the lake has.
         visible = shown.wait if side is sides[0] else (lambda _: True)
         comparison = Comparison(planned, side, lake, merged, extent=extent, folder=folder, visible=visible)
         if extent.mode == "since-last" and known:

@@ -16,8 +16,8 @@ CURRENT, FROM_KEY = "is_current", "_sluice_from_order_key"
 
 
 class HistorySide(LakeSide):
-    """The open rows of a history, which are the current versions of all rows. `wanted` has the Spark type of each column of the source,
-    because a column whose type changed may have another name in the history.
+    """Reads the open rows of a history, which are the current versions of all rows. `wanted` has the Spark type of each column of the
+    source. A column whose type changed may have another name in the history, and is found by its type.
     """
 
     def __init__(self, name: str, path: str, storage_options: Mapping[str, str], wanted: Mapping[str, str]) -> None:

@@ -1,6 +1,6 @@
 """Stores the results of each table's last comparison in `equality.json`, so that the next comparison reads only chunks that have changed.
 
-For each table, the file has the chunks, and the lake's sum of each chunk that was equal to the source's. The sums are made of DuckDB's
+For each table, the file has the chunks, and the lake's sum of each chunk that was equal in source and lake. The sums are made of DuckDB's
 hashes. Another version of DuckDB may hash differently, so a record is valid for one version only.
 """
 
@@ -45,8 +45,8 @@ class KeptSums:
     def keep(
         self, plan: ComparisonPlan, table_id: str, chunks: Chunks, sums: Mapping[int, Sum], *, compared: set[int]
     ) -> None:
-        """Stores the sums of the chunks in `compared`, and keeps those of other chunks. If the table is split into other chunks than
-        before, replaces all sums.
+        """Stores the sums of the chunks in `compared`. The stored sums of other chunks stay, unless the table is now split into other
+        chunks.
         """
         before = self.get(plan, table_id)
         if before is not None and before[0] == chunks:

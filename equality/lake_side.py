@@ -20,8 +20,8 @@ SIGN = "_sluice_sign"
 
 
 class LakeSide:
-    """One Delta table, or the rows of one shard: those with the value of the pair `shard` (column, value). While the table does not exist,
-    `exists` is False and the version is -1. Raises RefusedError if the table cannot be read.
+    """Reads one Delta table, or the rows of one shard: those that have the value of the pair `shard` (column, value). While the table
+    does not exist, `exists` is False and the version is -1. Raises RefusedError if the table cannot be read.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ def _is(column: str, value: str) -> str:
 
 
 def canonical_rows(plan: ComparisonPlan) -> str:
-    """Returns DuckDB's SELECT list that converts Delta's values to the canonical form. It adds a sign: 1, or -1 for an image in a change
-    log that removes a row.
+    """Returns DuckDB's SELECT list that converts Delta's values to the canonical form. The list also has a sign: 1, or -1 for an image in a
+    change log that removes a row.
     """
     columns = [
         f"{column.from_delta.replace('{}', identifier(column.name))} AS {identifier(column.name)}"
@@ -118,8 +118,8 @@ def _sign(plan: ComparisonPlan) -> str:
 
 
 def counted(plan: ComparisonPlan, order_key_max: int | None) -> str:
-    """Returns DuckDB's condition for the rows to compare. They are not marked as deleted. In a change log, they are not above the order
-    key `order_key_max`.
+    """Returns DuckDB's condition for the rows to compare: rows that are not marked as deleted and, in a change log, rows up to the
+    order key `order_key_max`.
     """
     conditions = [f"NOT coalesce({DELETED}, false)"] if plan.soft else []
     if not plan.key and order_key_max is not None:

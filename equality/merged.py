@@ -19,7 +19,7 @@ from sluice.equality.source_side import BinlogEnd
 
 POLL_SECONDS = 0.2
 SAY_SECONDS = 5.0
-# An engine may be without a lease for this long, because it restarts or another host takes over.
+# Nothing is reported if an engine has no lease for at most this long. It may restart, or another host may take over.
 GONE_SECONDS_MAX = 5.0
 MARIADB = "mariadb-"  # The prefix of a MariaDB server's identity, because MariaDB has no server UUID.
 
@@ -78,7 +78,7 @@ class DestinationMerged:
         """
         try:
             holder = lease_holder(self._directory)
-        except MetaError:  # The store of the leases does not answer. Reading the ledger reports this.
+        except MetaError:  # The store of the leases does not answer. Reading the ledger reports the error.
             return ""
         if holder is None or not holder.held:
             return "no engine runs for this destination: start it with `sluice up`"
@@ -106,12 +106,12 @@ def _stopped_state(directory: Path) -> str:
 
 
 def reached(cursor: Position | None, end: BinlogEnd) -> bool:
-    """Returns whether a cursor includes everything up to the position `end`. On the same server, file and offset are compared. On another
-    server, GTIDs are.
+    """Returns whether a cursor includes everything up to the position `end`. On the same server, files and offsets are compared. If the
+    cursor is of another server, GTIDs are compared.
 
-    On the same MariaDB server, GTIDs are compared too, because the cursor may never reach the offset: after the last transaction, MariaDB
-    writes events that are not transactions (BINLOG_CHECKPOINT, GTID_LIST). There GTIDs are enough, because each transaction of MariaDB has
-    one. A MySQL server may have transactions without a GTID.
+    For a MariaDB server, GTIDs are compared even on the same server, because the cursor may never reach the offset: after the last
+    transaction, MariaDB writes events that are not transactions (BINLOG_CHECKPOINT, GTID_LIST). GTIDs are enough there, because each
+    transaction of MariaDB has one. A MySQL server may have transactions without a GTID.
     """
     if cursor is None:
         return False

@@ -17,9 +17,9 @@ from sluice.equality.table_plan import ComparisonPlan, RefusedError
 
 
 class ReaderSide(SourceSide):
-    """A connection to a replica, to compare tables with a key. `source` is the connection to the source. `cursor` returns the position up
-    to which the lake is merged. `is_source` tells that `reader` is the source itself. Raises ConfigurationError if the replica or the
-    destination's stream has no GTIDs.
+    """A connection to a replica, to compare tables with a key. `source` is the connection to the source. `cursor` returns the position
+    up to which the lake is merged. `is_source` tells that the reader is the source itself. Raises ConfigurationError if the replica
+    or the destination's stream has no GTIDs.
     """
 
     def __init__(self, reader: Source, source: SourceSide, cursor: Callable[[], Position | None]) -> None:
@@ -27,7 +27,7 @@ class ReaderSide(SourceSide):
         self._of_source, self._cursor = source, cursor
         try:
             there = cursor()
-            # This is True if the replica was promoted, or if conf/ names the source's own address.
+            # The reader is the source itself if the replica was promoted, or if conf/ names the source's own address.
             self.is_source = self.identity() == source.identity()
             if there is not None and not self.is_source:
                 replica.shows(self._source.address, self._executed(), there.gtid_set)
@@ -36,8 +36,9 @@ class ReaderSide(SourceSide):
             raise
 
     def end(self) -> BinlogEnd:
-        """Returns the end of the source's binlog. It is after every commit that the replica shows, because the source logs a commit before
-        the replica has it. The replica's own GTIDs cannot be used, because they may not include such a commit yet.
+        """Returns the end of the source's binlog. It is after every commit that the replica shows, because the source logs a commit
+        before the replica has the commit. The replica's own GTIDs cannot be used, because the replica may show a commit before its
+        GTIDs include the commit.
         """
         return self._of_source.end()
 

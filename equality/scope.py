@@ -2,7 +2,7 @@
 Pure functions.
 
 The server selects rows by the column's collation, so it may also return rows whose keys have other bytes. It never returns too few rows:
-keys that cannot be selected exactly are refused (`Scope.refusal`).
+`Scope.refusal` refuses keys by which the server could miss rows.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ KINDS = ("missing", "surplus", "doubled", "value")
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """The keys of one table that differ. `columns` are the key's columns in order. `keys` tells what each side has for a key, by the
-    canonical values of the key.
+    """The keys of one table that differ. `columns` are the key's columns in order. `keys` has, by the canonical values of a key, what
+    source and lake have for the key.
     """
 
     columns: tuple[Canonical, ...]

@@ -1,8 +1,8 @@
-"""Reads the source for a comparison: sends queries to the server, and returns the results as Arrow. Uses one connection for one statement
-at a time, and only reads.
+"""Reads the source for a comparison: sends queries to the server, and returns the results as Arrow. It uses one connection for one
+statement at a time, and only reads.
 
-Each statement is a consistent read of its own without locks. If the server can select chunks by an index on the key, a statement reads
-only one chunk, so it is short.
+Each statement is a consistent read of its own without locks. If the server can select chunks by an index on the key, a statement reads only
+one chunk, so that it is short.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ SESSION = (
     "SET NAMES utf8mb4",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
-# The first statement removes the time limit of a query on MySQL, the second one on MariaDB.
+# These statements remove the time limit of queries: the first one on MySQL, the second one on MariaDB.
 UNLIMITED = ("SET max_execution_time = 0", "SET max_statement_time = 0")
 NULL = "NULL"  # the literal of NULL in SQL
-# A read view is opened again at most this many times, because the source executed a transaction meanwhile.
+# The source may execute a transaction while a read view is opened, and then the read view is opened again. This happens at most this many
+# times.
 POSITION_TRIES = 200
 READ_VIEW = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 
@@ -61,7 +62,7 @@ class SourceSide:
         for statement in SESSION:
             self._connection.rows(statement)
         for statement in UNLIMITED:
-            with contextlib.suppress(SourceConnectionError):  # Each of the two servers knows only its own variable.
+            with contextlib.suppress(SourceConnectionError):  # Each kind of server knows only one of the two variables.
                 self._connection.rows(statement)
 
     def __enter__(self) -> SourceSide:
@@ -169,7 +170,7 @@ def literal(column: Canonical, value: Any) -> str:
         case None:
             return NULL
         case bytes() | bytearray():
-            # Because of the introducer _utf8mb4, the server compares the literal by the column's collation.
+            # The introducer _utf8mb4 makes the server compare the literal by the column's collation.
             return f"{'' if column.is_bytes else '_utf8mb4 '}x'{bytes(value).hex()}'"
         case bool():
             return str(int(value))

@@ -13,8 +13,8 @@ from sluice.cdc_engine.contracts import Column, StoppedTable, TableVersion
 from sluice.equality.canonical import Canonical, canonical, identifier
 
 OPERATION, ORDER_KEY, DELETED = "_sluice_operation", "_sluice_order_key", "_sluice_deleted"
-# How many rows an image with this operation adds (1) or removes (-1), by its name in Delta's change data feed. `update` is no image: such a
-# row was merged by its key before a statement dropped the key.
+# By an image's operation in Delta's change data feed: how many rows the image adds (1) or removes (-1). `update` is not an image. A row has
+# it if a merge by key wrote the row before a statement dropped the key.
 SIGNS: Mapping[str, int] = {"insert": 1, "update": 1, "update_preimage": -1, "update_postimage": 1, "delete": -1}
 
 
@@ -26,9 +26,10 @@ class RefusedError(Exception):
 class ComparisonPlan:
     """What to compare of a table.
 
-    - `columns` are those that both sides have.
-    - `key` has the names of the key columns. If it is empty, the lake has a change log, and the rows that result from it are compared.
-    - `left_out` are columns of either side that are not compared.
+    - `columns` are the columns that both source and lake have.
+    - `key` has the names of the key columns. If it is empty, the lake has a change log, and the rows that result from the change log are
+      compared.
+    - `left_out` are columns of source or lake that are not compared.
     - `soft` tells that the lake marks rows as deleted. Marked rows are ignored.
     """
 
@@ -65,7 +66,8 @@ def plan(
     """Returns the plan for a table. `version` is the table's current schema in the source. `kept` has the indices of its captured columns.
     `lake` has the Spark type of each Delta column.
 
-    Raises RefusedError if the two schemas do not match, because a schema change of the table is not merged yet or waits for approval.
+    Raises RefusedError if the schemas of source and lake do not match. The reason is a schema change that is not merged yet or waits for
+    approval.
     """
     options = settings.table(version.database, version.table)
     key = tuple(options.key) or version.key
@@ -125,8 +127,8 @@ def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None
 
 
 def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> set[str]:
-    """Returns the columns, in lower case, whose values in the lake differ from the source's, because they are masked or a transform writes
-    them. Raises RefusedError if the table cannot be compared, because conf/ or the transform drops rows, or a key column is masked.
+    """Returns the columns, in lower case, that are masked or written by a transform, so that their values in lake and source differ. Raises
+    RefusedError if the table cannot be compared, because conf/ or the transform drops rows, or because a key column is masked.
     """
     if options.rows:
         raise RefusedError(
@@ -148,7 +150,7 @@ def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> 
 
 
 def refuse_stopped(name: str, stopped: Sequence[StoppedTable]) -> None:
-    """Raises RefusedError if the table has stopped. The lake does not have its later changes, so differences would mean nothing."""
+    """Raises RefusedError if the table has stopped. The lake does not have the table's later changes, so differences would mean nothing."""
     for each in stopped:
         if f"{each.database}.{each.table}" == name:
             raise RefusedError(

@@ -1,4 +1,4 @@
-"""Loads rows of both sides into DuckDB, which converts, hashes, sums and joins them on all cores. `compare` uses this module.
+"""Loads rows of source and lake into DuckDB, which converts, hashes, sums and joins them on all cores. `compare` uses this module.
 
 Chunks are compared by the sum of their rows' 64-bit hashes, which does not depend on the order of rows. In a change log, the hash of an
 image that removes a row is subtracted.
@@ -20,7 +20,7 @@ from sluice.equality.table_plan import ORDER_KEY, ComparisonPlan
 from sluice.equality.values import Difference, Seen
 
 Key = tuple[Any, ...]
-MEMORY = "1GB"  # DuckDB uses at most this much memory. It writes other data to temporary files.
+MEMORY = "1GB"  # DuckDB uses at most this much memory. It writes further data to temporary files.
 SOURCE, LAKE = "source", "lake"
 # Columns of Sluice in DuckDB's tables. No column of the source can have such a name.
 HASH, COUNT, NEWEST = "_sluice_hash", "_sluice_count", "_sluice_newest"
@@ -38,8 +38,8 @@ class Sum:
 
 @dataclasses.dataclass(frozen=True)
 class ComparedRow:
-    """The rows of one key on both sides. `lake_rows` is the number of rows in the lake. `order_key` is that of the lake's row, or -1 if
-    the lake has none.
+    """The rows of one key in source and lake. `lake_rows` is the number of rows in the lake. `order_key` is the order key of the lake's
+    row, or -1 if the lake has none.
     """
 
     seen: Seen
@@ -49,8 +49,8 @@ class ComparedRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DifferingKey:
-    """A key whose rows differ, or for which one side does not have exactly one row. `in_source` tells whether the source has a row whose
-    key has the same bytes. `lake_rows` is the number of rows that the lake has for the key.
+    """A key whose rows differ, or for which source or lake does not have exactly one row. `in_source` tells whether the source has a
+    row whose key has the same bytes. `lake_rows` is the number of rows that the lake has for the key.
     """
 
     in_source: bool
@@ -149,7 +149,7 @@ class Tables:
             self._duckdb.executemany(f"INSERT INTO keys VALUES ({marks})", [list(key) for key in keys])
 
     def differing(self, limit: int) -> dict[Key, DifferingKey]:
-        """Returns at most `limit` of the stored keys whose rows differ, or for which one side does not have exactly one row."""
+        """Returns at most `limit` of the stored keys whose rows differ, or for which source or lake does not have exactly one row."""
         answer = self._duckdb.execute(
             f"SELECT {self._key}, {SOURCE_HASH} IS NOT NULL, coalesce({ROWS}, 0) FROM ({self._joined()}) "
             f"WHERE {self._differ} LIMIT {limit}"
@@ -159,7 +159,7 @@ class Tables:
         }
 
     def rows(self) -> dict[Key, ComparedRow]:
-        """Returns, for each stored key, its rows on both sides."""
+        """Returns, for each stored key, its rows in source and lake."""
         answer = self._duckdb.execute(
             f"SELECT {self._key}, {SOURCE_HASH}, {LAKE_HASH}, {ROWS}, {NEWEST} FROM ({self._joined()})"
         )
@@ -167,8 +167,8 @@ class Tables:
         found: dict[Key, ComparedRow] = {}
         for row in answer.fetchall():
             source, lake, rows, newest = row[width:]
-            # If the lake has several rows for a key, their hash is changed so that it never equals that of a single row, because they
-            # never equal the source's row.
+            # If the lake has several rows for a key, they never equal the source's single row. So their hash is changed, and never equals
+            # the hash of a single row.
             lake = lake if rows in {None, 1} else int(lake) + (int(rows) << 80)
             order_key = -1 if newest is None else int(newest)
             found[tuple(row[:width])] = ComparedRow(
@@ -184,7 +184,7 @@ class Tables:
         return found
 
     def values(self, table: str, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """Returns the complete rows that one side has for these keys. The side, SOURCE or LAKE (`table`), must have been stored as
+        """Returns the complete rows that `table` has for these keys. `table` is SOURCE or LAKE, and its rows must have been stored as
         `whole`.
         """
         self.keep_keys(keys)
@@ -193,7 +193,7 @@ class Tables:
         return {tuple(row[index] for index in indices): row for row in answer.fetchall()}
 
     def keys_of(self, table: str) -> list[Key]:
-        """Returns the keys of the rows that are stored for one side."""
+        """Returns the keys of the rows that are stored in `table`, SOURCE or LAKE."""
         return [tuple(row) for row in self._duckdb.execute(f"SELECT DISTINCT {self._key} FROM {table}").fetchall()]
 
     def chunk_of(self, key: Key) -> int:
@@ -202,7 +202,7 @@ class Tables:
         return int(self._duckdb.execute(f"SELECT {self._chunks.number()} FROM keys LIMIT 1").fetchall()[0][0])
 
     def differing_rows(self, limit: int) -> dict[Key, Seen]:
-        """Returns, for a table without a key, the rows that one side has more often than the other, with their number on each side."""
+        """Returns, for a table without a key, the rows whose numbers in source and lake differ, with both numbers."""
         answer = self._duckdb.execute(
             f"SELECT {self._all}, sum({IN_SOURCE}), sum({IN_LAKE}) FROM "
             f"(SELECT {self._all}, {COUNT} AS {IN_SOURCE}, 0 AS {IN_LAKE} FROM source UNION ALL SELECT {self._all}, 0, {COUNT} FROM lake) "
@@ -234,10 +234,10 @@ class Tables:
         return " AND ".join(f"{one}.{name} IS NOT DISTINCT FROM {other}.{name}" for name in names)
 
     def _joined(self) -> str:
-        """Returns SQL that joins the stored rows of both sides by key. The result has one row per key.
+        """Returns SQL that joins the stored rows of source and lake by key. The result has one row per key.
 
-        If the server considers a key of the source equal to two keys of the lake, DuckDB has the row twice; it is used once. Rows whose
-        key contains NULL are different rows, so their hashes are added up.
+        If the server considers a key of the source equal to two keys of the lake, DuckDB has the source's row twice, and the row is used
+        once. Rows whose key contains NULL are different rows, so their hashes are added up.
         """
         names = [identifier(name) for name in self._plan.key]
         is_null = " OR ".join(f"{name} IS NULL" for name in names)
@@ -265,7 +265,7 @@ class Tables:
 
 
 class _ErrorKeepingStream:
-    """Wraps a stream and stores its error, because DuckDB reports only the error's text."""
+    """Wraps a stream and stores the stream's error, because DuckDB reports only the text of the error."""
 
     def __init__(self, reader: Any) -> None:
         self.error: Exception | None = None
@@ -300,7 +300,7 @@ def difference(
     lake: Sequence[Any] | None,
     lake_rows: int = 1,
 ) -> Difference:
-    """Returns the difference of one key. `source` and `lake` are the complete rows, or None if the side has no row."""
+    """Returns the difference of one key. `source` and `lake` are the complete rows, or None if source or lake has no row."""
     named: Mapping[str, str] = {name: shown(value) for name, value in zip(plan.key, key, strict=True)}
     if lake_rows > 1:
         return Difference("doubled", named, chunk, count=lake_rows)

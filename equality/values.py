@@ -1,7 +1,7 @@
 """Defines the request and the result of a comparison, and the rule that proves that a row differs. Pure functions.
 
-A table has one of four verdicts. It is EQUAL. It is DIFFERENT if differences are proven. It is UNDECIDED if rows that differ may have
-changes that are not merged yet. It is REFUSED if it cannot be compared.
+A table has one of four verdicts. It is EQUAL if no row differs. It is DIFFERENT if differences are proven. It is UNDECIDED if rows differ,
+but their changes may not be merged yet. It is REFUSED if it cannot be compared.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 Mode = Literal["full", "sample", "since-last"]
-DIFFERENCES_MAX = 1_000  # This many keys are looked into. Further differences are reported by chunk.
+DIFFERENCES_MAX = 1_000  # At most this many differing keys are looked into. Further differences are reported by chunk.
 SHOWN_MAX = 10
 
 
@@ -27,8 +27,8 @@ class Verdict(enum.StrEnum):
 class Extent:
     """What to compare: all chunks, `percent` of the chunks, or the chunks whose rows in the lake have changed since the last comparison.
 
-    `settle_seconds` is how long to wait until merges reach the position up to which the source was read. If `every_key`, all keys that
-    differ are returned, for a repair, and not only those that are looked into.
+    `settle_seconds` is how long to wait until merges reach the position up to which the source was read. If `every_key`, the result has all
+    keys that differ, for a repair. Otherwise it has only the keys that are looked into.
     """
 
     mode: Mode = "full"
@@ -120,10 +120,10 @@ class TableResult:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """What one look found for one key. The lake was read after it had reached the source's position.
+    """What one look found for one key. The lake was read after it had merged everything up to the position of the source's read.
 
-    - `source` and `lake` are hashes of the rows, or their numbers for a table without a key. They are None if a side has no row.
-    - `order_key` is that of the lake's row, or -1 if the lake has none.
+    - `source` and `lake` are hashes of the rows, or their numbers for a table without a key. They are None if source or lake has no row.
+    - `order_key` is the order key of the lake's row, or -1 if the lake has none.
     - `doubled` tells that the lake has several rows of the key.
     """
 
@@ -137,9 +137,12 @@ def proven(before: Mapping[Any, Seen], now: Mapping[Any, Seen]) -> set[Any]:
     """Returns the keys that two looks, `before` and `now`, prove to differ.
 
     If the lake has several rows for a key, this is a proof by itself, because no order of merges produces them. Any other key is proven in
-    two cases: neither side changed between the looks, or the lake's row did not change (same values, same order key). The second case is a
-    proof because each look reads the lake after it has merged everything up to the position of the source's read. So the row had no change
-    up to a position after the source's second read, and that read should have found the lake's values.
+    two cases:
+
+    - Neither the source's row nor the lake's row changed between the looks.
+    - The lake's row did not change (same values, same order key). Each look reads the lake after the lake has merged everything up to the
+      position of the source's read. So the row did not change up to a position after the source's second read, and that read should have
+      found the lake's values.
     """
     return {
         key
@@ -150,14 +153,16 @@ def proven(before: Mapping[Any, Seen], now: Mapping[Any, Seen]) -> set[Any]:
 
 
 def _lake_stood_still(before: Seen | None, now: Seen) -> bool:
-    """Returns whether the lake's row did not change between the looks. Returns False for a missing row: it has no order key, and it may
-    have existed in between.
+    """Returns whether the lake's row did not change between the looks. Returns False for a missing row: it has no order key, so it may have
+    existed and been deleted between the looks.
     """
     return before is not None and now.order_key >= 0 and (before.lake, before.order_key) == (now.lake, now.order_key)
 
 
 def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
-    """Returns the keys that differ and are not proven, because their changes may not be merged yet. `sure` are the proven keys."""
+    """Returns the keys that differ and are not proven to differ, because their changes may not be merged yet. `sure` are the proven
+    keys.
+    """
     known = set(sure)
     return {key for key, seen in now.items() if (seen.doubled or seen.source != seen.lake) and key not in known}
 
@@ -165,8 +170,8 @@ def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
 def steady(
     before: Mapping[str, tuple[Any, Any]] | None, source: Sequence[Any], lake: Sequence[Any], names: Sequence[str]
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns the columns of a row that had the same two different values in this look as in all looks `before`. If `before` is None, this
-    is the first look.
+    """Returns the columns of a row that had the same two different values in source and lake, in this look as in all earlier looks.
+    `before` has these columns of the earlier looks. It is None if this is the first look.
     """
     pairs = zip(names, source, lake, strict=True)
     return {

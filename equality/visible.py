@@ -1,8 +1,8 @@
 """Waits until reads of the source show everything that the lake has. Otherwise rows whose commit waits for a semi-sync replica would
 appear as different.
 
-A transaction is in the binlog, and so in the lake, before the storage engine commits it. With semi-sync AFTER_SYNC, the commit waits until
-a replica acknowledges the transaction. Snapshots and repairs wait in the same way.
+A transaction is in the binlog, and so in the lake, before the storage engine commits the transaction. With semi-sync AFTER_SYNC, the commit
+waits until a replica acknowledges the transaction. Snapshots and repairs wait in the same way.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class VisibleSource:
     say: Callable[[str], None] | None = None
 
     def wait(self, seconds: float) -> bool:
-        """Waits up to `seconds`. Returns whether a read that begins now shows everything that the lake had before this call. Also returns
-        True if this is unknown, because the server is not the one whose binlog is read, was reset, or does not answer.
+        """Waits up to `seconds`. Returns whether a read that begins now shows everything that the lake had before this call.
+
+        Also returns True if this is unknown, because the server does not answer, was reset, or is not the server whose binlog is read.
         """
         position = read_ledger(self.directory).resume_position  # Runs may have merged everything up to this position.
         if position is None:

@@ -1,5 +1,5 @@
 """Parses URLs and `storage_options` of Azure Blob Storage and Data Lake Storage. `files`, `options` and `sluice sql` use this module.
-deltalake accepts several names for one option, most of them also with the prefix `azure_storage_` or `azure_`.
+deltalake accepts several names for one option, and most of these names also with the prefix `azure_storage_` or `azure_`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sluice.object_stores.errors import StoreError
 
 URL = re.compile(r"(?:abfss?|az(?:ure)?|adl)://(?P<container>[^/@]+)(?:@(?P<account>[^./]+)\.[^/]*)?/?(?P<path>.*)")
 PREFIX = re.compile(r"^azure_(?:storage_)?")
-# deltalake's name of an option, in lower case and without its prefix → this module's name.
+# By deltalake's name of an option, in lower case and without its prefix: this module's name.
 NAMES = {
     "account_name": "account_name",
     **dict.fromkeys(("account_key", "access_key", "master_key"), "account_key"),
@@ -32,8 +32,8 @@ PASSED = ("account_key", "sas_token", "client_id", "client_secret", "tenant_id")
 
 @dataclasses.dataclass(frozen=True)
 class AzureLocation:
-    """A folder in a container. `path` is the container and the path in it. `arguments` are those of pyarrow's AzureFileSystem, with
-    credentials. `endpoint` is the URL of the account's Blob service, or empty for Azure's own.
+    """A folder in a container. `path` is the container and the path in it. `arguments` are the arguments of pyarrow's AzureFileSystem, with
+    credentials. `endpoint` is the URL of the account's Blob service, or empty for Azure's own service.
     """
 
     account: str
@@ -71,7 +71,8 @@ def azure_location(url: str, storage_options: Mapping[str, str]) -> AzureLocatio
 
 def _endpoint(endpoint: str, account: str) -> dict[str, str]:
     """Returns pyarrow's arguments for an endpoint, which is https://account.blob.HOST, or http://host:port/account of an emulator. If the
-    authority begins with a dot, pyarrow puts the account before it, otherwise into the path.
+    authority in these arguments begins with a dot, pyarrow puts the account before the authority. Otherwise pyarrow puts the account into
+    the path.
     """
     if not endpoint:
         return {}

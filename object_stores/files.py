@@ -1,4 +1,4 @@
-"""Opens an object store as a pyarrow file system. `folder` uses it for directories, and Spark tasks for a single file."""
+"""Opens an object store as a pyarrow file system. `folder` uses this module for directories, and Spark tasks use it for a single file."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CONNECT_SECONDS, REQUEST_SECONDS = 5.0, 60.0
 
 
 def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
-    """Returns the pyarrow file system for a URL, and the path in it. `options` are `storage_options` with secrets resolved.
+    """Returns the pyarrow file system for a URL, and the path in that file system. `options` are `storage_options` with secrets resolved.
 
-    If `options` has no credentials, S3, Azure and Google Cloud Storage use those of the environment or the machine. Stores of other kinds
-    ignore `options`. Raises StoreError if the store cannot be opened.
+    If `options` has no credentials, the clients of S3, Azure and Google Cloud Storage use credentials of the environment or the machine.
+    Stores of other kinds ignore `options`. Raises StoreError if the store cannot be opened.
     """
     with as_store_error(url, options):
         if url.startswith(S3):

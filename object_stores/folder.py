@@ -1,8 +1,7 @@
-"""Transfers a directory of files between the local disk and an object store: uploads it, downloads it, removes it. Every call can be
-repeated.
+"""Transfers a directory of files between the local disk and an object store: uploads, downloads or removes it. Every call can be repeated.
 
-An object store has no directories and cannot rename, so a directory cannot appear as a whole. It is complete for readers if the file that
-lists the others exists. This file is uploaded last and removed first.
+An object store has no directories and cannot rename, so a directory cannot appear as a whole. Readers treat a directory as complete if the
+file that lists the other files exists. This file is uploaded last and removed first.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from sluice.object_stores.files import as_store_error, file_system
 from sluice.object_stores.google import is_google
 
 PARALLEL = 8  # This many files are transferred at the same time.
-COPIED_BYTES_MAX = 5 << 30  # S3 does not copy a larger object in one request.
-PART_BYTES = 16 << 20  # This much of a larger object is in memory.
+COPIED_BYTES_MAX = 5 << 30  # S3 copies an object up to this size in one request.
+PART_BYTES = 16 << 20  # A larger object is copied in parts of this size, so only one part is in memory.
 
 
 class StoreFolder:
@@ -59,8 +58,8 @@ class StoreFolder:
         return content
 
     def put(self, folder: Path, last: str = "", below: str = "") -> None:
-        """Uploads all files of a local directory. The file `last` is uploaded after all others. In the store, each name gets the prefix
-        `below`.
+        """Uploads all files of a local directory. The file `last` is uploaded after all other files. In the store, each name gets the
+        prefix `below`.
         """
         names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="put") as pool:
@@ -78,8 +77,8 @@ class StoreFolder:
             list(pool.map(lambda name: self._copy(f"{self._path}/{name}", folder / name), names))
 
     def remove(self, first: str = "") -> None:
-        """Removes the directory and everything below it. Removes the file `first` before all others, so that the directory is no longer
-        complete for readers. Another host may remove the directory at the same time.
+        """Removes the directory and everything below it. Removes the file `first` before all other files, so that readers no longer
+        treat the directory as complete. Another host may remove the directory at the same time.
         """
         names = self.sizes()
         self.remove_files([first] if first in names else [])
@@ -100,7 +99,7 @@ class StoreFolder:
                 stream.write(content)
 
     def put_new(self, name: str, content: bytes) -> bool:
-        """Writes a file, unless it exists. Returns False if it exists. If it raises StoreError, it is unknown whether the file was
+        """Writes a file, unless it exists. Returns False if it exists. If this raises StoreError, it is unknown whether the file was
         written.
         """
         from sluice.object_stores.store_requests import put_new  # noqa: PLC0415  its library is large, and only publications need it
@@ -118,8 +117,8 @@ class StoreFolder:
         self._put(file, name or file.name)
 
     def copy_file(self, source: StoreFolder, name: str, to: str, size: int) -> None:
-        """Copies the file `name` of another directory to `to` in this directory. If both are in one store, the store copies it. `size` is
-        the file's size in bytes. A file of more than COPIED_BYTES_MAX is read and written instead.
+        """Copies the file `name` of another directory to `to` in this directory. `size` is the file's size in bytes. If both
+        directories are in one store, the store copies the file. A file of more than COPIED_BYTES_MAX is read and written instead.
         """
         with as_store_error(self.url, self._options):
             self._make_parent(to)
@@ -127,7 +126,8 @@ class StoreFolder:
             copied = size <= COPIED_BYTES_MAX  # A store refuses to copy a larger file in one request.
             if copied and source._store.equals(self._store):
                 self._store.copy_file(f"{source._path}/{name}", target)
-            elif not copied or is_google(self.url):  # See `_put`.
+            # As in `_put`, pyarrow's `copy_files` is not used for Google Cloud Storage.
+            elif not copied or is_google(self.url):
                 with (
                     source._store.open_input_stream(f"{source._path}/{name}") as read,
                     self._store.open_output_stream(target) as written,
@@ -154,7 +154,8 @@ class StoreFolder:
                     self._store.delete_file(f"{self._path}/{name}")
 
     def _put(self, file: Path, name: str) -> None:
-        if is_google(self.url):  # pyarrow's `copy_files` ignores the error of a Python file that cannot be closed.
+        # pyarrow's `copy_files` does not report an error if a file of Google's client cannot be closed.
+        if is_google(self.url):
             from sluice.object_stores.store_requests import put  # noqa: PLC0415  as in `put_new`
 
             with file.open("rb") as read:

@@ -1,5 +1,5 @@
 """Parses URLs and `storage_options` of Google Cloud Storage. `google_files`, `options` and the code that starts Spark use this module.
-deltalake accepts several names for one option, all of them also with the prefix `google_`.
+deltalake accepts several names for one option, and all of these names also with the prefix `google_`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 URL = re.compile(r"gs://(?P<bucket>[^/]+)/?(?P<path>.*)")
-# deltalake's name of an option, in lower case and without google_ → the name for the store's client.
+# By deltalake's name of an option, in lower case and without google_: the name for the store's client.
 NAMES = {
     **dict.fromkeys(("service_account", "service_account_path"), "service_account"),
     "service_account_key": "service_account_key",

@@ -1,5 +1,5 @@
-"""Opens Google Cloud Storage as a pyarrow file system with the credentials of `storage_options`. pyarrow's own client of this store takes
-credentials only from the environment. `files` and `store_requests` use this module.
+"""Opens Google Cloud Storage as a pyarrow file system with the credentials of `storage_options`. pyarrow's own client for Google Cloud
+Storage takes credentials only from the environment. `files` and `store_requests` use this module.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from obstore.store import GCSStore
 
 from sluice.object_stores.google import bucket_and_path, google_options
 
-# The same timeouts as in `files`, in the form of this library.
+# The timeouts of `files`, in the form of this library.
 CLIENT: Any = {"connect_timeout": "5s", "timeout": "60s", "allow_http": True}
 
 NO_BUCKET = "the bucket or container does not exist; create it, or correct the URL in conf/"
 
 
 def google_store(url: str, storage_options: Mapping[str, str]) -> tuple[Any, str]:
-    """Returns the store of a URL's bucket, and the path in it. If the options have no credentials, the client uses those that the
-    environment names, or those of the machine.
+    """Returns the store of a URL's bucket, and the path in the bucket. If the options have no credentials, the client uses credentials that
+    the environment names, or those of the machine.
     """
     bucket, path = bucket_and_path(url)
     config: Any = google_options(storage_options)
@@ -33,7 +33,9 @@ def google_store(url: str, storage_options: Mapping[str, str]) -> tuple[Any, str
 
 
 def google_file_system(url: str, storage_options: Mapping[str, str]) -> tuple[Any, str]:
-    """Returns a pyarrow file system for a URL, and the path in it. Raises OSError, for example if the file of the account is missing."""
+    """Returns a pyarrow file system for a URL, and the path in that file system. Raises OSError, for example if the file of the service
+    account is missing.
+    """
     with _translated(url):
         store, path = google_store(url, storage_options)
     return pafs.PyFileSystem(GoogleHandler(store)), path
@@ -53,7 +55,9 @@ def _translated(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _written(path: str) -> Iterator[None]:
-    """Converts errors of a file that is written. The store then finds nothing only if the bucket is missing."""
+    """Converts errors of writing a file to OSError. If the store reports that something is not found during a write, the bucket is
+    missing.
+    """
     try:
         with _translated(path):
             yield
@@ -67,8 +71,8 @@ def without_debug_output(error: Exception) -> str:
 
 
 class GoogleHandler(pafs.FileSystemHandler):
-    """The methods of a pyarrow file system that `StoreFolder` and readers of files need. Paths are relative to the bucket, which has no
-    directories of its own.
+    """Implements the methods of a pyarrow file system that `StoreFolder` and readers of files need. Paths are relative to the bucket, which
+    has no directories of its own.
     """
 
     def __init__(self, store: Any) -> None:

@@ -1,5 +1,7 @@
 """Reads `storage_options` of conf/: maps deltalake's names of S3 options to Sluice's, resolves secrets, and removes secrets from errors.
-The process remembers the secrets that it has resolved, because after a rotation an error may still contain an earlier one.
+
+The process remembers the secrets that it has resolved. After a rotation of a secret, an error may still contain the earlier secret, which
+must be removed too.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from sluice.object_stores.google import google_name
 from sluice.secret_values import SecretUnavailable, filled_text, is_reference
 
 SECRET_CHARS_MIN = 6
-# Matches the colours and arrows of the tree in which deltalake prints the causes of an error.
+# deltalake prints the causes of an error as a tree. This pattern matches the tree's colours and arrows.
 DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")
-# deltalake's name of an S3 option, in lower case and without aws_ → Sluice's name. deltalake accepts all of these names.
+# By deltalake's name of an S3 option, in lower case and without aws_: Sluice's name. deltalake accepts all of these names.
 NAMES = {
     "region": "region",
     "default_region": "region",
@@ -43,8 +45,8 @@ YES = frozenset({"1", "true", "on", "yes", "y"})  # the values that deltalake re
 
 
 class ResolvedSecrets:
-    """The newest secrets that this process has resolved. A pickled copy is empty, because Spark's executors get this module with the code
-    of a job, and must not get the secrets.
+    """The newest secrets that this process has resolved. A pickled copy is empty. Spark's executors get this module with the code of a job,
+    and must not get the secrets.
     """
 
     def __init__(self) -> None:
@@ -95,8 +97,8 @@ def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
     """Returns the text of a store's error as one line without secrets. The error may repeat what was sent, with the present secret or one
     from before a rotation.
 
-    `storage_options` may have secrets resolved, or references as in conf/; no secret is read here. The value of an unknown option is
-    treated as a secret.
+    `storage_options` may have secrets resolved, or references as in conf/. References are not resolved here. The value of an unknown option
+    is treated as a secret.
     """
     text = " ".join(DRAWN.sub("", text).split())
     given = {value for name, value in storage_options.items() if not _is_plain(name) and not is_reference(value)}

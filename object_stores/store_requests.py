@@ -24,7 +24,7 @@ from sluice.object_stores.google import is_google
 from sluice.object_stores.google_files import CLIENT, NO_BUCKET, google_store, without_debug_output
 from sluice.object_stores.options import YES, known, without_secrets
 
-# Sluice's name of an S3 option → the store client's name.
+# By Sluice's name of an S3 option: the store client's name.
 OF_S3 = {
     "region": "aws_region",
     "endpoint": "aws_endpoint",
@@ -34,7 +34,7 @@ OF_S3 = {
     "secret_access_key": "aws_secret_access_key",
     "session_token": "aws_session_token",
 }
-# pyarrow's name of an argument → the store client's name.
+# By pyarrow's name of an argument: the store client's name.
 OF_AZURE = {
     "account_key": "account_key",
     "sas_token": "sas_key",
@@ -45,8 +45,9 @@ OF_AZURE = {
 
 
 def put_new(url: str, content: bytes, options: Mapping[str, str]) -> bool:
-    """Writes a file. Returns False if a file with this URL exists. A request of this same call may have written that file, if its answer
-    was lost. `options` are `storage_options` with secrets resolved. If it raises StoreError, it is unknown whether the file was written.
+    """Writes a file, unless a file with this URL exists. Returns False if one exists. That file may come from an earlier request of
+    this same call, whose answer was lost. `options` are `storage_options` with secrets resolved. If this raises StoreError, it is
+    unknown whether the file was written.
     """
     with _as_store_error(url, options):
         store, path = _bucket(url, options)
@@ -69,8 +70,8 @@ def put(url: str, content: BinaryIO, options: Mapping[str, str]) -> None:
 
 
 def why_refused(url: str, options: Mapping[str, str]) -> str:
-    """Returns why this client cannot read a file's size. Returns "" if it can, or if the file does not exist. `options` are those of
-    `put_new`. For example, the client knows no profiles of AWS, and not all values of `conditional_put`.
+    """Returns why this client cannot read a file's size, for example because it does not know AWS's profiles or a value of
+    `conditional_put`. Returns "" if the client can, or if the file does not exist. `options` are those of `put_new`.
     """
     try:
         with _as_store_error(url, options):
@@ -95,7 +96,7 @@ def remove_folder(url: str, names: Iterable[str], options: Mapping[str, str]) ->
             parent for name in names for parent in PurePosixPath(path, name).parents if parent.is_relative_to(path)
         }
         for parent in sorted(parents, key=lambda each: len(each.parts), reverse=True):
-            # Fails if the account has no directories, or if another host has put a file into this one.
+            # This fails if the account has no directories, or if another host has put a file into this directory. Both are harmless.
             with contextlib.suppress(BaseError, FileNotFoundError):
                 obstore.delete(store, str(parent))
 
@@ -112,12 +113,12 @@ def remove_files(url: str, names: Iterable[str], options: Mapping[str, str]) -> 
 
 
 class NoBucketError(Exception):
-    """Raised if a file is written, and its bucket or container does not exist."""
+    """Raised if a file cannot be written because its bucket or container does not exist."""
 
 
 @contextlib.contextmanager
 def _bucket_exists() -> Iterator[None]:
-    """Raises NoBucketError if the store finds nothing although a file is written."""
+    """Raises NoBucketError if the store reports that something is not found while a file is written."""
     try:
         yield
     except (NotFoundError, FileNotFoundError) as error:

@@ -1,7 +1,7 @@
-"""Accesses the Parquet files of one directory, on disk or in an object store. The directory has the rows, or the buffered changes, of a
-table during its snapshot.
+"""Accesses the Parquet files of one directory, on disk or in an object store. The directory has the rows that a snapshot of a table read,
+or the changes of the table that are buffered during its snapshot.
 
-The run that reads the table writes the files. Runs that merge or publish read them, possibly on other hosts.
+The run that reads the table writes the files. Runs that merge or publish read the files, possibly on other hosts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class StoredFiles:
         return list(self.sizes())
 
     def opened(self, name: str) -> Any:
-        """Returns one of the files as something that pyarrow can read: an open file of the store, or a local path."""
+        """Returns one of the files in a form that pyarrow can read: an open file of the store, or a local path."""
         return opened(f"{self.url}/{name}", self.options) if self.url else self.folder / name
 
     def schema(self, name: str) -> pa.Schema:
@@ -71,7 +71,8 @@ class StoredFiles:
         try:
             self.store().put_file(file, name)
         except BaseException:
-            with contextlib.suppress(StoreError):  # A failed upload may leave a part of the file in the store.
+            # A failed upload may leave a part of the file in the store, so the file is removed.
+            with contextlib.suppress(StoreError):
                 self.store().remove_files([name])
             raise
 

@@ -1,7 +1,7 @@
 """Reads the secrets to which conf/ refers: from an environment variable, from a file, or from the output of a command.
 
-Callers call `value_of` at each connect, so a secret can be rotated without a restart. Engines, runs and stores use this package, so it
-imports only the standard library.
+Callers call `value_of` at each connect, so a secret can be rotated without a restart. Engines, runs and stores use this package. Therefore
+it imports only the standard library.
 """
 
 from sluice.secret_values.location import SecretLocation, SecretUnavailable, described, is_reference

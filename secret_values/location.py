@@ -1,4 +1,4 @@
-"""Defines where a secret is. Settings, records and URLs have this location as a text, and never the secret."""
+"""Defines where a secret is. Settings, records and URLs contain this location as a text. They never contain the secret."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class SecretUnavailable(Exception):  # noqa: N818  a state of the location, whic
 
 @dataclasses.dataclass(frozen=True)
 class SecretLocation:
-    """Where a secret is: in an environment variable, in a file, or in the output of a command (a program with its arguments). At most one
-    is set. If none is set, there is no secret.
+    """Where a secret is: in an environment variable, in a file, or in the output of a command (a program with its arguments). At most
+    one of the three is set. If none is set, there is no secret.
     """
 
     env: str = ""
@@ -62,8 +62,8 @@ class SecretLocation:
 
     @classmethod
     def of(cls, reference: str) -> SecretLocation:
-        """Parses a `reference`. Raises ValueError for any other text. The error does not repeat the text, which may be a secret by
-        mistake.
+        """Parses a `reference`. Raises ValueError for any other text. The error does not repeat the text, because somebody may have written
+        the secret itself by mistake.
         """
         if reference.startswith(FILE):
             path = reference.removeprefix(FILE)
@@ -80,7 +80,7 @@ class SecretLocation:
 
 
 def described(text: str) -> str:
-    """Describes the location of a secret for a message. A text that is no reference may be the secret itself, so it is not repeated."""
+    """Describes the location of a secret for a message. If the text is no reference, it may be the secret itself, so it is not repeated."""
     return SecretLocation.of(text).description if is_reference(text) else "the value"
 
 

@@ -1,4 +1,4 @@
-"""Reads a secret from its location. Callers read it at each connect. Nothing is cached."""
+"""Reads a secret from its location. Callers read the secret at each connect, and nothing is cached."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sluice.secret_values.location import SecretLocation, SecretUnavailable, is_
 from sluice.secret_values.process_group import end_group
 
 COMMAND_SECONDS_MAX = 20.0
-SECRET_BYTES_MAX = 64 << 10  # A larger file or output is not a secret.
+SECRET_BYTES_MAX = 64 << 10  # A file or an output that is larger than this is not a secret.
 
 
 def value_of(location: SecretLocation, setting: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns the secret, without a line end, or an empty text if there is no location. `setting` names the secret's key in conf/ for
-    errors.
+    """Returns the secret without a line end. Returns an empty text if there is no location. `setting` is the secret's key in conf/, which
+    errors name.
 
     Raises SecretUnavailable if the variable is not set, or if the file cannot be read, is empty, or is no regular file. Also raises it if
     the command fails, writes nothing or more than SECRET_BYTES_MAX, or takes longer than COMMAND_SECONDS_MAX.
@@ -37,7 +37,7 @@ def value_of(location: SecretLocation, setting: str, environment: Mapping[str, s
 
 
 def filled_text(text: str, setting: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns the secret to which a text refers. Returns a text that is no reference unchanged. Raises SecretUnavailable as `value_of`
+    """Returns the secret to which a text refers. A text that is no reference is returned unchanged. Raises SecretUnavailable as `value_of`
     does, and for an invalid reference.
     """
     if not is_reference(text):
@@ -52,7 +52,7 @@ def filled_text(text: str, setting: str, environment: Mapping[str, str] = os.env
 def _of_file(file: Path, setting: str) -> str:
     what = f"{setting}: {SecretLocation(file=file).description}"
     try:
-        # Without O_NONBLOCK, opening a named pipe waits for a writer.
+        # O_NONBLOCK is needed because opening a named pipe would otherwise wait for a writer.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -91,14 +91,14 @@ def _of_command(command: tuple[str, ...], setting: str) -> str:
     finally:
         if process.returncode is None:
             end_group(process)
-    # A command that writes more than this is killed, so its status says nothing.
+    # A command that writes more than this is killed, so its exit status means nothing.
     if process.returncode and len(content) <= SECRET_BYTES_MAX:
         raise SecretUnavailable(f"{what} failed with status {process.returncode}; run the command by hand to see why")
     return _text(content, f"{setting}: the output of {SecretLocation(command=command).description}")
 
 
 def _output(process: subprocess.Popen[bytes]) -> bytes:
-    """Returns the output of the command. Returns early if it is longer than SECRET_BYTES_MAX, while the command still runs. Raises
+    """Returns the output of the command. If the output is longer than SECRET_BYTES_MAX, returns early, while the command still runs. Raises
     TimeoutExpired.
     """
     until = time.monotonic() + COMMAND_SECONDS_MAX
