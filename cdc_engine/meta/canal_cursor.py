@@ -1,9 +1,9 @@
 """Converts positions to and from the JSON in which Canal stores a client's cursor in ZooKeeper (class LogPosition, with Canal's spelling).
 Pure.
 
-Canal's cursor is the *start* of the event that was acked last. This is within its transaction, unless the cursor has a GTID set. Sluice's
-cursor is the end of a transaction. So Sluice writes its cursor as a position to continue from, and reads Canal's cursor as a position
-within a transaction.
+Canal's cursor is the *start* of the event that was acked last. Unless the cursor has a GTID set, it is therefore within a transaction.
+Sluice's cursor is the end of a transaction, and Sluice writes it as a position from which Canal can continue. Sluice reads Canal's cursor
+as a position within a transaction.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ CLASS = "com.alibaba.otter.canal.protocol.position.LogPosition"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CanalCursor:
-    """Canal's cursor. The acked event begins at the byte `offset` of `file`, at the time `time_ms` (milliseconds since 1970). `gtid_set`
-    is the executed set, with the transaction of that event.
+    """A cursor of Canal. The last acked event begins at the byte `offset` of `file`, and has the time `time_ms` (milliseconds since 1970).
+    `gtid_set` is the executed set, which includes the transaction of this event.
     """
 
     file: str
@@ -44,7 +44,7 @@ def to_text(position: Position, host: str, port: int) -> str:
 
 
 def from_text(text: str) -> CanalCursor:
-    """Reads JSON that `to_text` or Canal wrote. Raises ValueError with the reason if it cannot."""
+    """Parses a cursor that `to_text` or Canal wrote. Raises ValueError with the reason if the text is not such a cursor."""
     record = json.loads(text)
     position = record.get("postion") if isinstance(record, dict) else None
     if not isinstance(position, dict):

@@ -13,20 +13,20 @@ FOLDER = "forget-requests"
 
 
 def request_forget(destination_dir: Path, client_id: int) -> None:
-    """Requests that the engine of a destination forgets a consumer, now or when the engine runs next. Raises MetaError if the store does
-    not answer.
+    """Requests that the engine of a destination forgets a consumer, now or when the engine runs next. Raises MetaError if the record store
+    does not answer.
     """
     record_store(destination_dir).put(_name(client_id), json.dumps({"client_id": client_id}))
 
 
 def forgets_requested(destination_dir: Path) -> tuple[int, ...]:
-    """Returns the numbers of the consumers to forget. Raises MetaError if the store does not answer."""
+    """Returns the numbers of the consumers that operators requested to forget. Raises MetaError if the record store does not answer."""
     stems = (Path(name).stem for name in record_store(destination_dir).all(FOLDER))
     return tuple(sorted(int(stem) for stem in stems if stem.isdigit()))
 
 
 def forget_done(destination_dir: Path, client_id: int) -> None:
-    """Removes the request after it was executed. Raises MetaError if the store does not answer."""
+    """Removes the request to forget a consumer after it was executed. Raises MetaError if the record store does not answer."""
     record_store(destination_dir).remove(_name(client_id))
 
 

@@ -1,18 +1,20 @@
 """Computes the ledger of a destination: cursor, batches in flight, stopped tables, epoch. Pure: each transition returns a new ledger.
 
-`server` changes it through a `MetaManager`, `instance` sets cursor, epoch and stopped tables, `destination_files` reads it.
+`server` changes the ledger through a `MetaManager`. `instance` sets cursor, epoch and stopped tables. `destination_files` reads the ledger.
 
     subscribe ─▶ hand_out ─▶ staged ─▶ taken ─▶ ack        the cursor moves to the batch's end
                      ▲                   ├────▶ redeliver  the same staged files again, under a new delivery
                      │                   └────▶ rollback   all batches in flight are removed; their changes are handed out again
 
-A staged batch has its final end, or is `appendable`. The run of an appendable batch takes it, which fixes the end, before it merges.
+The end of a staged batch is fixed, unless the batch is `appendable`. The run of an appendable batch takes the batch before it merges, which
+fixes the end.
 
-Guarantees: batch ids, deliveries and the epoch only rise, over rollbacks and restarts. Only `set_cursor` can move the cursor backward.
-Batches are acked in the order in which they were handed out. Each begins exactly at the end of the previous one.
+Guarantees: batch ids, delivery numbers and the epoch only rise, also over rollbacks and restarts. Only `set_cursor` can move the cursor
+backward. Batches are acked in the order in which they were handed out. Each batch begins exactly at the end of the previous batch.
 
-If a staged batch failed, some tables may be merged and others not. It is finished from its own files (`redeliver`), whatever the source
-does meanwhile. If the files are missing, its changes are read again. This is correct only within its epoch, so `given_up` records its end.
+After the run of a staged batch failed, some of its tables may be merged and others not. The batch is merged again from the same files
+(`redeliver`), so it does not depend on the source. If the files are missing, the batch's changes are read again. That is correct only
+within the batch's epoch, so `given_up` records the batch's end.
 """
 
 from __future__ import annotations
@@ -35,13 +37,15 @@ READ_AGAIN = (
 
 
 def born_id() -> str:
-    """Returns an id that no other ledger has."""
+    """Makes the id of a new ledger, which no other ledger has."""
     return uuid.uuid4().hex[:LEDGER_ID_CHARS]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupConsumer:
-    """A consumer of a group. Like `Consumer`, but its cursor has a position for each member. An ack moves all of them at once."""
+    """The ledger's record of a group's consumer. Like `Consumer`, but the cursor has a position for each member, and an ack moves all
+    positions at once.
+    """
 
     client_id: int
     filter: str = ""
@@ -51,12 +55,12 @@ class GroupConsumer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """The state of a destination. `cursor` is the end of the last acked batch, or None before the first start. It belongs to the server
-    `server_uuid`. `epoch` is the highest epoch so far.
+    """The durable state of a destination. `cursor` is the end of the last acked batch, or None before the first start. The cursor belongs
+    to the server `server_uuid`. `epoch` is the highest epoch so far.
 
     `ledger_id` is set when the ledger is created. Run keys, tags and Delta's application ids contain it. `consumers` are all consumers
-    except the lake. `group_consumers` is only used in the ledger of a group. `given_up` is the end of a staged batch that may be merged in
-    part and whose files are missing; it is None again when the batch's changes were read again and acked.
+    except the lake. `group_consumers` is used only in the ledger of a group. `given_up` is the end of a staged batch that may be merged in
+    part and whose files are missing, until the batch's changes are read again and acked.
     """
 
     ledger_id: str = ""
@@ -79,11 +83,13 @@ class Ledger:
 
     @property
     def resume_position(self) -> Position | None:
-        """Where reading continues if the batches in flight stay valid: at the end of the last one, or at the cursor if there is none."""
+        """The position where reading continues if the batches in flight stay valid: the end of the last of them, or the cursor if none is
+        in flight.
+        """
         return self.outstanding[-1].end if self.outstanding else self.cursor
 
     def subscribe(self, client: ClientIdentity) -> Ledger:
-        """Adds a client, or replaces the filter of a client that is known."""
+        """Adds a client, or replaces the filter of a known client."""
         others = tuple(each for each in self.clients if each != client)
         return dataclasses.replace(self, clients=(*others, client))
 
@@ -105,7 +111,7 @@ class Ledger:
         return next((each for each in self.group_consumers if each.client_id == client_id), None)
 
     def positions_of(self, member: str) -> tuple[Position, ...]:
-        """Returns the position of each of the group's consumers in one member's stream."""
+        """Returns the positions that the group's consumers have in the stream of one member."""
         found = (each.cursor.of(member) for each in self.group_consumers)
         return tuple(position for position in found if position is not None)
 
@@ -124,10 +130,10 @@ class Ledger:
         )
 
     def hand_out(self, end: Position, start: Position | None = None) -> Ledger:
-        """Appends the batch (start, end], which is then `outstanding[-1]`.
+        """Adds the batch (start, end] to the batches in flight; it is then `outstanding[-1]`.
 
-        Raises NotContinuousError if it does not begin exactly at the end of the last batch (at the cursor if none is in flight), or does
-        not end after it. Raises MetaError if no start is known.
+        Raises NotContinuousError if the batch does not begin exactly at the end of the last batch in flight (at the cursor if none is in
+        flight), or does not end after its start. Raises MetaError if the start is unknown.
         """
         resume = self.resume_position
         if start is not None and resume is not None and _coordinates(start) != _coordinates(resume):
@@ -161,8 +167,8 @@ class Ledger:
         )
 
     def extended(self, batch_id: int, end: Position) -> Ledger:
-        """Moves the end of the last batch, which is still being staged. Raises CanalServiceError if the batch is not the last one or is
-        staged already, and MetaError if the new end does not follow the old one.
+        """Moves the end of the last batch while it is being staged. Raises CanalServiceError if the batch is not the last one or is already
+        staged, and MetaError if the new end is not after the old end.
         """
         batch = self._outstanding(batch_id, "extended")
         if batch is not self.outstanding[-1] or batch.path:
@@ -184,7 +190,7 @@ class Ledger:
         tables: tuple[str, ...],
         appendable: bool = False,
     ) -> Ledger:
-        """Records the result of staging a batch in flight. Raises BatchNotFoundError."""
+        """Records the result of staging a batch in flight. Raises BatchNotFoundError if the batch is not in flight."""
         self._outstanding(batch_id, "staged")
         outstanding = tuple(
             dataclasses.replace(
@@ -205,11 +211,11 @@ class Ledger:
     def taken(
         self, batch: OutstandingBatch, longer: OutstandingBatch | None = None, start: Position | None = None
     ) -> Ledger:
-        """Fixes the end of an appendable batch, when its run takes the batch. The end is the one that was staged, or the end of `longer`,
-        which has the same changes and those from `start` on.
+        """Fixes the end of an appendable batch when the batch's run takes it. The fixed end is the staged end, or the end of `longer`,
+        which has the changes of the batch and further changes from `start` on.
 
-        Raises BatchNotFoundError if this delivery is no longer in flight. Raises BatchNotFirstError if the end is fixed already, or if
-        another batch follows. Raises NotContinuousError or MetaError if `longer` does not continue the batch.
+        Raises BatchNotFoundError if this delivery is no longer in flight. Raises BatchNotFirstError if the end is already fixed, or if
+        another batch was handed out after this one. Raises NotContinuousError or MetaError if `longer` does not continue the batch.
         """
         there = self._first(batch.batch_id, "taken", batch.delivery)
         if not there.appendable or len(self.outstanding) > 1:
@@ -230,10 +236,10 @@ class Ledger:
         return dataclasses.replace(self, outstanding=(taken,))
 
     def ack(self, batch_id: int, delivery: int | None = None) -> Ledger:
-        """Removes the first batch in flight, and moves the cursor to its end. If `delivery` is given, the batch must have that delivery
-        number.
+        """Acks the first batch in flight: removes the batch, and moves the cursor to its end. If `delivery` is given, the batch must have
+        that delivery number.
 
-        Raises BatchNotFoundError if the batch or the delivery is not in flight, and BatchNotFirstError if another batch is the first.
+        Raises BatchNotFoundError if the batch or the delivery is not in flight, and BatchNotFirstError if an earlier batch is in flight.
         """
         batch = self._first(batch_id, "acked", delivery)
         read_again = self.given_up is not None and batch.end.order_key >= self.given_up.order_key
@@ -246,8 +252,8 @@ class Ledger:
         )
 
     def redeliver(self, batch_id: int, delivery: int | None = None, *, without: Collection[str] = ()) -> Ledger:
-        """Hands out all batches in flight again, from their staged files and under new deliveries. Their ends stay fixed, because they may
-        be merged in part.
+        """Hands out all batches in flight again, from their staged files and under new delivery numbers. The ends of the batches stay
+        fixed, because the batches may be merged in part.
 
         `without` are tables ("database.table") that stopped meanwhile. Raises the errors of `ack`.
         """
@@ -268,15 +274,15 @@ class Ledger:
         return self._giving_up(self.outstanding)
 
     def restarted(self, whole: Callable[[OutstandingBatch], bool]) -> Ledger:
-        """Returns the ledger for a new engine. Keeps the first batches in flight, as long as their staged files are `whole`. The changes
-        of the first batch that is not, and of all later ones, are handed out again.
+        """Returns the ledger for a new engine. Keeps the batches in flight before the first batch whose staged files are not `whole`. The
+        changes of that batch and of all later batches are handed out again.
         """
         kept = tuple(itertools.takewhile(lambda batch: bool(batch.path) and whole(batch), self.outstanding))
         return dataclasses.replace(self._giving_up(self.outstanding[len(kept) :]), outstanding=kept)
 
     def _giving_up(self, batches: tuple[OutstandingBatch, ...]) -> Ledger:
-        """Removes all batches in flight. Sets `given_up` to the highest end of those in `batches` that may be merged in part. No run has
-        taken an appendable batch, so it is not merged in part.
+        """Removes all batches in flight. Sets `given_up` to the highest end of the batches in `batches` that may be merged in part. An
+        appendable batch cannot be, because no run has taken it.
         """
         ends = [batch.end for batch in batches if batch.path and not batch.appendable] + (
             [self.given_up] if self.given_up else []
@@ -286,22 +292,20 @@ class Ledger:
         )
 
     def rollback_one(self, batch_id: int, delivery: int | None = None) -> Ledger:
-        """Removes all batches in flight, if the named one is the first. The later ones must be handed out again after it, because acks
-        keep their order. (In Canal, the later ones stay and can never be acked.) Raises the errors of `ack`.
+        """Removes all batches in flight, if the batch with this id is the first of them. The later batches must be handed out again after
+        it, because acks keep the order. (In Canal, the later batches stay and can never be acked.) Raises the errors of `ack`.
         """
         self._first(batch_id, "rolled back", delivery)
         return self.rollback()
 
     def stop_table(self, stopped: StoppedTable) -> Ledger:
-        """Stops a table. If the table is stopped already, its stop keeps its position and reason."""
+        """Stops a table. If the table is already stopped, the existing stop keeps its position and reason."""
         if self.stopped(stopped.database, stopped.table):
             return self
         return dataclasses.replace(self, stopped_tables=(*self.stopped_tables, stopped))
 
     def restate_stop(self, stopped: StoppedTable) -> Ledger:
-        """Replaces the state and the reason of a table's stop. Stops keep their order. Raises MetaError if the new state cannot follow the
-        old one.
-        """
+        """Replaces the state and the reason of a table's stop. Raises MetaError if the new state cannot follow the old state."""
         there = self.stopped(stopped.database, stopped.table)
         before = there.state if there else TableState.FLOWING
         if not table_follows(before, stopped.state):
@@ -324,11 +328,11 @@ class Ledger:
         return next((each for each in self.stopped_tables if (each.database, each.table) == (database, table)), None)
 
     def set_cursor(self, position: Position, resumed: Collection[str] = ()) -> Ledger:
-        """Sets the position where reading continues, at the first start or by an operator's request. No other transition can move the
-        cursor backward.
+        """Sets the cursor, the position where reading continues, at the first start or by an operator's request. No other transition can
+        move the cursor backward.
 
-        Removes the batches in flight, and the stops at or after the position, because the stream will stop these tables again. Some stops
-        do not repeat in the stream (`states.UNTIL_RESUMED`). They stay, unless `resumed` contains their table ("database.table").
+        Removes the batches in flight, and the stops at or after the position, because the stream will stop these tables again. Stops that
+        the stream does not repeat (`states.UNTIL_RESUMED`) are kept, unless `resumed` contains their table ("database.table").
         """
         kept = tuple(each for each in self.stopped_tables if _stays(each, position, resumed))
         return dataclasses.replace(
@@ -342,8 +346,8 @@ class Ledger:
         )
 
     def begin_epoch(self, epoch: int) -> Ledger:
-        """Begins an epoch, because the binlog file names start again (another server, RESET). Batches in flight stay valid in their
-        earlier epoch.
+        """Begins an epoch, because the binlog file names start again (another server, RESET). Batches in flight stay valid in the earlier
+        epoch.
 
         Raises MetaError if the epoch is not above all earlier ones, or above EPOCH_MAX. Does not check `unfinished`.
         """
@@ -355,8 +359,8 @@ class Ledger:
         return dataclasses.replace(self, epoch=epoch)
 
     def after(self, *, epoch: int, delivery: int) -> Ledger:
-        """Raises the epoch and the next delivery above those that a lake table recorded from a newer copy of this ledger. Removes the
-        batches in flight if one of them has a lower epoch. An operator has allowed this.
+        """Raises the epoch and the next delivery number above those that a lake table recorded from a newer copy of this ledger. Removes
+        all batches in flight if one of them has a lower epoch. Called only after an operator has allowed it.
         """
         below = any(batch.end.epoch < epoch for batch in self.outstanding)
         return dataclasses.replace(
@@ -368,7 +372,7 @@ class Ledger:
 
     @property
     def unfinished(self) -> str:
-        """A sentence why no new epoch may begin, or an empty text if one may."""
+        """A sentence that says why no new epoch may begin, or an empty text if one may begin."""
         if self.given_up is None:
             return ""
         return (

@@ -1,6 +1,7 @@
 """Converts a `Ledger` to and from the text of meta.json, whose format is in docs/architecture.md. Pure. `stored_ledger` stores the text.
 
-Refuses unknown keys, missing keys and values of another type. A ledger that is not understood must not be overwritten.
+Refuses unknown keys, missing keys and values of another type, because a ledger that is only partly understood would be overwritten with the
+loss of the rest.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def ledger_to_text(ledger: Ledger) -> str:
 
 
 def ledger_from_text(text: str, destination: str) -> Ledger:
-    """Reads the text of `ledger_to_text`. Raises ValueError with the reason if it cannot."""
+    """Parses the text of `ledger_to_text`. Raises ValueError with the reason if the text is not a valid ledger."""
     record = json.loads(text)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         found = record.get("format") if isinstance(record, dict) else None
@@ -131,8 +132,8 @@ NO_OTHERS: Mapping[str, type] = {}
 
 
 def _checked(kind: type[Value], record: Any, others: Mapping[str, type] = NO_OTHERS) -> dict[str, Any]:
-    """Returns the record if it has exactly the fields of the dataclass `kind`, with the JSON types of their annotations or those in
-    `others`. Raises ValueError if it has not.
+    """Checks that a record has exactly the fields of the dataclass `kind`, with the JSON types of their annotations or the types in
+    `others`, and returns the record. Raises ValueError otherwise.
     """
     if not isinstance(record, dict):
         raise ValueError(f"{kind.__name__} is not a record")

@@ -1,7 +1,8 @@
-"""Stores the consumers that Canal had, so that a destination that replaces Canal has them from its first start. `sluice import-canal`
-writes them, and the first start of the engine reads them.
+"""Stores the consumers that Canal had, so that a destination that replaces Canal has these consumers from its first start. `sluice
+import-canal` writes them, and the engine reads them at its first start.
 
-They begin at the destination's first position. Otherwise a consumer would begin when it connects, and miss the changes before that.
+Canal's consumers begin at the destination's first position. Otherwise a consumer would begin when it first connects, and miss the changes
+before that.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Defines the interface for the store of a ledger. `stored_ledger` uses a record store. `mirrored_meta` also copies the cursor to
-ZooKeeper.
+"""Defines the interface through which a ledger is stored and changed. `stored_ledger` implements it with a record store, and
+`mirrored_meta` also copies the cursor to ZooKeeper.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Transition = Callable[[Ledger], Ledger]
 
 
 def stops(stopped: StoppedTable) -> Transition:
-    """Returns a transition that stops the table, unless the table is stopped already."""
+    """Returns a transition that stops a table, unless the table is already stopped."""
     return lambda ledger: ledger.stop_table(stopped)
 
 
@@ -40,11 +40,11 @@ class MetaManager(Protocol):
 
     @property
     def is_new(self) -> bool:
-        """Whether this ledger was never written."""
+        """Whether this ledger is new and was never written to its store."""
 
     def require_own(self) -> None:
-        """Raises LeaseLostError if a write was refused because another process wrote or removed the stored ledger. All later writes would
-        be refused too.
+        """Raises LeaseLostError if a write was refused because another process wrote or removed the stored ledger: then all later writes
+        would be refused too.
         """
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Stores the ledger, and copies its cursor to ZooKeeper for other programs. Used for `mixed` and `period_mixed` in conf/.
+"""Stores the ledger, and copies its cursor to ZooKeeper for other programs, if `meta.kind` in conf/ is `mixed` or `period_mixed`.
 
-A change is in the first store before `update` returns, so exactly-once does not depend on ZooKeeper. A thread copies the newest cursor,
-after each change or once per period. If ZooKeeper does not answer, nothing else is delayed. `close` copies the last cursor.
+A change is in the ledger's own store before `update` returns, so exactly-once does not depend on ZooKeeper. A thread copies the newest
+cursor, after each change or once per period, so that a ZooKeeper that does not answer delays nothing else. `close` copies the last cursor.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ CLOSE_SECONDS_MAX = 15.0
 
 
 class MirroredMeta:
-    """A `MetaManager` that also copies the cursor. `kept` stores the ledger. `tell` writes the values for other programs, and raises
-    MetaError if it cannot. If `period_seconds` is 0, it is called after each change.
+    """A `MetaManager` that also copies the cursor. `kept` stores the ledger. `tell` writes the copy for other programs, and raises
+    MetaError if that fails. `tell` is called every `period_seconds`, or after each change if `period_seconds` is 0.
     """
 
     def __init__(self, kept: MetaManager, tell: Callable[[Ledger], None], period_seconds: float = 0.0) -> None:
@@ -49,7 +49,7 @@ class MirroredMeta:
         self._kept.require_own()
 
     def close(self) -> None:
-        """Waits until the last cursor was copied, or could not be copied."""
+        """Waits until the last cursor was copied, or the attempt to copy it failed."""
         self._closing.set()
         self._changed.set()
         self._thread.join(CLOSE_SECONDS_MAX)

@@ -1,5 +1,5 @@
-"""Stores operators' requests for single tables, one record per table. `acts` writes a record. The running engine
-executes and removes it.
+"""Stores operators' requests about single tables, one record per table. `acts` writes a record, and the running engine executes the request
+and removes the record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ResumeKind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class ResumeRequest:
-    """A request for a table. `record` is its name in `store`."""
+    """An operator's request about a table. `record` is the name of the request's record in `store`."""
 
     database: str
     table: str
@@ -46,8 +46,8 @@ class ResumeRequest:
 
 
 def request(destination_dir: Path, database: str, table: str, kind: ResumeKind = ResumeKind.RESUME) -> None:
-    """Requests that the destination's engine acts on a table, now or when it runs next. Replaces an earlier request for the table. Raises
-    MetaError if the store does not answer.
+    """Requests that the destination's engine resumes or re-snapshots a table, or cancels its snapshot, now or when the engine runs next.
+    Replaces an earlier request for the table. Raises MetaError if the record store does not answer.
     """
     digest = hashlib.sha256(json.dumps([database, table]).encode()).hexdigest()[:32]
     text = json.dumps({"database": database, "table": table, "kind": kind})

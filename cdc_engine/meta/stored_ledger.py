@@ -1,10 +1,11 @@
-"""Stores a destination's ledger as the record `meta.json` of its record store. Each write is compare-and-set, with the token of the lease.
+"""Stores a destination's ledger as the record `meta.json` in the destination's record store. Each write is a compare-and-set with the token
+of the lease.
 
 A new holder of the lease first writes the ledger unchanged under its own token (`RecordStore.claim`). From then on, a store that several
 hosts share refuses every write of an earlier holder, however late it arrives.
 
-If a write gets no answer, it is unknown which version is stored. The ledger in memory stays valid, because no other process may write. The
-next write first finds out which of the two versions is stored. A record that cannot be read is never overwritten.
+If a write gets no answer, it is unknown whether the old or the new version is stored. The ledger in memory stays valid, because no other
+process may write. The next write first finds out which of the two versions is stored. A record that cannot be read is never overwritten.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sluice.cdc_engine.meta.manager import Transition
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 
 LEDGER = "meta.json"
-LEDGER_OF_FORMAT_3 = "ledger"  # Earlier versions used this name in shared stores.
+LEDGER_OF_FORMAT_3 = "ledger"  # The name of the record in shared stores of earlier versions of Sluice.
 
 
 def read_stored_ledger(records: RecordStore, destination: str) -> Ledger:
@@ -61,7 +62,7 @@ def _ledger(stored: StoredRecord, records: RecordStore, destination: str) -> Led
 
 
 def _cursor_of_earlier(text: str) -> str:
-    """Returns the cursor of a ledger of an earlier format, as FILE:OFFSET. Returns an empty text if the text is no such ledger, or has no
+    """Returns the cursor of a ledger in an earlier format, as FILE:OFFSET. Returns an empty text if `text` is not such a ledger, or has no
     cursor.
     """
     try:
@@ -78,13 +79,13 @@ def nobody_else(_: Ledger) -> Mapping[str, str]:
 
 
 def _not_fenced() -> None:
-    """Does nothing. For a caller without a lease, which ensures in another way that nobody else writes."""
+    """Does nothing. The default of `fence`, for a caller without a lease that prevents other writers in another way."""
 
 
 class StoredLedger:
-    """A `MetaManager` with a record store. Reads the record once, and then only writes it. `token` is the token of its lease. `fence` is
-    called before each write, and raises an error if this process may not write any more (`ports.Lease.check`). `also` returns what other
-    programs read; it is stored in the same step.
+    """A `MetaManager` that stores the ledger in a record store. Reads the record once, and later only writes it. `token` is the token of
+    the lease. `fence` is called before each write, and raises an error if this process has lost the lease (`ports.Lease.check`). `also`
+    returns values for other programs, which are stored in the same step.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class StoredLedger:
         self._records, self._destination = records, destination
         self._token, self._fence, self._also = token, fence, also
         self._lock = threading.Lock()
-        self._unsure: str | None = None  # The text of the last write, if it got no answer.
+        self._unsure: str | None = None  # The text of the last write if the store did not answer it, otherwise None.
         self._refused: LeaseLostError | None = None
         stored = _read(records)
         self._ledger = _ledger(stored, records, destination) if stored else Ledger(ledger_id=born_id())
@@ -154,7 +155,9 @@ class StoredLedger:
             raise
 
     def _settle(self) -> None:
-        """After a write without an answer, finds out which version is stored. Raises LeaseLostError if another process wrote it."""
+        """After a write without an answer, finds out which version is stored. Raises LeaseLostError if another process wrote the stored
+        version.
+        """
         if self._unsure is None:
             return
         there = self._records.read(LEDGER)

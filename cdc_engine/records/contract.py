@@ -1,7 +1,7 @@
 """Defines the record store: records by name, each of which is replaced as a whole by compare-and-set. The ledger, leases, notes and
 requests are records.
 
-A record has a version. A writer passes the version that it has read. If the stored version is another one, nothing is written. So two
+A record has a version. A writer passes the version that it has read, and nothing is written if the stored version is another one. So two
 writers can never both replace the same version.
 """
 
@@ -22,8 +22,8 @@ TRIES_MAX = 100
 
 @dataclasses.dataclass(frozen=True)
 class StoredRecord:
-    """A record that was read. `version` changes with each write of another text. `token` is the token of the writer's lease. It is 0 for a
-    writer without a lease, and in files.
+    """A record that was read from a store. `version` changes with each write of another text. `token` is the token of the lease under which
+    the record was written; it is 0 without a lease, and always 0 in files.
     """
 
     text: str
@@ -56,35 +56,36 @@ class RecordStore(abc.ABC):
 
     @abc.abstractmethod
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
-        """Replaces version `version` of the record (0 if it does not exist yet), and returns the new version. The record is durable then.
+        """Replaces the record if its stored version is `version` (0: the record does not exist yet), and returns the new version. The
+        record is durable when this returns.
 
-        `also` are values for readers other than Sluice, by their paths in ZooKeeper. They are written in the same step, without a version.
-        Raises StaleWriteError and changes nothing if the stored version is another one, or was written with a higher token. After any
-        other MetaError, it is unknown whether the record was written.
+        `also` has values for readers other than Sluice, by their paths in ZooKeeper, which are written in the same step without a version.
+        Raises StaleWriteError and changes nothing if the stored version is another one, or was written with a higher token. After any other
+        MetaError, it is unknown whether the record was written.
 
-        Files have no tokens. They need none: the kernel releases the lease of a process only when the process ends, so an earlier holder
-        cannot write later.
+        A store of files needs no tokens: the kernel releases the lease of a process only when the process ends, so an earlier holder of the
+        lease cannot write later.
         """
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:
-        """Creates or replaces many records, whatever they contained, each durably. A record that has its text already is not written.
+        """Creates or replaces many records durably, whatever they contained. A record that already has its text is not written.
 
-        This is not one step: after a crash or an error, some of the records are written. Raises StaleWriteError if a record was written
-        with a higher token.
+        The records are not written in one step: after a crash or an error, only some of them may be written. Raises StaleWriteError if a
+        stored record has a higher token.
         """
         for name, text in texts.items():
             self.put(name, text, token)
 
     @abc.abstractmethod
     def remove(self, name: str, version: int | None = None) -> bool:
-        """Removes the record, but if `version` is given, only if it has this version. Returns whether it was removed."""
+        """Removes the record. If `version` is given, removes only this version. Returns whether the record was removed."""
 
     @abc.abstractmethod
     def __str__(self) -> str:
-        """Returns where the records are, without secrets."""
+        """Returns the location of the store, without secrets."""
 
     def where(self, name: str) -> str:
-        """Returns where an operator finds the record, for messages."""
+        """Returns the location at which an operator finds the record, for messages."""
         return f"{name} in {self}"
 
     def get(self, name: str) -> str | None:
@@ -97,14 +98,14 @@ class RecordStore(abc.ABC):
         return {name: each.text for name, each in sorted(self.read_all(f"{folder}/").items())}
 
     def put(self, name: str, text: str, token: int | None = None) -> None:
-        """Creates or replaces the record, whatever it contained. It is durable when this returns. With the `token` of a lease, raises
-        StaleWriteError if a later holder of the lease has written the record.
+        """Creates or replaces the record, whatever it contained. The record is durable when this returns. With the `token` of a lease,
+        raises StaleWriteError if a later holder of the lease has written the record.
         """
         self._change(name, lambda _: text, token)
 
     def claim(self, name: str, token: int) -> StoredRecord | None:
-        """Writes the record again under the token of a lease, unchanged, and returns it, or None if it does not exist. Afterwards, an
-        earlier holder of the lease cannot write it. Raises StaleWriteError if a later holder has written it.
+        """Writes an existing record again, unchanged but under the token of a lease, so that an earlier holder of the lease cannot write it
+        any more. Returns the record, or None if it does not exist. Raises StaleWriteError if a later holder has written the record.
         """
         for _ in range(TRIES_MAX):
             there = self.read(name)
@@ -119,15 +120,17 @@ class RecordStore(abc.ABC):
         raise StaleWriteError(f"{self.where(name)} is written under a later lease than {token}")
 
     def change(self, name: str, change: Callable[[str | None], str]) -> str:
-        """Replaces the record's text by `change(text)`, and returns the text that is stored then. `change` gets None if the record does
-        not exist. An unchanged text is not written.
+        """Replaces the record's text by `change(text)`, and returns the new text. `change` gets None if the record does not exist. An
+        unchanged text is not written.
 
         `change` is called again if another process writes meanwhile. Its exceptions are passed on.
         """
         return self._change(name, change)
 
     def _change(self, name: str, change: Callable[[str | None], str], token: int | None = None) -> str:
-        """Does what `change` and `put` describe."""
+        """Implements `change` and `put`: replaces the record's text by `change(text)`, in as many attempts as other writers make
+        necessary.
+        """
         for _ in range(TRIES_MAX):
             before = self.read(name)
             after = change(before.text if before else None)

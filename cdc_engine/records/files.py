@@ -21,8 +21,8 @@ from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 
 LOCK_FILE = "records.lock"
-# Does not match this program's `.tmp` and `.lock` files, nor what editors and people leave: `NAME.json.bak`, `NAME.json~`,
-# `.NAME.json.swp`.
+# The names of records' files. The pattern matches neither Sluice's `.tmp` and `.lock` files, nor files that editors and people leave:
+# `NAME.json.bak`, `NAME.json~`, `.NAME.json.swp`.
 FILE_NAME = re.compile(r"[\w%+-][\w%+.-]*\.json|[\w-]+", re.ASCII)
 LOCKED_MAX = 100  # `write_all` writes this many records before it releases the lock for a moment.
 LOCK_SECONDS_MAX, LOCK_POLL_SECONDS = 30.0, 0.005
@@ -33,7 +33,7 @@ class FileRecordStore(RecordStore):
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder)
-        # Prefix → what `read_all` found last: the stamps of the files, and the records.
+        # By prefix, the last result of `read_all`: the stamps of the files, and the records.
         self._seen: dict[str, tuple[dict[str, FileStamp | None], dict[str, StoredRecord]]] = {}
 
     def read(self, name: str) -> StoredRecord | None:
@@ -44,12 +44,12 @@ class FileRecordStore(RecordStore):
             return None
         except OSError as error:
             raise MetaError(f"{path} cannot be read ({error.strerror}): permit reading this file") from error
-        # The caller knows what the record should contain, and refuses a text that is not UTF-8.
+        # Accepts bytes that are not UTF-8: the caller, who knows what the record should contain, refuses them.
         return StoredRecord(content.decode("utf-8", "surrogateescape"), _version(content))
 
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
-        """Reads all records, as the contract says. Reads a file again only if it was replaced, because most records stay unchanged. If
-        none was replaced, returns the same object as before.
+        """Reads all records whose names begin with a prefix, as `RecordStore.read_all` describes. Reads a file again only if it was
+        replaced, because most records stay unchanged. If no file was replaced, returns the same object as before.
         """
         stamps = self._stamps(prefix)
         seen_stamps, seen = self._seen.get(prefix, ({}, {}))
@@ -65,7 +65,7 @@ class FileRecordStore(RecordStore):
         return found
 
     def _stamps(self, prefix: str) -> dict[str, FileStamp | None]:
-        """Returns the stamp of each record's file. A record is read after its stamp was taken, so it is never older than the stamp."""
+        """Returns the stamp of each record's file. Call it before the records are read, so that no record is older than its stamp."""
         folder, slash, begin = prefix.rpartition("/")
         where, stamps = self._folder / folder, dict[str, FileStamp | None]()
         try:
@@ -91,8 +91,8 @@ class FileRecordStore(RecordStore):
         return _version(content)
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:  # noqa: ARG002  of the contract
-        """Writes records, as the contract says. Syncs each folder once for many records, and releases the lock from time to time, so that
-        the ledger can be written.
+        """Writes many records, as `RecordStore.write_all` describes. Syncs each folder once for many records. Releases the lock from time
+        to time, so that the ledger can be written.
         """
         names = list(texts)
         for begin in range(0, len(names), LOCKED_MAX):
@@ -128,11 +128,11 @@ class FileRecordStore(RecordStore):
 
     @contextlib.contextmanager
     def _changing(self, name: str) -> Iterator[Path]:
-        """Holds the lock within the block. An OSError becomes a MetaError that tells what to do."""
+        """Holds the lock of the store within the block. Converts an OSError to a MetaError that says what to do."""
         path, lock = self._folder / name, FileLock(self._folder / LOCK_FILE)
         deadline = time.monotonic() + LOCK_SECONDS_MAX
         try:
-            # This creates the folder durably. Otherwise the lock would create it, not durably.
+            # Creates the folder durably. The lock below would create it too, but not durably.
             make_folder(self._folder)
             while not lock.try_acquire():
                 if time.monotonic() >= deadline:

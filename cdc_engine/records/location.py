@@ -14,7 +14,8 @@ from sluice.cdc_engine.records.files import FileRecordStore
 from sluice.cdc_engine.records.memory import MemoryRecordStore
 from sluice.extras import Extra, require
 
-# A `contracts.DestinationDir` knows where the ledger is. A plain path is a folder that contains the ledger.
+# Where the records of a destination are. A `contracts.DestinationDir` has the location of the ledger; a plain path is a folder that
+# contains the ledger.
 Location = Path | LedgerLocation
 
 _in_memory: dict[str, MemoryRecordStore] = {}
@@ -22,7 +23,7 @@ _lock = threading.Lock()
 
 
 def as_location(location: Location) -> LedgerLocation:
-    """Converts a location to a `LedgerLocation`. A plain path means a ledger in files of that folder."""
+    """Converts a location to a `LedgerLocation`. A plain path means that the ledger is in files in that folder."""
     if isinstance(location, LedgerLocation):
         return location
     known = location.location if isinstance(location, DestinationDir) else None

@@ -1,4 +1,4 @@
-"""Stores records in the memory of the process: for tests, and for a destination that must leave no trace."""
+"""Stores records only in the memory of the process: for tests, and for a destination that must leave nothing behind."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Stores records in a table of any SQL database that SQLAlchemy supports. Each write is one statement that names the version that it
 replaces.
 
-An SQLAlchemy engine and its connections belong to one process. A forked run opens its own.
+An SQLAlchemy engine and its connections belong to one process, so a forked run opens its own engine.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ TIMEOUTS: dict[str, dict[str, int | str]] = {
 
 
 class SqlRecordStore(RecordStore):
-    """A record store in a SQL database. `url` is in SQLAlchemy's form. `password`, or the password in `url`, is the location of the
-    password, which is read at each connect.
+    """A record store in a SQL database. `url` is in SQLAlchemy's form. `password`, or the password in `url`, is not the password itself but
+    its location, from which it is read at each connect.
     """
 
     def __init__(self, url: str, destination: str, password: str = "") -> None:
@@ -96,7 +96,7 @@ class SqlRecordStore(RecordStore):
         return {str(row.name): StoredRecord(row.record, int(row.version), int(row.token)) for row in found}
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:  # noqa: ARG002  of the contract
-        """Writes a record, as the contract says. Ignores `also`, which is for readers of ZooKeeper."""
+        """Writes a record, as `RecordStore.write` describes. Ignores `also`, which is for readers of ZooKeeper."""
         values = {"record": text, "version": version + 1, "token": token}
         try:
             with self._translated("written"), self._engine.begin() as connection:
@@ -114,7 +114,7 @@ class SqlRecordStore(RecordStore):
         )
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:
-        """Writes records, as the contract says. Creates many new ones with one statement."""
+        """Writes many records, as `RecordStore.write_all` describes. Creates many new records with one statement."""
         names = list(texts)
         for begin in range(0, len(names), CREATED_MAX):
             some = names[begin : begin + CREATED_MAX]
@@ -179,8 +179,8 @@ def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
 @functools.lru_cache(maxsize=16)
 def _engine_of(url: sqlalchemy.URL, secret: str, pid: int) -> sqlalchemy.Engine:  # noqa: ARG001  the process is part of the key
     arguments = TIMEOUTS.get(url.get_backend_name(), {})
-    # Each write is one statement that commits by itself. With a separate commit, a process that is suspended before it would lock the row
-    # for all others.
+    # Each write is one statement that commits by itself. With a separate COMMIT, a process that is suspended before the COMMIT would keep
+    # the row locked for all others.
     engine = sqlalchemy.create_engine(
         url, pool_pre_ping=True, isolation_level="AUTOCOMMIT", connect_args=dict(arguments)
     )

@@ -1,7 +1,8 @@
 """Stores records in ZooKeeper under <destination>/sluice/<name>, next to Canal's own nodes. The version of a record is the node's version
 plus one.
 
-A node has a line with the token, then the text. Reads are synchronized with the leader, so that a run never decides by an old ledger.
+A node has a line with the token, and then the record's text. Reads are synchronized with the leader, so that a run never decides by an
+outdated ledger.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class ZooKeeperRecordStore(RecordStore):
         return version + 1
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:
-        """Writes records, as the contract says. Creates many new ones at the same time, and replaces existing ones one by one."""
+        """Writes many records, as `RecordStore.write_all` describes. Creates many new records at the same time, and replaces existing
+        records one by one.
+        """
         names = list(texts)
         for begin in range(0, len(names), CREATED_MAX):
             some = names[begin : begin + CREATED_MAX]
@@ -105,7 +108,9 @@ class ZooKeeperRecordStore(RecordStore):
         return data
 
     def _write(self, name: str, data: bytes, version: int, also: Mapping[str, str]) -> list[Any]:
-        """Writes the record and the values for other readers in one transaction. Returns the results, the record's first."""
+        """Writes the record and the values for other readers in one transaction. Returns the results of the operations; the first is that
+        of the record.
+        """
         client, path = self._client(), self._path(name)
         others = {destination_path(self._destination, inside): text.encode() for inside, text in also.items()}
         for parent in {each.rpartition("/")[0] for each in (path, *others)}:

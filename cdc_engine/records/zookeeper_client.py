@@ -1,7 +1,7 @@
-"""Connects to ZooKeeper, and knows the paths there. Only this module and the lease in ZooKeeper use kazoo.
+"""Connects to ZooKeeper, and defines the paths of Sluice's nodes. Only this module and the lease in ZooKeeper use kazoo.
 
-A connection belongs to one process. A forked run opens its own. Each request has a time-out, because kazoo itself would wait as long as no
-server answers.
+A connection belongs to one process, so a forked run opens its own connection. Each request has a time-out, because kazoo itself waits until
+a server answers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # The caller reports kazo
 
 @dataclasses.dataclass
 class _Shared:
-    """A client that the threads of one process share. `lock` is held while it connects, which may take half a minute."""
+    """A client that the threads of one process share. `lock` is held while the client connects, which may take half a minute."""
 
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     client: Any = None
@@ -63,7 +63,7 @@ def destination_path(destination: str, *parts: str) -> str:
 
 
 def new_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
-    """Returns a connected client with a session of its own.
+    """Returns a new, connected client with a separate session.
 
     Raises NotSharedError if no server answers, SecretUnavailableError if the password cannot be read, and ConfigurationError if a library
     for SASL is missing or a certificate cannot be read.
@@ -124,8 +124,8 @@ def _tls(servers: ZooKeeperServers) -> dict[str, Any]:
 
 
 def shared_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
-    """Returns the client that this process shares for requests that need no session of their own. Replaces it if it can never connect
-    again.
+    """Returns the client that all threads of this process share, for requests that need no separate session. If the client can never
+    connect again, replaces it.
     """
     with _lock:
         shared = _shared.setdefault((servers, os.getpid()), _Shared())
@@ -140,8 +140,8 @@ def shared_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
 
 
 def is_over(client: Any) -> bool:
-    """Returns whether a client never connects again, because its login was refused or it was closed. A new client reads the password
-    again.
+    """Returns whether a client can never connect again, because its login was refused or the client was closed. A new client reads the
+    password again.
     """
     return client is not None and client.client_state in (KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 

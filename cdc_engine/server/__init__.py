@@ -1,1 +1,3 @@
-"""Implements Canal's service over the store and the ledger: subscribe, get, ack, rollback. The sockets are in `protocol`."""
+"""Hands out and acks batches for the lake and deliveries for consumers: implements Canal's subscribe, get, ack and rollback. `protocol` has
+the sockets.
+"""

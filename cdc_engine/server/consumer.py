@@ -1,10 +1,11 @@
-"""Tracks what one consumer got, what it has acked, and what it gets next. Pure except for its locks. The lake is not such a consumer.
+"""Tracks for one consumer which changes it got, which it has acked, and which it gets next. Pure except for its locks. The lake is not such
+a consumer (`service` serves it).
 
     get ─▶ Delivery waits ─▶ ack       the cursor moves to the end of the last whole transaction in it
                     └──────▶ rollback  all waiting deliveries are handed out again, under new ids
 
-A delivery may end within a transaction. Its ack is then remembered as a number of row events (`StreamPosition`), so that a rollback does
-not go back further than necessary. A restart begins at the cursor, which stays at the end of the last whole transaction.
+A delivery may end within a transaction. In this case the acked position includes a number of row events (`StreamPosition`), so that a
+rollback does not go back further than necessary. The cursor stays at the end of the last whole transaction, and a restart begins there.
 `cdc_engine.instance.consumers` saves the cursor in the ledger.
 """
 
@@ -31,7 +32,7 @@ Content_co = TypeVar("Content_co", covariant=True)
 
 @dataclasses.dataclass(frozen=True)
 class Delivery(Generic[PositionT]):
-    """Changes that were handed out under an id: all that follow the previous delivery, up to `end`."""
+    """The changes that were handed out to a consumer under one id: all changes after the previous delivery, up to `end`."""
 
     batch_id: int
     end: PositionT
@@ -39,8 +40,8 @@ class Delivery(Generic[PositionT]):
 
 @dataclasses.dataclass(frozen=True)
 class DeliveryQueue(Generic[PositionT]):
-    """The deliveries that wait for an ack, in order. Everything up to `acked` is acked. Up to `taken`, everything was handed out or is not
-    for this consumer.
+    """A consumer's deliveries that wait for an ack, in order. Everything up to `acked` is acked. Everything up to `taken` was handed out,
+    or is not for this consumer.
     """
 
     acked: PositionT
@@ -59,13 +60,15 @@ class DeliveryQueue(Generic[PositionT]):
         return dataclasses.replace(self, taken=end, acked=self.acked if self.waiting else end)
 
     def acked_up_to(self, batch_id: int, who: str) -> DeliveryQueue[PositionT]:
-        """Acks the first delivery. Raises BatchNotFoundError if no delivery has the id, and BatchNotFirstError if a later one has it."""
+        """Acks the first delivery, which must have the id. Raises BatchNotFoundError if no delivery has the id, and BatchNotFirstError if a
+        later delivery has it.
+        """
         first = self._first(batch_id, f"ack error , {who} batchId:{batch_id} is not exist , please check")
         rest = self.waiting[1:]
         return dataclasses.replace(self, acked=first.end if rest else self.taken, waiting=rest)
 
     def rolled_back(self, batch_id: int | None, who: str) -> DeliveryQueue[PositionT]:
-        """Removes all waiting deliveries, so that they are handed out again. If an id is given, it must be the first delivery's. Raises
+        """Removes all waiting deliveries, so that their changes are handed out again. A given id must be that of the first delivery. Raises
         the errors of `acked_up_to`.
         """
         if batch_id is not None:
@@ -81,11 +84,11 @@ class DeliveryQueue(Generic[PositionT]):
 
 
 class ConsumerStream(Protocol[PositionT, Content_co]):
-    """The stream for one consumer. It is filtered, and can be read from any position."""
+    """The filtered stream that one consumer reads, from any position."""
 
     @property
     def reads_alone(self) -> bool:
-        """Whether the stream has a connection of its own to the source."""
+        """Whether the consumer's stream has a separate connection to the source."""
 
     def take(
         self,
@@ -96,8 +99,9 @@ class ConsumerStream(Protocol[PositionT, Content_co]):
         *,
         entries_max: int = BATCH_EVENTS_MAX,
     ) -> tuple[Content_co | None, PositionT]:
-        """Returns the content after `position` and the position of its end. The content is None if nothing up to the returned position is
-        for this consumer. A group's stream ignores `entries_max`. Raises SluiceError.
+        """Returns the changes after `position` that are for this consumer, and the position up to which the stream was read. The first
+        value is None if none of the changes up to this position are for this consumer. A group's stream ignores `entries_max`. Raises
+        SluiceError.
         """
 
     def wake(self) -> None:
@@ -108,7 +112,7 @@ class ConsumerStream(Protocol[PositionT, Content_co]):
 
 
 class PositionCodec(Protocol[PositionT]):
-    """Encodes positions as texts, which a broker stores with a batch, and compares them with the acked position."""
+    """Encodes positions as texts that a broker stores with a batch, and compares stored positions with the acked position."""
 
     def text(self, position: PositionT) -> str:
         """Returns a position as a text. Raises SluiceError if the position's stream is not read now."""
@@ -118,8 +122,8 @@ class PositionCodec(Protocol[PositionT]):
 
 
 class ConsumerService(Generic[PositionT, Content_co]):
-    """Serves one consumer. Thread-safe. A rollback ends a get that waits. `codec` is None if no broker stores positions
-    of this consumer.
+    """Serves one consumer: get, ack and rollback. Thread-safe. A rollback ends a get that waits. `codec` is None if no broker stores
+    positions of this consumer.
     """
 
     def __init__(
@@ -150,7 +154,7 @@ class ConsumerService(Generic[PositionT, Content_co]):
 
     @property
     def acked(self) -> PositionT:
-        """Everything up to this position is acked. A restart begins at the end of the last whole transaction before it."""
+        """The position up to which everything is acked. A restart begins at the end of the last whole transaction before this position."""
         return self._line.acked
 
     def get(
@@ -160,7 +164,8 @@ class ConsumerService(Generic[PositionT, Content_co]):
         cannot be read.
         """
         deadline = time.monotonic() + timeout_seconds
-        stops = self._stops  # Read before the lock, so that a call which ends the running get also ends this one.
+        # Read before the lock is taken, so that a call that ends the running get also ends this waiting get.
+        stops = self._stops
         with self._taking:
             while not self._closed:
                 left = max(0.0, deadline - time.monotonic())
@@ -178,13 +183,15 @@ class ConsumerService(Generic[PositionT, Content_co]):
         return -1, None
 
     def ack(self, batch_id: int) -> None:
-        """Acks the first waiting delivery. Raises BatchNotFoundError or BatchNotFirstError if the id is not the first delivery's."""
+        """Acks the first waiting delivery. Raises BatchNotFoundError or BatchNotFirstError if another delivery or none has the id."""
         with self._settling:
             self._line = self._line.acked_up_to(batch_id, self._who)
             self.waiting_since = time.time() if self._line.waiting else 0.0
 
     def rollback(self, batch_id: int | None = None) -> None:
-        """Hands out all waiting deliveries again. If an id is given, it must be the first delivery's. Raises the errors of `ack`."""
+        """Removes all waiting deliveries, so that their changes are handed out again. A given id must be that of the first delivery. Raises
+        the errors of `ack`.
+        """
         self.stop_waiting()
         with self._taking, self._settling:
             self._line = self._line.rolled_back(batch_id, self._who)
@@ -198,17 +205,18 @@ class ConsumerService(Generic[PositionT, Content_co]):
         if end is None:
             raise BatchNotFoundError(f"{self._who} batchId:{batch_id} is not exist , please check")
         text = self._codec.text(end) if self._codec is not None else ""
-        if self._closed:  # The text may have the identity of a later consumer with this number.
+        if self._closed:  # The text may contain the identity of a later consumer with the same number.
             raise NotSubscribedError(f"{self._who} was removed (`sluice consumer forget`), or its filter has changed")
         return text
 
     def continue_after(self, text: str) -> bool:
-        """Continues after a position that a broker stored, if this is after the acked position. Waiting deliveries are dropped. Returns
-        whether it moved. Raises SluiceError if the two positions cannot be compared.
+        """Moves the consumer to the position that a broker stored, if this position is after the acked one, and drops waiting deliveries.
+        Returns whether the consumer moved. Raises SluiceError if the two positions cannot be compared.
         """
         while self._codec is not None and text:
             acked = self._line.acked
-            # No lock is held here. `later` waits for the lock of all consumers, whose holder may be closing this one.
+            # No lock is held during this call: `later` waits for the lock of all consumers, and the holder of that lock may be closing this
+            # consumer.
             later = self._codec.later(acked, text)
             if later is None:
                 return False
@@ -217,7 +225,7 @@ class ConsumerService(Generic[PositionT, Content_co]):
         return False
 
     def _moved(self, compared: PositionT, later: PositionT) -> bool:
-        """Moves to `later`, if the acked position is still `compared`. Returns whether it moved."""
+        """Moves the consumer to `later`, if its acked position is still `compared`. Returns whether the consumer moved."""
         with self._taking, self._settling:
             if self._line.acked != compared:
                 return False

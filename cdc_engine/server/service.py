@@ -1,7 +1,7 @@
-"""Serves the reader of a destination: subscribe, get, ack and rollback, as Canal's service does, but with whole transactions.
+"""Serves the reader of a destination, the lake: subscribe, get, ack and rollback, as in Canal's service, but with whole transactions.
 
-`instance` starts it and takes batches from it. Thread-safe. Each method writes the ledger before it moves the store. After a crash in
-between, the next start begins at the ledger's position.
+`instance` starts destinations and takes batches. Thread-safe. Each method writes the ledger before it changes the store. After a crash
+between the two, the next start begins at the ledger's position.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ FilterChanged = Callable[[str], None]
 
 @dataclasses.dataclass(eq=False)
 class ServedDestination:
-    """A destination that was started. get and rollback hold `taking`, ack and rollback hold `settling`, so an ack never waits for a get.
+    """A destination that was started. get and rollback hold the lock `taking`; ack and rollback hold the lock `settling`. So an ack never
+    waits for a get.
 
-    `rewind` empties the store, and restarts parser and store at a position. It is called if a rollback goes back further than the store
-    does, or if the store is not at the ledger's position. `owed`: a call of `rewind` failed. `was_elsewhere`: at the last get, the store
-    was at another position. `filter_changed` is called with a client's filter.
+    `rewind` empties the store, and restarts the parser and the store at a position. It is called if a rollback needs changes that the store
+    no longer has, or if the store is not at the ledger's position. `owed` is True if a call of `rewind` failed and must be repeated.
+    `was_elsewhere` is True if the store was not at the ledger's position at the last get. `filter_changed` is called with a client's
+    filter.
     """
 
     store: EventStore
@@ -48,7 +50,9 @@ class ServedDestination:
     settling: threading.RLock = dataclasses.field(default_factory=threading.RLock)
 
     def start_again(self) -> None:
-        """Restarts reading where the ledger ends. If this fails, it is `owed`, and repeated before the next get."""
+        """Restarts the reading of the stream where the ledger's batches end. If that fails, sets `owed`, so that it is repeated before the
+        next get.
+        """
         if self.rewind is None:
             raise NotStartedError(
                 f"the changes after {self.meta.ledger.resume_position} are no longer in memory: restart the destination"
@@ -58,8 +62,8 @@ class ServedDestination:
         self.owed = False
 
     def went_elsewhere(self, error: NotContinuousError) -> None:
-        """Restarts reading where the ledger ends, because the store is at another position. Raises `error` too, if the previous get failed
-        in the same way.
+        """Restarts the reading of the stream where the ledger's batches end, because the store is at another position. If the previous get
+        failed in the same way, raises `error` afterwards.
         """
         if self.rewind is None:
             raise error
@@ -70,10 +74,10 @@ class ServedDestination:
 
 
 class CanalService:
-    """The started destinations, by name. `known` are the names in conf/, which may be started later.
+    """The started destinations, by name. `known` has the names of all destinations in conf/, which may be started later.
 
-    A destination has one reader. A second client is refused, because both would share one cursor, and each would miss what the other one
-    gets.
+    A destination has only one reader. A second client is refused, because both would share one cursor, and each would miss the changes that
+    the other gets.
     """
 
     def __init__(
@@ -130,8 +134,9 @@ class CanalService:
     ) -> Batch:
         """Returns the next batch, which then waits for its ack. Several batches may wait. If nothing arrives in time, batch_id is -1.
 
-        A batch without slices has no captured changes. Its ack moves the cursor. If the store is not at the ledger's position, which
-        happens after a failed rewind, returns nothing and restarts reading there. Raises NotContinuousError if that did not help.
+        A batch without slices has no captured changes, but its ack moves the cursor. If the store is not at the ledger's position, which
+        happens after a failed rewind, hands out nothing and restarts the reading at that position. Raises NotContinuousError if that did
+        not help.
         """
         destination = self._subscribed(client)
         with destination.taking:
@@ -156,11 +161,11 @@ class CanalService:
         *,
         kept: bool = False,
     ) -> Batch:
-        """Returns the changes that follow `taken` as a further part of the same batch. `taken` is the last batch, or its last part. If
-        nothing follows, batch_id is -1.
+        """Returns the changes after `taken`, as a further part of the same batch. `taken` is the last batch, or its last part. If there are
+        no further changes, the result's batch_id is -1.
 
-        The caller has written `taken` to files. With `kept` it stays in memory. Without, its memory is freed, so a batch can be larger
-        than the ring. A rollback then goes back further than the store does, so the source is read again.
+        The caller has written `taken` to files. With `kept`, `taken` stays in memory. Without `kept`, its memory is freed, so that a batch
+        can be larger than the ring; after a rollback, the source is read again, because the store no longer has these changes.
         """
         destination = self._subscribed(client)
         if taken.end is None:
@@ -185,8 +190,9 @@ class CanalService:
         event_count_max: int,
         keep: Callable[[Batch], bool],
     ) -> None:
-        """Calls `keep` with the changes that follow the last batch, `taken`, so that `keep` records both in the ledger as one batch. Does
-        not wait. Does not call `keep` if nothing follows. If `keep` returns False or raises, the changes are handed out later.
+        """Calls `keep` with the changes that follow the last batch, `taken`, so that `keep` can record both in the ledger as one batch.
+        Does not wait for changes: if there are none, does not call `keep`. If `keep` returns False or raises an error, the changes are
+        handed out later.
         """
         destination = self._subscribed(client)
         with destination.taking, contextlib.ExitStack() as undo:
@@ -200,8 +206,8 @@ class CanalService:
     def get(
         self, client: ClientIdentity, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0
     ) -> Batch:
-        """Returns the next batch, and acks it before that. If the reader does not finish it, its changes are lost for the reader. Raises
-        OutstandingBatchError if batches wait for their ack, because this ack would overtake theirs.
+        """Acks the next batch, and then returns it. If the reader does not process the whole batch, the rest of its changes is lost for the
+        reader. Raises OutstandingBatchError if earlier batches wait for their acks, because acks must keep the order.
         """
         destination = self._subscribed(client)
         with destination.taking, destination.settling:
@@ -221,11 +227,11 @@ class CanalService:
             return batch
 
     def ack(self, client: ClientIdentity, batch_id: int, delivery: int | None = None) -> None:
-        """Acks a batch: moves the cursor in the ledger to its end, and then frees it in the store. Batch -1 has no effect. If `delivery`
-        is given, the batch must have that delivery number.
+        """Acks a batch: moves the cursor in the ledger to its end, and then frees it in the store. Batch -1 has no effect. If `delivery` is
+        given, the batch must have that delivery number.
 
-        Raises BatchNotFoundError if it does not wait, and BatchNotFirstError if an earlier batch waits. Raises MetaError if the ledger
-        cannot be written; the batch then still waits.
+        Raises BatchNotFoundError if the batch does not wait for an ack, and BatchNotFirstError if an earlier batch waits. Raises MetaError
+        if the ledger cannot be written; the batch then still waits.
         """
         destination = self._subscribed(client)
         if batch_id == -1:
@@ -259,8 +265,8 @@ class CanalService:
                 )
 
     def read_again(self, client: ClientIdentity) -> None:
-        """Restarts reading where the ledger ends. Call it only while no batch is in flight. Raises the errors of `rewind`, which is then
-        `owed`.
+        """Restarts the reading of the stream at the ledger's position. Call it only while no batch is in flight. Raises the errors of
+        `rewind`, which is then repeated before the next get.
         """
         destination = self._subscribed(client)
         with destination.taking, destination.settling:

@@ -36,8 +36,8 @@ PART, FETCH_LOCK = ".sluice-part", ".sluice-fetch.lock"
 
 class Archive:
     """An archive of binlog files. `location` is a folder, or a URL that pyarrow supports, for example
-    s3://bucket/prefix?region=eu-central-1. `fetch` is the command that fetches a file that the archive lacks. With it, the archive must be
-    a folder.
+    s3://bucket/prefix?region=eu-central-1. `fetch` is the command that fetches a file that the archive lacks; it requires that the archive
+    is a folder.
     """
 
     def __init__(self, location: str, fetch: ArchiveFetch | None = None) -> None:
@@ -57,8 +57,8 @@ class Archive:
         """Fetches a file that the archive lacks, unless another process has fetched it meanwhile. `check` raises PositionLostError or
         BinlogFormatError if the file must not be stored.
 
-        The command writes to a file with another name, which is renamed when it is complete. The next fetch removes what a crash has left.
-        Raises SourceConnectionError if the command fails, and InterruptedError if `given_up` returned True.
+        The command writes to a file with another name, which is renamed when it is complete. After a crash, the next fetch removes the
+        incomplete file. Raises SourceConnectionError if the command fails, and InterruptedError if `given_up` returned True.
         """
         if self._fetch is None or not _FETCHED_NAME.fullmatch(file):
             raise SourceConnectionError(

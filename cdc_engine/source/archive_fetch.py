@@ -25,11 +25,11 @@ class ArchiveFetch:
     seconds_max: float
 
     def run(self, file: str, path: Path, given_up: Callable[[], bool]) -> None:
-        """Runs the command, which must write the file to `path`. Ends it with all its children after the time limit, or when `given_up`
-        returns True.
+        """Runs the command, which must write the file to `path`. Ends the command with all its children after the time limit, or when
+        `given_up` returns True.
 
-        Raises SourceConnectionError if it fails, without its arguments and output, which may contain secrets. Raises InterruptedError if
-        `given_up` ended it.
+        Raises SourceConnectionError if the command fails. The message contains neither arguments nor output of the command, because they
+        may contain secrets. Raises InterruptedError if `given_up` returned True.
         """
         what = f"archive_fetch: the command {self.command[0]} for {file}"
         arguments = [self.command[0], *(each.replace(FILE, file).replace(PATH, str(path)) for each in self.command[1:])]

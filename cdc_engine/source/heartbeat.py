@@ -18,10 +18,12 @@ class Heartbeat:
         self._session: SourceSession | None = None
 
     def failure(self) -> str:
-        """Returns why the source did not answer now, without secrets, or "" if it did. After a failure, the next call reconnects.
+        """Sends the query, and returns why the source did not answer, without secrets, or "" if it answered. After a failure, the next call
+        reconnects.
 
         Raises ConfigurationError if this host cannot query the source: a password, TLS file or package is missing, or the source refuses
-        the account. A source that refuses the account is available, and a standby source would refuse the same password.
+        the account. Such a refusal does not count as a failure, because the source answered, and a standby source would refuse the same
+        password.
         """
         try:
             self._session = self._session or open_session(self._source, SECONDS_MAX, SECONDS_MAX)

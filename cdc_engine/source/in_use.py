@@ -1,11 +1,11 @@
-"""Records which of a destination's sources the engine reads: `source.json` in the destination's directory. Processes that read conf/ need
-it.
+"""Records in `source.json`, in the destination's folder, which of a destination's sources the engine reads. Processes that read conf/ use
+this record.
 
-If the file names another source than a running engine reads, `instance.failover` replaces the engine. The file does not prove that the
-stream continues there. The engine proves this at every connect.
+If the file names another source than the one that a running engine reads, `instance.failover` ends the engine, and the next engine reads
+the named source. The file does not prove that the stream can continue on this source; the engine checks that at every connect.
 
-If several hosts share the ledger, the choice is stored there. The file is then a copy, which each engine updates when it checks the
-choice, because reading conf/ must not require a connection.
+If several hosts share the ledger, the choice is stored in the ledger's record store. The file is then a copy for processes that read conf/,
+because reading conf/ must not require a connection. Each engine updates the copy when it checks the choice.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SOURCE_FILE = "source.json"
 
 
 def address_in_use(directory: Path) -> str:
-    """Returns the address (host:port) of the chosen source, or "" if none was chosen, which means the first one. Raises ConfigurationError
-    if the file cannot be parsed.
+    """Returns the address (host:port) of the chosen source, or "" if none was chosen and the first source in conf/ is read. Raises
+    ConfigurationError if the file cannot be parsed.
     """
     path = directory / SOURCE_FILE
     try:
@@ -36,8 +36,8 @@ def address_in_use(directory: Path) -> str:
 
 
 def use(directory: Path, address: str, why: str) -> None:
-    """Chooses the source with this address for all hosts, also after restarts. `why` is the reason, for operators. Raises MetaError if it
-    cannot be stored.
+    """Chooses the source with this address, for all hosts and also after restarts. `why` is the reason, for operators. Raises MetaError if
+    the choice cannot be stored.
     """
     text = json.dumps({"address": address, "why": why})
     record_store(directory).put(SOURCE_FILE, text)

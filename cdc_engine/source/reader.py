@@ -1,9 +1,9 @@
-"""Decides by GTIDs which transactions a read on the replica `reader` can see, waits until it has executed missing ones, and refuses a
-replica that cannot be used. The callers query the servers.
+"""Decides by GTIDs which transactions a read on the replica `reader` shows, waits until the replica has executed missing transactions, and
+refuses a replica that cannot be used. The callers query the servers.
 
 A replica adds a GTID to its executed set (gtid_executed of MySQL, gtid_slave_pos of MariaDB) after the storage engine has committed. So a
-read that begins after the set was queried sees all its transactions. It sees no transaction after the end of the source's binlog, if that
-end is queried after the read.
+read that begins after the set was queried shows all transactions of the set. If the end of the source's binlog is queried after the read,
+the read shows no transaction after this end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sluice.cdc_engine.gtid import has_executed
 WAIT_SECONDS_MAX = 60.0  # How long to wait at most until a replica has executed the needed transactions.
 POLL_SECONDS = 0.2
 pause = time.sleep  # Tests replace this function.
-# True: MariaDB, False: MySQL.
+# The queries by whether the server is a MariaDB: of the executed set, and of the server's identity.
 EXECUTED = {True: "SELECT @@GLOBAL.gtid_slave_pos AS executed", False: "SELECT @@GLOBAL.gtid_executed AS executed"}
 IDENTITY = {True: "SELECT @@GLOBAL.server_id AS identity", False: "SELECT @@GLOBAL.server_uuid AS identity"}
 STATUS = ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
@@ -43,8 +43,8 @@ def shows(address: str, executed: str, wanted: str) -> bool:
 
 
 def still_behind(address: str, executed: Callable[[], str], wanted: str) -> str:
-    """Waits until a replica has executed all transactions of `wanted`. Returns a sentence if it has not after WAIT_SECONDS_MAX, otherwise
-    "". `executed` queries the replica's executed set. Raises the errors of `shows` and `executed`.
+    """Waits until a replica has executed all transactions of `wanted`. If it has not executed them after WAIT_SECONDS_MAX, returns a
+    sentence that says so, otherwise "". `executed` queries the replica's executed set. Raises the errors of `shows` and `executed`.
     """
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while not shows(address, there := executed(), wanted):
@@ -62,8 +62,8 @@ def _behind(address: str, executed: str, wanted: str) -> str:
 
 
 def filters_of(status: Mapping[str, object]) -> list[str]:
-    """Returns the replication filters in a row of a replica's status. A replica with filters may lack rows, and its GTIDs do not tell
-    that.
+    """Returns the replication filters in a row of a replica's status. A replica with filters may lack rows, although its executed set has
+    all transactions.
     """
     named = {name.lower(): str(value or "") for name, value in status.items()}
     return [

@@ -14,9 +14,9 @@ from sluice.cdc_engine.source.tunnel import Bastion
 TlsMode = Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"]
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "sluice:destination")
-INSTALLATION_CHARS = 8  # How many characters of the installation's id the host name has.
+INSTALLATION_CHARS = 8  # How many characters of the installation's id the host name of the replica contains.
 HOST_CHARS = 60  # Every server accepts host names of this length.
-# Derived server ids begin here and are below 2³¹, above the ids that people usually configure.
+# Derived server ids are at least this number and below 2³¹. So they are above the ids that people usually configure.
 SERVER_ID_FIRST = 1 << 30
 
 
@@ -53,20 +53,22 @@ class Source:
 
     @property
     def replica_id(self) -> int:
-        """The server id with which the engine registers. It is always the same for a destination of an installation."""
+        """The server id with which the engine registers as a replica. A destination of an installation always has the same server id."""
         digest = hashlib.sha256(self._identity.encode()).digest()
         return self.server_id or SERVER_ID_FIRST + int.from_bytes(digest[:4], "little") % SERVER_ID_FIRST
 
     @property
     def replica_uuid(self) -> str:
-        """The uuid with which the engine registers. MySQL ends an older dump with the same uuid. If conf/ has a server id, the uuid
-        depends on it, so a new server id resolves a clash.
+        """The uuid with which the engine registers as a replica. MySQL ends an older dump that has the same uuid. If conf/ sets a server
+        id, the uuid depends on this server id, so that another server id resolves a clash.
         """
         return str(uuid.uuid5(NAMESPACE, f"{self._identity}/{self.server_id}" if self.server_id else self._identity))
 
     @property
     def replica_host(self) -> str:
-        """The host in SHOW REPLICAS. It identifies replicas of MariaDB, which have no uuid."""
+        """The host name that SHOW REPLICAS shows for the engine. On MariaDB it identifies the engine, because replicas have no uuid
+        there.
+        """
         return "-".join(filter(None, ["sluice", self.installation[:INSTALLATION_CHARS], self.destination]))[:HOST_CHARS]
 
     @property
@@ -84,7 +86,7 @@ class Source:
 
     @property
     def _identity(self) -> str:
-        """The text from which the identity is derived. Hosts that share a ledger have the same installation. So after a takeover, the new
-        host's dump replaces the failed host's.
+        """The text from which server id and uuid are derived. Hosts that share a ledger have the same installation id. So after a takeover,
+        the dump of the new host replaces the dump of the failed host.
         """
         return "/".join(filter(None, [self.installation, self.destination]))

@@ -31,7 +31,7 @@ class SourceSession(pymysql.connections.Connection):
     _tunnel: Tunnel | None = None
 
     def connect_through(self, tunnel: Tunnel) -> None:
-        """Connects through a tunnel. Closing the session closes the tunnel too."""
+        """Connects to the server through a tunnel. When the session is closed, the tunnel is closed too."""
         with explained(tunnel):
             self.connect(tunnel.socket)
         self._tunnel = tunnel
@@ -43,8 +43,8 @@ class SourceSession(pymysql.connections.Connection):
             self._tunnel.close()
 
     def _create_ssl_ctx(self, given: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:
-        """Returns the TLS context. PyMySQL's own method loads all certificate authorities of the system even if it verifies nothing, which
-        takes 27 ms per session.
+        """Returns the TLS context of `given`. PyMySQL's own method loads all certificate authorities of the system even if nothing is
+        verified, which takes 27 ms per session.
         """
         return given if isinstance(given, ssl.SSLContext) else _unverified()
 
@@ -63,7 +63,7 @@ class SourceSession(pymysql.connections.Connection):
         return self._sock
 
     def silent_for(self, seconds: float) -> None:
-        """Sets how long the next read may wait for its first byte. If the peer is lost, TCP keep-alive detects it earlier."""
+        """Sets how long the next read may wait for its first byte. TCP keep-alive detects a lost server earlier."""
         self._sock.settimeout(seconds)
         if self._tunnel is not None:  # ssh itself checks whether the bastion still answers.
             return
@@ -106,13 +106,13 @@ def open_session(
 
 
 def error_code(error: pymysql.err.MySQLError) -> int:
-    """Returns the number of an error of the server or the client library, or 0 if it has none."""
+    """Returns the error number of an exception from the server or the client library, or 0 if the exception has no number."""
     return error.args[0] if error.args and isinstance(error.args[0], int) else 0
 
 
 def session_error(source: Source, code: int, text: str) -> SluiceError:
-    """Returns Sluice's error for an error of the server, by its number. If the number has several meanings, its text decides. The message
-    never has a password.
+    """Converts an error of the server to Sluice's error, by the error number. If the number has several meanings, the error's text decides.
+    The message never contains a password.
     """
     where, words = f"{source.user}@{source.address}", text.lower()
     if code in ACCESS_DENIED:
@@ -147,7 +147,7 @@ def _verified(source: Source) -> ssl.SSLContext:
     cannot be used.
     """
     context = ssl.create_default_context(cafile=str(source.ca_file) if source.ca_file else None)
-    # The certificates that MySQL generates state no key usage, which strict verification requires.
+    # Turns off strict verification, which requires a key usage: the certificates that MySQL generates do not state one.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = source.tls_mode == "VERIFY_IDENTITY"
     return context

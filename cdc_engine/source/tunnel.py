@@ -1,8 +1,8 @@
 """Connects to a server through a bastion. For each connection, a process of the system's `ssh` carries the bytes on its standard input and
 output.
 
-The system's ssh supports every kind of key, certificate and agent, and needs no package. `ssh -W` opens no local port. So nobody else on
-this host can use the tunnel, and no port can be in use already. The process ends when either side closes.
+The system's ssh supports every kind of key, certificate and agent, and needs no Python package. `ssh -W` opens no local port, so nobody
+else on this host can use the tunnel, and no port conflict can occur. The ssh process ends when either side closes the connection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import IO
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.errors import AccessDeniedError, ConfigurationError, SluiceError, SourceConnectionError
 
-# After this many seconds of silence, ssh sends a keep-alive message. After this many messages without an answer, it ends.
+# After ALIVE_SECONDS without data, ssh sends a keep-alive message. After ALIVE_COUNT_MAX messages without an answer, ssh ends.
 ALIVE_SECONDS, ALIVE_COUNT_MAX = 15, 3
 END_SECONDS_MAX = 5.0
 SSH_FAILED = 255  # ssh's exit code for its own errors.
@@ -46,10 +46,12 @@ class Bastion:
 
 
 class Tunnel:
-    """One connection through a bastion. `socket` is its local end, which behaves like a socket that is connected to the server."""
+    """One connection through a bastion. `socket` is the local end of the tunnel, which behaves like a socket that is connected to the
+    server.
+    """
 
     def __init__(self, bastion: Bastion, host: str, port: int) -> None:
-        """Starts ssh. Raises ConfigurationError if it cannot be started. If ssh cannot connect, `failure` returns why."""
+        """Starts ssh. Raises ConfigurationError if ssh cannot be started. If ssh starts but cannot connect, `failure` returns why."""
         self._bastion, self._stderr = bastion, tempfile.TemporaryFile()  # noqa: SIM115  open as long as the process
         self.socket, theirs = socket.socketpair()
         try:
@@ -91,7 +93,7 @@ class Tunnel:
 
 @contextlib.contextmanager
 def explained(tunnel: Tunnel | None) -> Iterator[None]:
-    """Closes the tunnel after an error in the block. If ssh is the cause, raises its error instead."""
+    """After an error in the block, closes the tunnel. If ssh caused the error, raises ssh's error instead."""
     try:
         yield
     except BaseException as error:
@@ -125,7 +127,7 @@ def command(bastion: Bastion, host: str, port: int) -> list[str]:
 
 
 def failure_of(bastion: Bastion, output: str) -> SluiceError:
-    """Returns the error for what ssh wrote before it ended."""
+    """Converts the output that ssh wrote before it ended to Sluice's error."""
     words = output.lower()
     if any(each in words for each in _HOST_KEY):
         where = bastion.known_hosts_file or "~/.ssh/known_hosts"

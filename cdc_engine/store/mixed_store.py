@@ -1,5 +1,5 @@
 """The event store in memory and files (`EventStore`). Blocks that do not fit into the ring go to files, and move into the ring, in order,
-when it has space.
+when the ring has space.
 
 So the backlog is limited by the disk and not by memory, and the parser continues to read while batches wait. The files are not used after
 the process ends.
@@ -25,7 +25,7 @@ class MixedEventStore(BackedEventStore):
         return super().put_position if end == ANYWHERE else end
 
     def clear(self) -> None:
-        """Removes all content, as `ports.EventStore.clear` does, and the files. Raises StoreFullError if the files cannot be replaced."""
+        """Removes all blocks, as `ports.EventStore.clear` does, and the files. Raises StoreFullError if the files cannot be replaced."""
         with self._changed:
             self._restart()
 
@@ -39,8 +39,8 @@ class MixedEventStore(BackedEventStore):
     def _keep(self, block: Block) -> None:
         if self._reader.at_end and self._ring_has_room:
             if self._log.has_dropped:
-                # The open transaction was dropped while the ring had a part of it. The log would record this with its next block, but this
-                # block goes into the ring.
+                # The open transaction was dropped while the ring had a part of it. The log would record the drop with its next block, but
+                # the next block goes into the ring.
                 self._forget_open()
             self._clear_log()
             self._take(block)

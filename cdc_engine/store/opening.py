@@ -1,8 +1,8 @@
 """Makes the store that conf/ names, and decides whether the events that an earlier process stored can be used: they must continue at the
 ledger's position. Called by `instance`.
 
-Events that do not continue there are removed and read from the source again. If the source no longer has them, they stay, and the engine
-reports STORE_UNFIT. Nothing is lost before an operator decides.
+Stored events that do not continue at the ledger's position are removed and read from the source again. If the source no longer has them,
+the stored events stay, the engine reports STORE_UNFIT, and an operator decides.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from sluice.cdc_engine.store.mixed_store import ANYWHERE, MixedEventStore
 from sluice.cdc_engine.store.window.positions import key_of
 
 SPILL_DIRECTORY, OVERFLOW_DIRECTORY = "spill", "overflow"
-SEGMENTS_MIN = 8  # How many files a full store has. Space is freed by removing whole files.
+SEGMENTS_MIN = 8  # The least number of files that a full store has. A store frees space by removing whole files.
 
 log = structlog.get_logger()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StorePlan:
-    """The configuration of a store: the limit of its event files in `directory` (the destination's), and the limits of its ring."""
+    """The configuration of a store: the limit of its event files in the destination's folder `directory`, and the limits of its ring."""
 
     kind: str
     directory: Path
@@ -58,11 +58,12 @@ class StorePlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GoingOn:
-    """What the ledger knows: its id, its highest epoch, and the start of the next batch. `filters` is a digest of the settings that select
-    tables.
+    """The facts with which stored events must agree: the ledger's id, its highest epoch, and `begin`, where the next batch starts.
+    `filters` is a digest of the settings that select tables.
 
-    `read_elsewhere`: since the events were stored, another engine with its own directory has read the stream. `lost` asks the source
-    whether the stream can be read from `begin`. It returns why not, or an empty text, or raises SourceConnectionError.
+    `read_elsewhere` is True if another engine with its own folder has read the stream since the events were stored. `lost` asks the source
+    whether the stream can be read from `begin`. It returns the reason if it cannot, otherwise an empty text, or raises
+    SourceConnectionError.
     """
 
     ledger_id: str
@@ -74,8 +75,8 @@ class GoingOn:
 
 
 def open_store(plan: StorePlan, going_on: GoingOn, settled: Callable[[], Position | None]) -> MemoryEventStore:
-    """Makes the store of a plan. `settled` returns the ledger's cursor. Raises StoreUnfitError, StoreDamagedError, StoreFullError or
-    SourceConnectionError.
+    """Opens the store that `plan` describes, with the stored events if they can be used. `settled` returns the ledger's cursor. Raises
+    StoreUnfitError, StoreDamagedError, StoreFullError or SourceConnectionError.
     """
     spill, events = plan.directory / SPILL_DIRECTORY, plan.log(going_on)
     if plan.kind == "file":
@@ -106,7 +107,9 @@ def open_store(plan: StorePlan, going_on: GoingOn, settled: Callable[[], Positio
 
 
 def misfit(events: EventLog, going_on: GoingOn) -> str:
-    """Returns why an opened log cannot be used at the ledger's position, or an empty text if it can. Raises StoreDamagedError."""
+    """Returns why the stored events of an opened log cannot continue at the ledger's position, or an empty text if they can. Raises
+    StoreDamagedError.
+    """
     ledger_id, filters = events.identity
     begin = going_on.begin
     if ledger_id != going_on.ledger_id:
@@ -135,15 +138,17 @@ def misfit(events: EventLog, going_on: GoingOn) -> str:
 
 
 def another_file(there: Position, begin: Position) -> bool:
-    """Returns whether two binlog files with the same name have different creation times or servers. Unknown values are equal to any."""
+    """Returns whether two positions with the same binlog file name are in different files: the creation times or the servers differ. An
+    unknown value counts as equal.
+    """
     created = there.file_created and begin.file_created and there.file_created != begin.file_created
     uuid = there.server_uuid and begin.server_uuid and there.server_uuid != begin.server_uuid
     return bool(created or uuid)
 
 
 def _taken_up(events: EventLog, going_on: GoingOn) -> LogReader:
-    """Returns a reader of the stored events from the ledger's position on. If they do not continue there, begins a new log and returns its
-    reader.
+    """Returns a reader of the stored events from the ledger's position on. If the stored events do not continue at that position, begins a
+    new log and returns the reader of the new log.
     """
     try:
         if not events.open():
@@ -180,8 +185,8 @@ def _refuse_if_lost(events: EventLog, going_on: GoingOn, why: str) -> None:
 
 
 def _leave_files(before: StorePlan, going_on: GoingOn) -> None:
-    """Removes the files of the kind of store that conf/ named before. Raises StoreUnfitError if their events are still needed and the
-    source no longer has them.
+    """After a change of the kind of store in conf/, removes the files of the previous store. Raises StoreUnfitError if the events in these
+    files are still needed and the source no longer has them.
     """
     events = before.log(going_on)
     if events.open() and key_of(events.end) > key_of(going_on.begin):

@@ -1,7 +1,7 @@
-"""Holds the prepared XA transactions for a consumer's own stream: those that this stream reads, and those that the destination recorded
-earlier. Used by `instance.consumers.own_start`.
+"""Provides the prepared XA transactions of a consumer's own stream: those that the own stream has read, and those that the destination
+recorded earlier. Used by `instance.consumers.own_start`.
 
-Nothing is written. The records belong to the destination, which removes one only after all consumers have passed the commit of its
+Writes nothing. The records belong to the destination, which removes a record only after all consumers have passed the commit of its
 transaction.
 """
 
@@ -19,7 +19,7 @@ class OwnPrepared(MemoryPrepared):
     """The prepared transactions of a consumer's own stream (`ports.PreparedTransactions`). `recorded_before` returns the destination's
     record for an XA name, as `PreparedFiles.recorded_before` does.
 
-    Until `begin_stream` is called, the binlog before the stream's start is read, and its rows are not used.
+    Before `begin_stream` is called, the binlog before the stream's start is read, only for its statements and prepared transactions.
     """
 
     def __init__(self, recorded_before: Callable[[str], Content | None]) -> None:
@@ -29,11 +29,13 @@ class OwnPrepared(MemoryPrepared):
         self._begun = False
 
     def begin_stream(self) -> None:
-        """Marks the start of the stream. A rewind no longer removes the transactions that are prepared now."""
+        """Marks the start of the stream. Later rewinds keep the transactions that are prepared now."""
         self._before, self._begun = self.undecided(), True
 
     def commit(self, name: str, order_key: int) -> Content | None:
-        """Returns the events of a transaction, or None if it is unknown. Raises the errors of `recorded_before`."""
+        """Returns the events of the prepared transaction with this XA name, or None if the transaction is unknown. Raises the errors of
+        `recorded_before`.
+        """
         found = super().commit(name, order_key)
         if found is not None:
             return found

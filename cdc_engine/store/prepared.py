@@ -1,16 +1,16 @@
 """Records the events of XA transactions on disk until they are committed or rolled back, in the directory `prepared/` of a destination.
 
-The file of a prepared transaction is called `DIGEST.KEY.prepared`, by a digest of its XA name and the order key of its prepare. After the
-commit it is called `DIGEST.KEY.COMMIT.committed`, with the order key of the commit. It stays until that commit is acked, because the
-stream may begin again before it.
+The file of a prepared transaction is named `DIGEST.KEY.prepared`, with a digest of its XA name and the order key of its prepare. After the
+commit, the file is renamed to `DIGEST.KEY.COMMIT.committed`, with the order key of the commit. It stays until the commit is acked, because
+the stream may begin again before the commit.
 
 A record is valid only while the stream is read without a gap since the prepare, because a later transaction can have the same XA name. If
-the stream begins again at a position, records that were prepared after it are removed, and records that were committed after it are
-prepared again. Their commit may then have another order key (another server, a new epoch). If the stream continues elsewhere,
-`forget_prepared` removes all records.
+the stream begins again at a position, transactions that were prepared after the position are removed, and transactions that were committed
+after it become prepared ones again. Their commits may then get another order key (another server, a new epoch). If the stream continues at
+a position after a gap, `forget_prepared` removes all records.
 
-If several hosts share a ledger and an object store, the object store has copies of the records (`prepared_copies`). The copies decide
-which records exist. A missing local file is downloaded.
+If several hosts share a ledger and an object store, the object store has copies of the records (`prepared_copies`). Only records with a
+copy exist; if a record's local file is missing, the copy is downloaded.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from sluice.cdc_engine.store.record_file import RecordedFile, Recording, verifie
 
 PREPARED_DIRECTORY = "prepared"
 RECORDING = "open.recording"
-LOOKS_MAX = 10  # A record may be renamed while it is read. This is how often reading is tried.
+LOOKS_MAX = 10  # How often the reading of a record is tried, because a record may be renamed meanwhile.
 
 
 class PreparedFiles:
-    """The prepared transactions of a destination's stream (`ports.PreparedTransactions`). `acked` returns the position before which
-    the stream never begins again. `copies` are the copies for other hosts, if conf/ names an object store.
+    """The prepared XA transactions of a destination's stream, in files (`ports.PreparedTransactions`). `acked` returns the position before
+    which the stream never begins again. `copies` are the copies for other hosts, if conf/ names an object store.
 
     Raises StagingError if the directory has other files or cannot be read, and NotSharedError if the object store does not answer.
     """
@@ -54,7 +54,7 @@ class PreparedFiles:
         self._prepared: dict[str, CopyName] = {}
         self._committed = sorted((record for record in found if record.committed is not None), key=_commit_key)
         for record in sorted((each for each in found if each.committed is None), key=lambda each: each.prepared):
-            # After a crash, an older record of the same name may still be there.
+            # After a crash, there may still be an older record of the same XA name.
             if (before := self._prepared.get(record.digest)) is not None:
                 self._remove(before)
             self._prepared[record.digest] = record
@@ -76,7 +76,7 @@ class PreparedFiles:
             return RecordedFile(recording.path, recording.size)
 
     def prepare(self, name: str, order_key: int) -> None:
-        """Completes the recording as the record of a prepared transaction. The record is on disk when this returns."""
+        """Completes the file that is being recorded, as the record of a prepared transaction. The record is on disk when this returns."""
         with _sentence(self._directory):
             record = CopyName(_digest(name), order_key)
             self._writer().keep_as(self._directory / record.name)
@@ -89,9 +89,10 @@ class PreparedFiles:
             self._prepared[record.digest] = record
 
     def commit(self, name: str, order_key: int) -> RecordedFile | None:
-        """Returns the events of a transaction, or None if it is unknown. The same commit returns the same events until it is acked.
+        """Marks a prepared transaction as committed, and returns its events, or None if the transaction is unknown. Until the commit is
+        acked, the same call returns the same events again.
 
-        Raises BinlogFormatError before any event is used, if the record is damaged.
+        Raises BinlogFormatError, before any event is used, if the record is damaged.
         """
         with _sentence(self._directory):
             digest = _digest(name)
@@ -110,8 +111,8 @@ class PreparedFiles:
             return None if known is None else verified(self._local_copy(known))
 
     def recorded_before(self, name: str, begin: Position) -> RecordedFile | None:
-        """Returns the events of the last transaction with this name that was prepared before a position. For a stream that begins at this
-        position. Any thread may call it. Raises the errors of `commit`.
+        """Returns the events of the last transaction with this XA name that was prepared before the position `begin`, for a stream that
+        begins at this position. Any thread may call it. Raises the errors of `commit`.
         """
         digest, key = _digest(name), begin.order_key
         for _ in range(LOOKS_MAX):
@@ -119,7 +120,7 @@ class PreparedFiles:
             found = [each for each in known if each.digest == digest and each.prepared <= key]
             if not found:
                 return None
-            # If the record was committed, and so renamed, meanwhile, try again.
+            # Tries again if the transaction was committed meanwhile and its record was renamed.
             with _sentence(self._directory), contextlib.suppress(FileNotFoundError):
                 return verified(self._local_copy(max(found, key=lambda each: each.prepared))).opened()
         raise StagingError(
@@ -162,7 +163,7 @@ class PreparedFiles:
             self._committed.remove(record)
 
     def _local_copy(self, record: CopyName) -> Path:
-        """Returns the file of a record. Downloads it if it is only in the object store."""
+        """Returns the local file of a record. Downloads the record if only the object store has it."""
         path = self._directory / record.name
         with self._bringing:
             if self._copies is not None and not path.exists():
@@ -194,8 +195,8 @@ class PreparedFiles:
 
 
 def forget_prepared(destination_dir: Path) -> None:
-    """Removes all records, because the stream continues at another position, and their transactions may have ended in between. Raises
-    StagingError or NotSharedError.
+    """Removes all records of prepared transactions. Called when the stream continues after a gap, because the transactions may have ended
+    in the gap. Raises StagingError or NotSharedError.
     """
     location = as_location(destination_dir)
     if location.is_apart:
@@ -207,7 +208,9 @@ def forget_prepared(destination_dir: Path) -> None:
 
 
 def _agreed(directory: Path, copied: Iterable[CopyName]) -> list[CopyName]:
-    """Returns the records that have a copy. Renames the local files as their copies are named, and removes local files without a copy."""
+    """Returns the records that have a copy in the object store. Renames local files to the names of their copies, and removes local files
+    without a copy.
+    """
     by_key = {record.key: record for record in copied}
     for record in _records(directory):
         counts, path = by_key.get(record.key), directory / record.name

@@ -1,11 +1,11 @@
 """Copies the records of prepared XA transactions to an object store, where an engine on another host finds them. Used by `prepared`.
 
-The object store decides: if it does not have a record, the record was not completed, or its transaction has ended.
-`DIGEST.KEY.TOKEN.prepared` has the events, and was written under the lease with that token. `DIGEST.KEY.COMMIT.committed` marks the record
-of the same digest and key as committed.
+If the object store does not have a record, the record was not completed, or its transaction has ended. The file `DIGEST.KEY.TOKEN.prepared`
+has the events, and was written under the lease with that token. The file `DIGEST.KEY.COMMIT.committed` marks the record with the same
+digest and key as committed.
 
-A former holder of the lease only writes and removes names with its own token or a lower one. So it cannot remove what a later holder
-wrote, however late it acts.
+An earlier holder of the lease only writes and removes files with its own token or a lower token in their names. So it cannot remove a file
+that a later holder wrote, however late it acts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PREPARED, COMMITTED = ".prepared", ".committed"
 
 @dataclasses.dataclass(frozen=True)
 class CopyName:
-    """The parts of a file name. `committed` is the order key of the commit, or None before it."""
+    """The parts of a record's file name. `committed` is the order key of the commit, or None before the commit."""
 
     digest: str
     prepared: int
@@ -40,7 +40,7 @@ class CopyName:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What identifies the record before and after its commit."""
+        """The digest and the order key of the prepare, which identify the record before and after its commit."""
         return self.digest, self.prepared
 
     @classmethod
@@ -51,8 +51,8 @@ class CopyName:
 
 
 class PreparedCopies:
-    """The copies of one destination. `token` is the token of the lease. All methods raise NotSharedError if the object store does not
-    answer.
+    """The copies of one destination's prepared transactions in the object store. `token` is the token of the lease. All methods raise
+    NotSharedError if the object store does not answer.
     """
 
     def __init__(self, location: LedgerLocation, token: int = 0) -> None:
@@ -60,7 +60,7 @@ class PreparedCopies:
         self._names: dict[tuple[str, int], set[str]] = {}  # The file names of each record.
 
     def records(self) -> list[CopyName]:
-        """Returns all complete records. Also raises NotSharedError if a file name is not one of these."""
+        """Returns all complete records. Also raises NotSharedError if the store has a file with another name."""
         with self._translated():
             names = sorted(self._folder().sizes())
         committed: dict[tuple[str, int], int] = {}
@@ -79,7 +79,7 @@ class PreparedCopies:
         return [CopyName(*key, committed.get(key)) for key in self._names if self._newest(key)]
 
     def put(self, record: CopyName, path: Path) -> None:
-        """Uploads a new prepared record. The record is in the object store when this returns."""
+        """Uploads the record of a new prepared transaction. The record is in the object store when this returns."""
         name = f"{record.digest}.{record.prepared}.{self._token}{PREPARED}"
         with self._translated():
             self._folder().put_file(path, name)
@@ -101,7 +101,7 @@ class PreparedCopies:
         self._names.setdefault(record.key, set()).add(record.name)
 
     def unmark(self, record: CopyName) -> None:
-        """Removes the mark of a commit, because the stream will read the commit again."""
+        """Removes the file that marks a record as committed, because the stream will read the commit again."""
         self._remove(record, COMMITTED)
 
     def remove(self, record: CopyName) -> None:
@@ -119,8 +119,8 @@ class PreparedCopies:
         return self._location.sibling_url("prepared")
 
     def _remove(self, record: CopyName, kind: str) -> None:
-        """Removes the files of one kind of a record. `remove` removes the events before the mark of the commit. In the other order, a
-        crash would turn a committed transaction into a prepared one.
+        """Removes the files of one kind (events, or mark of the commit) of a record. `remove` first removes the events: if it first removed
+        the mark, a crash would turn a committed transaction into a prepared one.
         """
         known = self._names.get(record.key, set())
         names = {name for name in known if name.endswith(kind)}

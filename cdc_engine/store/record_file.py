@@ -1,8 +1,8 @@
-"""Reads and writes files of recorded events: the events, then their length, their checksum and a mark. A damaged file is refused as a
-whole. Used by `prepared`.
+"""Reads and writes files with the recorded events of an XA transaction. A file has the events, then their length, their checksum and a
+mark. A damaged file is refused as a whole. Used by `prepared`.
 
-Once the binlog position of a prepared XA transaction is acked, its file is the only copy of its rows. So the file is on disk before the
-prepare counts as read, and is verified before any event is used.
+After the binlog position of a prepared transaction is acked, the transaction's file is the only copy of its rows. So the file is on disk
+before the prepare counts as read, and is verified before any event is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WHAT_TO_DO = "the rows of this transaction are lost: re-snapshot the captured ta
 
 
 class Recording:
-    """A file of recorded events while it is written. All methods raise OSError."""
+    """Writes a file of recorded events. All methods raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.size = path, 0
@@ -40,7 +40,7 @@ class Recording:
         self._file.close()
 
     def keep_as(self, path: Path) -> None:
-        """Completes the file, and renames it. It is on disk when this returns."""
+        """Completes the file, and renames it to `path`. The file is on disk when this returns."""
         self._file.write(TRAILER.pack(self.size, self._checksum, MARK))
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -49,7 +49,7 @@ class Recording:
 
 
 class RecordedFile:
-    """The first `size` bytes of a file, as `ports.Content`. The file is closed after the last byte was read."""
+    """Reads the recorded events, the first `size` bytes of a file, as `ports.Content`. Closes the file after the last byte was read."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.size = self._left = size

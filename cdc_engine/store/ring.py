@@ -1,9 +1,10 @@
-"""Computes the state of the ring: how much was put, is complete, was handed out, and was acked. Pure. `memory_store` has the lock.
+"""Computes the state of the ring: how much was put, how much ends complete transactions, how much was handed out, and how much was acked.
+Pure. `memory_store` calls it under its lock.
 
     ack ≤ get ≤ complete ≤ put
 
-`put` is the end of all appended events. `complete` is the end of the last complete transaction, after which nothing may be handed out.
-Each transition returns a new `Ring`. A transition that would break the order raises ValueError, because its caller has a defect.
+`put` is the end of all appended events. `complete` is the end of the last complete transaction; nothing after it may be handed out. Each
+transition returns a new `Ring`. A transition that would break this order raises ValueError, because its caller has a defect.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sluice.cdc_engine.store.files.mark import NOTHING, Mark
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ring:
     """The state of the ring. `spilled_events` and `spilled_bytes` count the events between `ack` and `put` that are on disk and not in
-    memory. `forgotten_events` counts row events that were put, and dropped before an ack.
+    memory. `forgotten_events` counts the row events that were put and then dropped without an ack.
     """
 
     bytes_max: int
@@ -50,12 +51,12 @@ class Ring:
 
     @property
     def full(self) -> bool:
-        """Whether the ring is full. Checked before a block is added, so a block of any size fits into an empty ring."""
+        """Whether the ring is full. The check is made before a block is added, so that a block of any size fits into an empty ring."""
         return self.fill_bytes >= self.bytes_max or self.fill_events >= self.events_max
 
     @property
     def only_open_transaction(self) -> bool:
-        """Whether all complete transactions are acked. No ack would free space then, so a put must not wait for one."""
+        """Whether all complete transactions are acked. If so, a put must not wait for space, because no ack would free any."""
         return self.complete.transactions == self.ack.transactions
 
     @property
@@ -74,7 +75,7 @@ class Ring:
         )
 
     def get_at(self, get: Mark) -> Ring:
-        """Returns the ring after a batch up to `get` was handed out, or after that was undone."""
+        """Returns the ring after a batch up to `get` was handed out, or after a hand-out was undone so that `get` is the end again."""
         return dataclasses.replace(self, get=get)
 
     def acked(self, ack: Mark, spilled_events: int, spilled_bytes: int) -> Ring:
@@ -90,8 +91,8 @@ class Ring:
         return dataclasses.replace(self, get=self.ack)
 
     def open_dropped(self, spilled_events: int, spilled_bytes: int) -> Ring:
-        """Returns the ring without the events after the last complete transaction. `spilled_events` and `spilled_bytes` are the part of
-        them that was on disk.
+        """Returns the ring without the open transaction, the events after the last complete one. `spilled_events` and `spilled_bytes` are
+        the part of these events that was on disk.
         """
         return dataclasses.replace(
             self,
@@ -102,7 +103,7 @@ class Ring:
         )
 
     def cleared(self) -> Ring:
-        """Returns the ring with only acked events. All others are put again."""
+        """Returns the ring without the events that are not acked, because the parser will put them again."""
         return dataclasses.replace(
             self,
             put=self.ack,

@@ -1,9 +1,9 @@
 """Writes blocks of an open transaction to disk if this transaction alone fills the ring, in the directory `spill/` of a destination.
 
 A block is a record with a checksum, as in the event files. The file is unlinked when its transaction is acked or dropped, and when the
-store is cleared. A slice keeps the descriptor open, so that a read in progress can finish. The file is not used after the process ends,
-because the transaction is read from the source again. A store with event files writes no second copy: its ring refers to the blocks in
-those files.
+store is cleared. A slice keeps the file's descriptor open, so that a read in progress can finish. After the process ends, the file is not
+used, because the transaction is read from the source again. A store with event files writes no second copy: its ring refers to the blocks
+in the event files.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Spill:
     def _begin(self) -> None:
         self._file: SegmentFile | None = None
         self._size = self._seed = 0
-        # Keeps the last loaded block, so that it is not read again at once.
+        # Caches the last loaded block, because several slices in a row may use the same block.
         self._load = functools.lru_cache(maxsize=1)(StoredBlock.load)
 
     def spilled(self, block: Block, stored: StoredBlock | None) -> SpilledBlock:
-        """Returns a block as a block on disk. Writes it, unless it is on disk already (`stored`). Raises StagingError if the disk is full
-        or fails. Nothing has changed then.
+        """Returns a block as a `SpilledBlock`. Writes the block to disk, unless `stored` says that a file already has it. If the disk is
+        full or fails, raises StagingError, and nothing has changed.
         """
         try:
             return SpilledBlock(stored or self._write(block), self._load)
@@ -68,7 +68,7 @@ class Spill:
         return StoredBlock(self._file, at, self._size, Names(block.tables, block.gtid_sources))
 
     def remove(self) -> None:
-        """Removes the file, because its transaction is acked or dropped."""
+        """Removes the spill file, because its transaction is acked or dropped."""
         if self._file is not None:
             self._file.path.unlink(missing_ok=True)
         self._begin()
@@ -76,7 +76,9 @@ class Spill:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SpilledBlock:
-    """A block on disk that ends no transaction. A store has at most one of them in memory, so a huge transaction is read block by block."""
+    """A block on disk that ends no transaction. At most one such block of a store is in memory at a time, so a huge transaction is read
+    block by block.
+    """
 
     stored: StoredBlock
     loader: Callable[[StoredBlock], Block]
@@ -87,12 +89,12 @@ class SpilledBlock:
 
 
 class SpilledSlice(BlockSlice):
-    """A `BlockSlice` whose block is read from disk when it is used. When the block of another slice is used, the memory of the first one
-    is freed.
+    """A `BlockSlice` whose block is read from disk when the slice is used. When the block of another slice is used, the memory of this
+    block is freed.
     """
 
     def __init__(self, spilled: SpilledBlock, first_event: int, last_event: int) -> None:
-        # The frozen base class has a field for the block. This class only has its location.
+        # The frozen base class has a field for the block, but this class has only the block's location.
         object.__setattr__(self, "spilled", spilled)
         object.__setattr__(self, "first_event", first_event)
         object.__setattr__(self, "last_event", last_event)

@@ -1,7 +1,7 @@
 """Searches the ordered blocks of the store by their marks. Pure. Used by `memory_store` under its lock.
 
-All searches are binary: first over the blocks, and then over the transactions of a block. So the cost of a get depends only on what it
-hands out.
+All searches are binary: first over the blocks, and then over the transactions of a block. So the cost of a get depends only on the size of
+the batch that it hands out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from sluice.cdc_engine.limits import READ_BUFFER_BYTES
 from sluice.cdc_engine.store.files.mark import Mark
 from sluice.cdc_engine.store.spill import SpilledBlock, SpilledSlice
 
-# Neighbouring blocks of at most this size are joined. A block costs its readers about 1 ms, and copying it about 100 µs.
+# Neighbouring blocks of at most this size are joined, because each block costs its readers about 1 ms, and its copy takes only about 100
+# µs.
 SMALL_BYTES_MAX = 1 << 20
 JOINED_BYTES_MAX = READ_BUFFER_BYTES  # A joined block is at most as large as a read buffer.
 NO_TRANSACTIONS = np.zeros(0, np.int64)
@@ -26,8 +27,8 @@ NO_TRANSACTIONS = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
-    """A block in the store. Marks: `start` is before the block, `end` after its events, and `complete` after the last transaction that
-    ends in the block or before it.
+    """A block in the store, with three marks: `start` is before the block, `end` after its events, and `complete` after the last
+    transaction that ends in the block or before the block.
 
     `ends_events` and `ends_bytes` count the row events and bytes of the block up to the end of each of its transactions. A spilled block
     has no end of a transaction.
@@ -51,7 +52,7 @@ class Entry:
         return isinstance(self.content, Block) and not self.content.event_count and not self.content.changes
 
     def stands_alone(self, *, isolated: bool) -> bool:
-        """Returns whether the block must be a batch of its own. With `isolated`, a statement that changes tables must be one."""
+        """Returns whether the block must be a separate batch. With `isolated`, this is so for a statement that changes tables."""
         if not isinstance(self.content, Block):
             return False
         ddl = bool(self.content.changes) and self.content.transaction_count > 0
@@ -59,8 +60,8 @@ class Entry:
 
     @property
     def small(self) -> bool:
-        """Whether joining the block with a neighbour saves time. False if its open transaction was dropped, because the arrays of the
-        block still have that transaction.
+        """Whether it saves time to join the block with a neighbour. False if the block's open transaction was dropped, because the arrays
+        of the block still contain the dropped transaction.
         """
         if isinstance(self.content, SpilledBlock) or self.content.buffer.nbytes > SMALL_BYTES_MAX:
             return False
@@ -88,7 +89,7 @@ def entry_in_memory(block: Block, start: Mark, complete: Mark) -> Entry:
 
 
 def with_small_joined(entries: Sequence[Entry], get: Mark) -> list[Entry]:
-    """Returns the same content, with small neighbours after `get` joined into one entry.
+    """Returns the entries, with small neighbours after `get` joined into one entry each.
 
     A live source sends blocks with a few transactions each, and each block adds a fixed cost to the decoding of a batch.
     """
@@ -120,11 +121,10 @@ def _joined(run: Sequence[Entry]) -> Entry:
 def batch_end(
     entries: Sequence[Entry], get: Mark, byte_count_max: int, event_count_max: int, *, isolated: bool = False
 ) -> tuple[int, int]:
-    """Returns the end of the next batch, as the index of an entry and of a transaction in it. It is the last transaction within both
-    limits, or the first one if none is.
+    """Returns where the next batch ends: the index of an entry, and the index of a transaction in this entry. The batch ends with the last
+    transaction within both limits. If the first transaction exceeds a limit, the batch ends with this transaction.
 
-    At least one complete transaction must follow `get`. A batch never spans two epochs. An entry that `stands_alone` is a batch of its
-    own.
+    At least one complete transaction must follow `get`. A batch never spans two epochs. An entry that `stands_alone` is a separate batch.
     """
     first = bisect.bisect_right(entries, get.transactions, key=lambda entry: entry.complete.transactions)
     bytes_limit, events_limit = get.bytes + byte_count_max, get.events + event_count_max
@@ -151,7 +151,7 @@ def batch_end(
 
 
 def slices_between(entries: Sequence[Entry], get: Mark, end: Mark) -> tuple[BlockSlice, ...]:
-    """Returns the content in (get, end], one slice per block. Blocks without row events and table changes have no slice."""
+    """Returns the events in (get, end], as one slice per block. Blocks without row events and table changes have no slice."""
     slices = []
     for entry in entries[consumed(entries, get) :]:
         if (entry.start.transactions, entry.start.events) >= (end.transactions, end.events):
@@ -169,7 +169,7 @@ def consumed(entries: Sequence[Entry], mark: Mark) -> int:
 
 
 def without_open(entries: Sequence[Entry], complete: Mark) -> list[Entry]:
-    """Returns the entries up to the last end of a transaction. Cuts an entry that continues after it."""
+    """Returns the entries up to `complete`, the last end of a transaction. An entry that continues after this end is shortened."""
     kept = list(entries)
     while kept and kept[-1].start >= complete:
         kept.pop()

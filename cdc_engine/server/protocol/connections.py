@@ -1,7 +1,7 @@
 """Limits the connections of one listener: those of clients, and those that have not authenticated yet. Used by `listener`.
 
-A connection that has not authenticated takes no place of a client. If there are too many of them, the oldest one is ended. A client
-authenticates at once, so the oldest one is probably no client.
+A connection that has not authenticated does not count as a client. If there are too many such connections, the oldest is ended: real
+clients authenticate at once, so the oldest is probably no client.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ClientConnection:
         return left
 
     def stop_reading(self) -> None:
-        """Lets the thread that reads the connection see its end, so that the thread sends `ended_because`."""
+        """Ends the receiving side of the connection, so that the thread that reads from it stops and sends `ended_because`."""
         with contextlib.suppress(OSError):
             # SSLSocket.shutdown would remove TLS before the other thread has sent the text.
             socket.socket.shutdown(self.channel, socket.SHUT_RD)

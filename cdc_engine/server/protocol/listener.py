@@ -1,8 +1,8 @@
-"""Owns the sockets of Canal's protocol: one listener per address, which several destinations may share, and one thread per client.
+"""Listens for clients of Canal's protocol: one listener per address, which several destinations may share, and one thread per client.
 
-The number of connections is limited (`connections`), and so memory is: a client's packet is small, and an answer is one delivery. A
-connection is ended if it does not authenticate within GREETING_SECONDS, if it is silent, or if it does not read its answer. A listener
-uses the loopback address unless conf/ names another one.
+`connections` limits the number of connections. That also limits memory, because a client's packet is small and an answer is one delivery. A
+connection is ended if it does not authenticate within GREETING_SECONDS, if it is silent, or if it does not read its answer. A listener uses
+the loopback address unless conf/ names another address.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class CanalListener:
             self._served[destination] = served
 
     def withdraw(self, destination: str) -> bool:
-        """Stops serving a destination. Returns whether it was the last one."""
+        """Stops serving a destination. Returns whether this was the last destination of the listener."""
         with self._lock:
             self._served.pop(destination, None)
             return not self._served
@@ -113,7 +113,8 @@ class CanalListener:
             except OSError:
                 if self._socket.fileno() < 0:
                     return  # closed
-                threading.Event().wait(ACCEPT_AGAIN_SECONDS)  # No descriptor is free, or the client has gone already.
+                # The process has no free file descriptor, or the client has already disconnected.
+                threading.Event().wait(ACCEPT_AGAIN_SECONDS)
                 continue
             connection = ClientConnection(client, self.address.greeting_seconds)
             if not self._connections.enter(connection):
@@ -149,7 +150,8 @@ class CanalListener:
             connection.channel = tls = self._tls.wrap_socket(
                 connection.channel, server_side=True, do_handshake_on_connect=False
             )
-            # `stop_reading` may have found the plain socket, which has no descriptor any more. Then this raises EOFError.
+            # Raises EOFError if `stop_reading` was called meanwhile: its call may have had no effect, because the plain socket has no
+            # descriptor any more.
             connection.greeting_left()
             tls.do_handshake()
         _write(connection.channel, ClientAnswer((session.greeting(),)))
@@ -161,7 +163,9 @@ class CanalListener:
         return refused
 
     def _say_goodbye(self, connection: ClientConnection, error: BaseException) -> None:
-        """Sends the reason if the listener ends a connection that has not authenticated. Sends nothing if the client ended it."""
+        """Sends the client the reason why the listener ends a connection that has not authenticated. Sends nothing if the client ended the
+        connection.
+        """
         because = connection.ended_because
         if not because and isinstance(error, TimeoutError):
             because = f"no authentication within {self.address.greeting_seconds:g} s"
@@ -206,7 +210,7 @@ def _read(connection: ClientConnection, session: ClientSession, size: int) -> by
 
 def _acknowledge_at_once(client: socket.socket) -> None:
     """Turns off delayed TCP acknowledgements. Canal's client writes a packet in two small pieces, and waits for the acknowledgement of the
-    first, which the kernel would delay by 40 ms.
+    first piece, which the kernel would delay by 40 ms.
     """
     quick = getattr(socket, "TCP_QUICKACK", None)
     if quick is not None:
@@ -240,8 +244,8 @@ _lock = threading.Lock()
 
 
 def listen(address: Address, destination: str, served: Served) -> Callable[[], None]:
-    """Serves a destination at an address. Returns a function that ends this. Raises ConfigurationError if another destination shares the
-    address with other settings.
+    """Serves a destination at an address. Returns a function that stops serving it. Raises ConfigurationError if another destination uses
+    the address with other settings.
     """
     key = (address.host, address.port)
     with _lock:

@@ -49,7 +49,7 @@ Fields = Mapping[int, int | bytes]
 
 @dataclasses.dataclass(frozen=True)
 class Packet:
-    """A packet. `kind` is its number, which PacketType may not have."""
+    """A packet. `kind` is the number of its type, which may be missing in PacketType."""
 
     kind: int
     fields: Fields

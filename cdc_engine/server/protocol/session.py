@@ -1,7 +1,7 @@
-"""Answers the requests of one client. Reads whole packets and writes whole answers. `listener` has the sockets.
+"""Answers the requests of one client: converts each whole packet to a whole answer. `listener` reads and writes the socket.
 
-First comes the handshake, then authentication, then subscription, get, ack and rollback in any order. An error is answered with a number
-and a sentence. A failed authentication ends the connection, and so do bytes that are not a packet.
+A session begins with the handshake and the authentication. Subscriptions, gets, acks and rollbacks follow in any order. The answer to an
+invalid request is an error number and a sentence. A failed authentication, or bytes that are not a packet, end the connection.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ log = structlog.get_logger()
 SETTING = "canal_server.password_hash"
 SEED_BYTES = 8
 AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402
-FULL = 503  # A number that Canal does not use. Canal's clients show the sentence of any refusal.
+FULL = 503  # An error number that Canal does not use. Canal's clients show the sentence of every refusal.
 BYTES_A_UNIT = 1024  # The unit of a fetch size, as in Canal's batch mode MEMSIZE (memunit).
-# The most bytes of row events in one answer. As entries they take about ten times as much memory, once for each client that gets at the
-# same time.
+# The maximum of bytes of row events in one answer. Converted to entries, they take about ten times as much memory, for each client that
+# gets at the same time.
 FETCH_BYTES_MAX = 4 << 20
 WAIT_SECONDS_MAX = 3600.0  # The longest wait of a get without a time-out.
 CLIENT_ID_MAX = (1 << 15) - 1
 
 
 class SessionConsumer(Protocol):
-    """One consumer (`server.consumer.ConsumerService`)."""
+    """The methods of a consumer's service (`server.consumer.ConsumerService`) that a session calls."""
 
     def get(
         self, bytes_max: int, timeout_seconds: float = 0.0, *, entries_max: int = BATCH_EVENTS_MAX
@@ -47,8 +47,8 @@ class SessionConsumer(Protocol):
 
 
 class Served(Protocol):
-    """What a session may do with a destination. All methods raise SluiceError. `counts_entries`: a client's fetch size is a number of
-    entries. Otherwise it is a number of BYTES_A_UNIT.
+    """The methods of a destination that a session calls. All raise SluiceError. If `counts_entries` is True, a client's fetch size is a
+    number of entries, otherwise a number of BYTES_A_UNIT.
     """
 
     @property
@@ -84,8 +84,8 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class ClientAnswer:
-    """An answer to a client. The bytes in `parts` are written in order. `closes`: nothing more is read. `error`: the number of a refusal.
-    `empty`: the answer of a get without rows.
+    """An answer to a client. The bytes in `parts` are written in order. If `closes` is True, the connection ends after the answer. `error`
+    is the number of a refusal. `empty` is True for the answer to a get without rows.
     """
 
     parts: tuple[bytes, ...] = ()
@@ -140,7 +140,7 @@ class ClientSession:
             return refused(PACKET, str(error), closes=True)
         except SluiceError as error:
             return refused(PACKET, f"something goes wrong with reason: {error}")
-        except Exception as error:  # A defect of Sluice. The client gets only the type of the error.
+        except Exception as error:  # The error is a defect of Sluice. The client gets only the error's type.
             return refused(
                 PACKET, f"internal error of the server, a defect to report ({type(error).__name__})", closes=True
             )
@@ -157,8 +157,8 @@ class ClientSession:
         traffic_of(destination).note(kind, seconds, sent, answer.error, empty=answer.empty)
 
     def _knows_password(self, token: bytes) -> bool:
-        """Returns whether the token proves the password. If the server cannot read its own password, the client is refused without the
-        reason.
+        """Returns whether the client's token proves that it knows the password. If the server cannot read its own password, returns False,
+        and the client does not get the reason.
         """
         try:
             return knows_password(token, self.seed, self._access.hash_now())
@@ -167,8 +167,8 @@ class ClientSession:
             return False
 
     def _authenticate(self, packet: Packet) -> ClientAnswer:
-        """Authenticates the client. Every first packet is read as an authentication. If the packet also names a destination, the client is
-        subscribed to it afterwards.
+        """Authenticates the client. The first packet is always read as an authentication. If the packet also names a destination,
+        subscribes the client to this destination.
         """
         user = packet.text(1)
         wanted = self._access.user
@@ -215,7 +215,8 @@ class ClientSession:
         try:
             found = served.messages(content)
         except Exception:
-            consumer.rollback()  # The next get must fail in the same way, and not continue behind the failure.
+            # The rollback makes the next get fail in the same way, so that the client does not miss these changes.
+            consumer.rollback()
             raise
         return ClientAnswer((packets.messages_head(batch_id, len(found)), found))
 

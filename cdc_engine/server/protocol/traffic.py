@@ -1,4 +1,6 @@
-"""Counts the requests and answers of one destination's clients. Counters only rise. `session` writes them, and Prometheus gets them."""
+"""Counts the requests and answers of one destination's clients. Counters only rise. `session` updates them, and they are reported to
+Prometheus.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ LATENCY_MS = (2.5, 10.0, 25.0, 100.0)  # Canal's upper bounds of latencies.
 
 @dataclasses.dataclass(frozen=True)
 class TrafficCounters:
-    """The counters at one moment: `packets` by kind, and `errors` by number. `latencies` has the number of answers up to each bound in
-    LATENCY_MS, from the previous bound on. Its last number counts the answers above all bounds.
+    """The counters at one moment: `packets` by kind, and `errors` by number. `latencies` has, for each bound in LATENCY_MS, the number of
+    answers between the previous bound and this bound; its last number counts the answers above all bounds.
     """
 
     packets: dict[str, int]

@@ -1,1 +1,3 @@
-"""Keeps the newest part of a stream for any number of consumers, each at its own position. The stream does not wait for them."""
+"""Keeps the newest part of a stream in memory for any number of consumers, each at its own position. The stream does not wait for
+consumers.
+"""

@@ -1,10 +1,11 @@
-"""Defines positions in a window and the result of a read, with the arithmetic between positions and parts of blocks. Pure.
+"""Defines positions in a window and the result of a read, and converts between positions and parts of blocks. Pure.
 
-A window counts transactions and captured row events since it began. A `WindowCount` is such a count. A `WindowPosition` says the same in a
-form that another window or process can use: the end of a transaction, and how many row events after it were read.
+A point in a window is a `WindowCount`: how many transactions and captured row events precede it since the window began. A `WindowPosition`
+is the same point in a form that another window or process can use: the end of a transaction, and how many row events after this end were
+read.
 
-A position includes its executed set. Two streams that were requested by GTID set leave out different transactions, so one offset can be
-two positions. A `Key` is (epoch, file number, offset). The key of its first row event or statement identifies a transaction.
+A position includes its executed set: two streams that were requested by GTID set leave out different transactions, so one offset can belong
+to two positions. A `Key` is (epoch, file number, offset). A transaction is identified by the key of its first row event or statement.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ FRAME_ENTRIES = 2  # A consumer gets one entry for the beginning of a transactio
 
 @dataclasses.dataclass(frozen=True, order=True)
 class WindowCount:
-    """A point in the window: how many transactions end before it, and how many row events are before it. Counts from the beginning of the
-    window.
+    """A point in the window: how many transactions end before this point, and how many row events are before it, counted from the beginning
+    of the window.
     """
 
     transactions: int = 0
@@ -35,10 +36,11 @@ class WindowCount:
 
 @dataclasses.dataclass(frozen=True)
 class WindowPosition:
-    """A position within a transaction: after the first `events` captured row events of the transaction that follows `position`.
+    """A position in the stream: after the first `events` captured row events of the transaction that follows `position`.
 
-    `begun` identifies that transaction as `open_after` does, because another server may have another transaction there. It is None if
-    `events` is 0. `last` is the binlog offset of the last of these row events, which verifies the count, or 0 if it is unknown.
+    `begun` identifies this transaction by its key, because another server may have another transaction at `position`; it is None if
+    `events` is 0. `last` is the binlog offset of the last of these row events, with which the count is verified, or 0 if the offset is
+    unknown.
     """
 
     position: Position
@@ -50,7 +52,7 @@ class WindowPosition:
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowPiece:
     """A part of a block: the row events [first_event, last_event), and the transactions [first_transaction, last_transaction) that end in
-    it.
+    this part.
     """
 
     block: Block
@@ -62,10 +64,10 @@ class WindowPiece:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowReading:
-    """What was read between two positions, in order. `pieces` is empty if there was nothing. The next read begins at `end`.
+    """The result of a read: pieces of the stream in order, or none if nothing was available. The next read begins at `end`.
 
-    If `restarted`, the transaction at the position is not the one that was partly read; `pieces` begin with its first row event. `in_time`
-    is False if the requested number of bytes did not arrive in time.
+    `restarted` is True if the stream now has another transaction at the position than the one that was partly read; `pieces` then begin
+    with the first row event of the other transaction. `in_time` is False if the requested number of bytes did not arrive in time.
     """
 
     pieces: tuple[WindowPiece, ...]
@@ -76,8 +78,8 @@ class WindowReading:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowBlock:
-    """A block in a window. `start` is the count before it. `end_key` is the key of the last end of a transaction, in the block or before
-    it. `open` identifies the transaction that the block continues, or is None if the block begins with a new one.
+    """A block in a window. `start` is the count before the block. `end_key` is the key of the last end of a transaction, in the block or
+    before the block. `open` identifies the transaction that the block continues, or is None if the block begins with a new transaction.
 
     `bytes_start` counts the bytes of the window's row events before this block. `bytes_before` counts the bytes of this block's row events
     before each of them, and at the end (int64, one more than there are events). A statement within a transaction counts as one row event,
@@ -120,8 +122,8 @@ class WindowBlock:
 
 
 def kept(block: Block, start: WindowCount, key: Key, begun: Key | None, bytes_start: int = 0) -> WindowBlock:
-    """Returns a block as a part of the window: after the count `start`, the last end of a transaction at `key`, and the bytes
-    `bytes_start`. `begun` identifies the transaction that is open at `start`.
+    """Returns a block as a part of the window. Before the block are the count `start`, the last end of a transaction at `key`, and
+    `bytes_start` bytes. `begun` identifies the transaction that is open at `start`.
     """
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_bytes, dtype=np.int64)))
     if block.transaction_count:
@@ -130,7 +132,7 @@ def kept(block: Block, start: WindowCount, key: Key, begun: Key | None, bytes_st
 
 
 def open_after(each: WindowBlock) -> Key | None:
-    """Identifies the transaction that is open at the end of a block by its key. Returns None if none is open."""
+    """Returns the key that identifies the transaction that is open at the end of a block, or None if none is open."""
     return transaction_after(each, each.last_end if each.block.transaction_count else each.start)
 
 
@@ -152,7 +154,7 @@ def ends_before(blocks: Sequence[WindowBlock], ended: WindowCount, events: int) 
 
 
 def transaction_after(each: WindowBlock, ended: WindowCount) -> Key | None:
-    """Identifies the transaction that follows `ended` by its key. Returns None if nothing in the block follows `ended`."""
+    """Returns the key that identifies the transaction after `ended`, or None if the block has nothing after `ended`."""
     block = each.block
     if ended <= each.start and each.open is not None:
         return each.open
@@ -167,8 +169,8 @@ def transaction_after(each: WindowBlock, ended: WindowCount) -> Key | None:
 
 
 def unseen(block: Block, tail: Key) -> Block | None:
-    """Returns the part of a block after `tail`, which is the end of a transaction, or None if nothing is after it. A block of an open
-    transaction is returned as a whole or not at all.
+    """Returns the part of a block after `tail`, which is the end of a transaction, or None if the block has nothing after it. A block of an
+    open transaction is returned as a whole or not at all.
     """
     file = (block.epoch, file_number(block.file))
     if file != tail[:2]:
@@ -189,7 +191,7 @@ def key_of(position: Position) -> Key:
 
 
 def transaction_at(blocks: Sequence[WindowBlock], key: Key) -> WindowCount | None:
-    """Returns the count after the transaction that ends exactly at a key, or None if none does."""
+    """Returns the count after the transaction that ends exactly at `key`, or None if no transaction ends there."""
     at = bisect.bisect_left(blocks, key, key=lambda each: each.end_key)
     if at == len(blocks) or not blocks[at].block.transaction_count:
         return None
@@ -210,7 +212,7 @@ def position_at(blocks: Sequence[WindowBlock], counted: WindowCount) -> WindowPo
 
 
 def following(blocks: Sequence[WindowBlock], ended: WindowCount) -> Key | None:
-    """Identifies the transaction that follows `ended` by its key. Returns None if nothing of it is in the blocks."""
+    """Returns the key that identifies the transaction after `ended`, or None if the blocks have no part of this transaction."""
     found = (
         transaction_after(each, ended)
         for each in blocks[bisect.bisect_right(blocks, ended, key=lambda each: each.end) :]
@@ -221,15 +223,15 @@ def following(blocks: Sequence[WindowBlock], ended: WindowCount) -> Key | None:
 def cut(
     blocks: Sequence[WindowBlock], begin: WindowCount, bytes_max: int, entries_max: int, *, isolated: bool = False
 ) -> tuple[tuple[WindowPiece, ...], WindowCount]:
-    """Returns the content after `begin` within the limits, and its end. Returns at least one row event or transaction. `entries_max`
-    limits the entries, as `entries_between` counts them.
+    """Returns the pieces of the stream after `begin`, up to the limits, and the count after them. Returns at least one row event or
+    transaction. `entries_max` limits the number of entries, as `entries_between` counts them.
 
-    The content ends with a transaction, if one ends within the limits. It also ends before a table is renamed, because the new name may
-    have other rules, and the reader may have to stop there. With `isolated`, a statement that changes tables is returned alone.
+    The pieces end with the end of a transaction, if one is within the limits. They also end before a table is renamed, because the new name
+    may have other row rules, and the reader may have to stop. With `isolated`, a statement that changes tables is returned alone.
     """
     pieces: list[WindowPiece] = []
     counted, bytes_left, entries_left = begin, bytes_max, entries_max
-    # How many pieces end with the last whole transaction, and the count there.
+    # How many pieces there are up to the end of the last whole transaction, and the count at this end.
     whole: tuple[int, WindowCount] | None = None
     for each in blocks[bisect.bisect_right(blocks, begin, key=lambda each: each.end) :]:
         alone = isolated and bool(each.block.changes)
@@ -264,7 +266,7 @@ def entries_between(begin: WindowCount, end: WindowCount) -> int:
 def _within(
     each: WindowBlock, counted: WindowCount, bytes_left: int, entries_left: int, *, first: bool
 ) -> WindowPiece | None:
-    """Returns the part of a block from `counted` on that is within the limits, or None if nothing is."""
+    """Returns the part of a block from `counted` on that is within the limits, or None if no row event or transaction is."""
     block, ends = each.block, each.block.transaction_events
     begin = min(block.event_count, max(0, counted.events - each.start.events))
     ended_before = max(0, counted.transactions - each.start.transactions)
@@ -282,7 +284,7 @@ def _within(
             ended = ended_before + whole
             last = int(ends[ended - 1])
         elif not first:
-            return None  # The next read returns this transaction.
+            return None  # The transaction exceeds the limits; the next read returns it.
         else:
             last = min(following_end, max(begin + 1, min(fits, begin + entries_left - FRAME_ENTRIES)))
             ended = ended_before + int(ended_before < ended and last == following_end)

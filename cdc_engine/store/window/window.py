@@ -1,8 +1,8 @@
 """Keeps the newest blocks of a stream for readers, each at its own position.
 
-The parser's thread puts, and readers read in other threads. A window of the live stream never waits: above its limits it removes the
-oldest blocks. If it has removed a reader's position, `read` returns None, and the reader must read the source itself. The window of such a
-reader's own stream has one reader, and waits for it (`waits`). Windows and the ring share blocks and never copy them.
+The parser's thread puts blocks, and readers read in other threads. The window of the live stream never waits: above its limits it removes
+the oldest blocks. If a reader's position was removed, `read` returns None, and the reader must open its own stream of the source. The
+window of an own stream has one reader, and waits for this reader (`waits`). Windows and the ring share blocks and do not copy them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from sluice.cdc_engine.store.window.positions import (
     unseen,
 )
 
-EXECUTED_MAX = 256  # For so many ends of transactions the executed set is cached.
-# Limits the memory of empty blocks. An idle source sends one block per transaction, without row events.
+EXECUTED_MAX = 256  # The maximum of transaction ends whose executed sets are cached.
+# Limits the number of blocks, and so the memory of blocks without row events, of which an idle source sends one per transaction.
 BLOCKS_MAX = 1 << 13
 
 
@@ -61,7 +61,7 @@ class Window:
         self._start = start
         self._base: WindowBlock | None = None  # The last removed block that ends a transaction.
         self._gone_open: Key | None = None  # Identifies the transaction that was open after the last removed block.
-        self._gone_last = 0  # The offset of the last row event that was removed.
+        self._gone_last = 0  # The binlog offset of the last row event that was removed.
         self._tail = WindowCount()  # The point after all content.
         self._executed: dict[Key, str] = {}
         self._read = WindowCount()  # With `waits`: how far the reader has read.
@@ -73,7 +73,7 @@ class Window:
     # ── the parser's side ──
 
     def put(self, block: Block) -> None:
-        """Appends the part of a block that the window does not have yet. If the stream is read again from an earlier position, the first
+        """Appends the part of a block that the window does not have yet. If the stream is read again from an earlier position, its first
         blocks add nothing. With `waits`, first waits until the reader has freed space.
 
         Raises InterruptedError after another thread called `drop_open`, until this thread calls it too.
@@ -95,7 +95,7 @@ class Window:
             self._changed.notify_all()
 
     def drop_open(self) -> None:
-        """Drops the open transaction. The connection was lost, so the parser puts the transaction again."""
+        """Drops the open transaction, because the connection was lost and the parser will put the whole transaction again."""
         with self._changed:
             while self._blocks and not self._blocks[-1].block.transaction_count:
                 self._bytes -= self._blocks.pop().size_bytes
@@ -118,7 +118,7 @@ class Window:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Closes the window. Each later `put` raises InterruptedError, and so does one that waits."""
+        """Closes the window. A `put` that waits, and every later `put`, raises InterruptedError."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -126,7 +126,7 @@ class Window:
     # ── the readers' side ──
 
     def has(self, position: WindowPosition) -> bool:
-        """Returns whether the content after a position can be read from this window, now or when it arrives."""
+        """Returns whether the changes after a position can be read from this window, now or when they arrive."""
         with self._changed:
             return self._found(position) is not None
 
@@ -140,12 +140,11 @@ class Window:
         *,
         full: bool = False,
     ) -> WindowReading | None:
-        """Returns the content after a position as soon as there is any. If none arrives in time, returns a reading without pieces. Returns
+        """Returns the changes after a position as soon as there are any. If none arrive in time, returns a reading without pieces. Returns
         None if the position is not in the window. Raises ConsumerStoppedError if the position counts other row events than the window.
 
         Whenever the reader wakes up, it calls `given_up`, and stops waiting if that returns True. `entries_max` is as in `cut`. With
-        `full`, waits until `bytes_max` or `entries_max` is reached, or half of the window's size, so that the position stays in the
-        window.
+        `full`, waits until `bytes_max` or `entries_max` is reached, or half of the window's size, so that the position stays in the window.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
@@ -178,7 +177,7 @@ class Window:
 
     @property
     def begin(self) -> Position:
-        """The oldest end of a transaction after which the window has everything."""
+        """The oldest end of a transaction after which the window has all changes."""
         with self._changed:
             base = self._window_position(self._base_count)
             if self._found(base) is not None:
@@ -202,8 +201,8 @@ class Window:
         self._putter = me
 
     def _has_after(self, counted: WindowCount, bytes_min: int, entries_min: int) -> bool:
-        """Returns whether one of the two limits is reached after a count. Also returns True if so much follows that the window might remove
-        the count.
+        """Returns whether enough follows a count to reach one of the two minimums. Also returns True if so much follows that the window may
+        soon remove the point of this count.
         """
         following = bisect.bisect_right(self._blocks, counted, key=lambda each: each.end)
         if following == len(self._blocks):
@@ -231,8 +230,8 @@ class Window:
         return open_after(self._blocks[-1]) if self._blocks else self._gone_open
 
     def _found(self, position: WindowPosition) -> tuple[WindowCount, bool] | None:
-        """Returns the count where a reader continues, and whether the transaction there is not the one that was partly read. Returns None
-        if the position is not in the window.
+        """Returns the count from which a reader at this position continues, and whether the stream now has another transaction there than
+        the one that was partly read. Returns None if the position is not in the window.
         """
         key = key_of(position.position)
         ended = self._base_count if key == self._base_key else transaction_at(self._blocks, key)
@@ -271,14 +270,14 @@ class Window:
         return last_offset(self._blocks[at], counted.events) if at < len(self._blocks) else None
 
     def _begun_after(self, ended: WindowCount) -> Key | None:
-        """Identifies the transaction that follows `ended` by its key. Returns None if nothing of it has arrived."""
+        """Returns the key that identifies the transaction after `ended`, or None if no part of this transaction has arrived."""
         if self._blocks:
             return following(self._blocks, ended)
         return self._gone_open if ended < self._tail else None
 
     def _executed_at(self, key: Key, end: WindowCount) -> str:
-        """Returns the executed set at the end of a transaction. Caches it, because readers ask for the same set often, and to compute it
-        takes a pass over the block.
+        """Returns the executed set at the end of a transaction. The set is cached, because readers often ask for the same set, and its
+        computation takes a pass over the block.
         """
         if key not in self._executed:
             self._remembered(self._window_position(end))
