@@ -1,9 +1,8 @@
-"""Runs queries and binlog dumps on a connection to the source. PyMySQL logs in, runs the queries and sends the command that starts a dump.
+"""Runs queries and binlog dumps over a connection to the source. PyMySQL logs in, runs the queries and sends the command that starts a
+dump.
 
-After that command, `receive_into` copies the dump's bytes from the socket into the caller's buffer, unparsed. The commands are described
-at
-https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html
-https://mariadb.com/kb/en/replication-protocol/
+After that command, `receive_into` copies the dump's bytes from the socket into the caller's buffer, unparsed. The commands are described at
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html https://mariadb.com/kb/en/replication-protocol/
 """
 
 from __future__ import annotations
@@ -104,8 +103,8 @@ class SourceConnection:
             return question(self._connection)
 
     def first_of(self, *statements: str) -> list[dict[str, Any]]:
-        """Returns the rows of the first statement that this server supports and allows this account to run. Returns no rows if it refuses
-        all of them.
+        """Returns the rows of the first statement that this server supports and allows this account to run. Returns no rows if the server
+        refuses all statements.
         """
         for sql in statements:
             try:
@@ -144,8 +143,8 @@ class SourceConnection:
         return str(checksum).upper() not in ("NONE", "")
 
     def dump_flags(self, *, to_end: bool = False, rows_queries: bool = False) -> int:
-        """Returns the flags for a dump. With `to_end`, the dump ends at the current end of the binlog. With `rows_queries`, it includes
-        the SQL text of statements that change rows.
+        """Returns the flags for a dump. With `to_end`, the dump ends at the current end of the binlog. With `rows_queries`, the dump
+        includes the SQL text of statements that change rows.
         """
         return (NON_BLOCKING if to_end else 0) | (ANNOTATED if rows_queries and self.mariadb else 0)
 
@@ -240,8 +239,8 @@ class SourceConnection:
         return count
 
     def _receive(self, space: memoryview, seconds: float) -> int:
-        """Receives bytes and returns their number, 0 if none arrived in time, or CLOSED. Reads before it polls, because an SSL socket may
-        have buffered bytes that poll does not report.
+        """Receives bytes and returns their number, or 0 if none arrived in time, or CLOSED. Reads from the socket before it polls, because
+        an SSL socket may have buffered bytes that poll does not report.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -294,8 +293,8 @@ def _translated(source: Source) -> Iterator[None]:
 
 
 def answer_error(source: Source, answer: bytes) -> SluiceError:
-    """Returns the error for a packet of a dump that is not an event: the server's error (byte 0xFF, code in 2 bytes, '#', SQL state in 5
-    bytes, text), or the end of the dump (byte 0xFE).
+    """Converts a packet of a dump that is not an event to an error. The packet is the server's error (byte 0xFF, code in 2 bytes, '#', SQL
+    state in 5 bytes, text), or the end of the dump (byte 0xFE).
     """
     if answer[:1] != SERVER_ERROR or len(answer) < ERROR_TEXT_AT:
         return SourceConnectionError(f"{source.address} ended the dump")
@@ -304,7 +303,7 @@ def answer_error(source: Source, answer: bytes) -> SluiceError:
 
 
 def translated_error(source: Source, code: int, text: str) -> SluiceError:
-    """Returns Sluice's error for an error of the server, by its number `code`. If the number has several meanings, its text decides."""
+    """Converts an error of the server to Sluice's error, by the error number `code`. If the number has several meanings, `text` decides."""
     # The text is compared, because MySQL and MariaDB use different numbers for this error.
     if any(sentence in text.lower() for sentence in DISPLACED_SENTENCES):
         return ReplicaClashError(

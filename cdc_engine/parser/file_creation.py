@@ -1,7 +1,7 @@
-"""Reads when the server created a binlog file. Two binlog files with the same name are told apart by this time.
+"""Reads when the server created a binlog file. This time distinguishes two binlog files that have the same name.
 
-No query returns the creation time, but the first event of a file contains it. The file is requested without a server id, as `mysqlbinlog`
-does. With the replica's id, the server would end the running dump of that id.
+No query returns the creation time, but the first event of the file contains it. The file is requested without a server id, as `mysqlbinlog`
+does, because with the replica's server id the server would end the running dump of this replica.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def creation_of(source: Source, file: str) -> int:
 
 
 def _created(connection: SourceConnection) -> int:
-    """Returns the creation time from the file's format description. The server sends a ROTATE of its own before that event."""
+    """Returns the creation time from the file's format description event. Before this event, the server sends a ROTATE event that is not in
+    the file.
+    """
     received = memoryview(bytearray(BYTES_MAX))
     count = at = 0
     while True:

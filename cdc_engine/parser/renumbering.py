@@ -1,8 +1,8 @@
 """Checks whether a cursor belongs to the binlog files that a server has now, by the server's identity, the file names and GTIDs. Pure.
 
 File names and offsets start again after RESET MASTER, if a server was rebuilt with its old uuid, or if a backup was restored. Executed
-GTIDs may still prove that no transaction is missing. They prove nothing if the server has used a GTID again for another transaction than
-the one that was read.
+GTIDs may then still prove that no transaction is missing. They prove nothing if the server has used a GTID again for another transaction
+than the transaction that was read.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def cut_off(cursor: Position, facts: ServerFacts) -> str:
 def refilled(
     cursor: Position, taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, facts: ServerFacts
 ) -> str:
-    """Returns a sentence if the server's files do not continue the binlog of the cursor, whose file is purged. Otherwise returns "". They
-    continue it if all transactions that were read are in `purged`.
+    """For a cursor whose file is purged, returns a sentence if the server's files do not continue the cursor's binlog, otherwise "". The
+    files continue it if all transactions that were read are in `purged`.
 
     One case is not detected: the server used the same GTIDs again for other transactions, and exactly those up to the cursor are purged.
     """
@@ -66,8 +66,8 @@ def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPos
     """Returns the GTIDs of transactions that were read before and that the server itself has used again in its new files. Returns "" if
     GTIDs prove that the stream continues.
 
-    Transactions in `purged` are older than the new files, so their GTIDs were not used again. MariaDB identifies servers only by number,
-    so there the transactions of all servers are compared.
+    Transactions in `purged` are older than the new files, so their GTIDs were not used again. MariaDB identifies servers only by a number,
+    so on MariaDB the transactions of all servers are compared.
     """
     if isinstance(taken, MariadbPosition) or isinstance(purged, MariadbPosition):
         return "" if purged.contains(taken) else str(taken)  # type: ignore[arg-type]
@@ -76,8 +76,8 @@ def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPos
 
 
 def names_restarted(file: str, facts: ServerFacts) -> bool:
-    """Returns whether the file's number is higher than that of the server's current file, so that the server has started its numbers
-    again.
+    """Returns whether the server has started its file numbers again: whether the number of `file` is higher than the number of the server's
+    current file.
     """
     if not file or not facts.file or base(file) != base(facts.file):
         return False

@@ -1,4 +1,6 @@
-"""Reads the source's settings and state, once per connection. The source check and the decision where to start use them."""
+"""Reads the settings and the state of a source, once per connection. The source check and the decision where a stream starts use these
+facts.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ class ServerFacts:
 
     - `server_uuid`: "mariadb-<server id>" on MariaDB, which has no uuid.
     - `file`, `offset`: the current end of the binlog. `logs`: all binlog files, oldest first.
-    - `executed`: the executed set at that end. `purged`: the set before the first file. Both are empty on a server without GTIDs.
+    - `executed`: the executed set at the end of the binlog. `purged`: the executed set before the first file. Both are empty on a server
+      without GTIDs.
     - `variables`: global variables, by name in lower case.
     - `created`: creation times in seconds since 1970 of the files that the caller asked for and that exist.
     """
@@ -79,7 +82,7 @@ def read_facts(connection: SourceConnection, *files: str) -> ServerFacts:
     """Reads the settings and state of a server. Values that this account may not query stay empty. The source check reports what is
     missing.
 
-    The creation times of `files` are read on a connection of their own. An empty name means the last file.
+    The creation times of `files` are read over another connection. An empty name means the last file.
     """
     variables = _variables(connection)
     mariadb = connection.mariadb

@@ -1,4 +1,4 @@
-"""Checks whether Sluice can capture a server, and reports all problems at once. Pure. Every connect and `sluice check` call it."""
+"""Checks whether Sluice can capture a server, and reports all problems at once. Pure. Called at every connect and by `sluice check`."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def sees_objects(facts: ServerFacts) -> bool:
 
 
 def _missing_object_privileges(facts: ServerFacts) -> list[str]:
-    """Returns those of OBJECT_PRIVILEGES that the account does not have on *.*. After a partial revoke, returns all of them, because the
-    revoke may hide any database.
+    """Returns the privileges of OBJECT_PRIVILEGES that the account does not have on *.*. After a partial revoke, returns all of
+    OBJECT_PRIVILEGES, because the revoke may hide any database.
     """
     if any(grant.upper().startswith("REVOKE ") for grant in facts.grants):
         return list(OBJECT_PRIVILEGES)
@@ -161,7 +161,8 @@ def _grant_problems(source: Source, facts: ServerFacts) -> list[str]:
 def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> None:
     """Raises ReplicaClashError if another replica has our server id. The server would end the dump of one whenever the other connects.
 
-    A replica that has our uuid too is our own earlier dump, or the dump of the host that ran this engine before. Our new dump replaces it.
+    A replica that also has our uuid is our own earlier dump, or the dump of the host that ran this engine before. Our new dump replaces
+    this dump, so it is not a clash.
     """
     if facts.variables.get("server_id") == str(source.replica_id):
         raise ReplicaClashError(

@@ -1,12 +1,12 @@
 """Decides where a stream starts: at the saved cursor, otherwise at the configured file and offset, otherwise at the configured GTID set,
 otherwise at the latest position. Pure.
 
-The parser calls it at every connect, also after a lost connection. The stream never skips events: if the server's facts do not prove that
-it continues without a gap, the result is `Lost` with the reason.
+The parser calls this module at every connect, also after a lost connection. The stream never skips events: if the server's facts do not
+prove that the stream continues without a gap, the result is `Lost` with the reason.
 
-An epoch is one sequence of binlog files whose names can be compared. A stream begins a new epoch, above all epochs in the ledger, in two
-cases. In the first case, the server's file names have started again. In the second case, the cursor is in an earlier epoch than the newest
-one in the ledger. Then the lake may have changes whose order keys are above those of the cursor's epoch.
+An epoch is one sequence of binlog files whose names can be compared. A stream begins a new epoch, above all epochs in the ledger, if the
+server's file names have started again. It also does so if the cursor is in an earlier epoch than the newest epoch in the ledger, because
+the lake may have changes with order keys above those of the cursor's epoch.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ RESNAPSHOT = "re-snapshot the tables and start at the latest position"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StartChoice:
-    """Where a destination without a cursor starts, as conf/ says. Without any value: at the latest position. `executed` is the executed
-    set at the position in `file`, if known.
+    """Where a destination without a cursor starts, as conf/ says. Without any value, it starts at the latest position. `executed` is the
+    executed set at the position in `file`, if known.
     """
 
     file: str = ""
@@ -40,7 +40,8 @@ class StartChoice:
 class DumpStart:
     """Where a dump starts.
 
-    - `position`: its `file` is empty if the server finds the position by GTID. The server then sends the name of the file.
+    - `position`: the position from which events are sent. Its `file` is empty if the server finds the position by GTID and sends the name
+      of the file.
     - `by_gtid`: whether to request the dump by GTID set instead of by file and offset.
     - `executed_known`: whether `position.gtid_set` is the whole executed set at the position.
     - `read_twice_seconds`: if the position was found by commit time, how many seconds of changes are read twice. 0 for an exact position.
@@ -123,8 +124,8 @@ def _with_epoch(start: DumpStart, epoch: int) -> DumpStart:
 
 
 def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
-    """Returns the start after a cursor. It is in the cursor's epoch if the server's files continue the cursor's, and in the next epoch if
-    file names have started again.
+    """Returns the start after a cursor. The start is in the cursor's epoch if the server's files continue the cursor's binlog, and in the
+    next epoch if file names have started again.
     """
     same_server = cursor.server_uuid in ("", facts.server_uuid)
     renumbering = renumbered(cursor, facts) if same_server else ""
@@ -194,8 +195,8 @@ def _from_gtid_set(gtid_set: str, facts: ServerFacts) -> DumpStart | Lost:
 
 
 def _latest(facts: ServerFacts) -> DumpStart | Lost:
-    """Returns the start at the latest position. With GTIDs on MySQL it is requested by GTID set, because the file may already have a
-    transaction that is not in the executed set yet. Such a transaction must be read.
+    """Returns the start at the latest position. On MySQL with GTIDs, the dump is requested by GTID set: the file may already have a
+    transaction that is not in the executed set yet, and this transaction must be read.
     """
     if not facts.file:
         return Lost(

@@ -1,7 +1,7 @@
 """Reads the rows of a query as columns of text, block by block, without a Python object per row or value.
 
-The server sends one packet per row (text protocol). It has the length and the bytes of each column's value, as `SELECT` prints it. A
-kernel finds the values.
+The server sends one packet per row (text protocol). The packet has the length and the bytes of each column's value, as `SELECT` prints it.
+A kernel finds the values in the packets.
 https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response_text_resultset.html
 """
 
@@ -114,7 +114,7 @@ def text_blocks(wire: Wire, sql: str) -> Iterator[Texts]:
 
 
 class _Answer:
-    """The server's answer to one query. buffer[begin:end] are the bytes that are received but not processed yet."""
+    """Reads the server's answer to one query. buffer[begin:end] are the bytes that are received but not processed yet."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -152,7 +152,9 @@ class _Answer:
         return self._odd_packet(columns)
 
     def _odd_packet(self, columns: int) -> Texts | None:
-        """Processes what is not one complete row: the end of the answer, an error, an incomplete row, or a row of several packets."""
+        """Processes a packet that is not one complete row: the end of the answer, an error, an incomplete row, or a part of a row of
+        several packets.
+        """
         length = self._length_at(self._begin)
         if length == limits.PACKET_BYTES_MAX:
             return _one_row(self._long_packet(), columns)

@@ -25,15 +25,15 @@ from sluice.cdc_engine.source.archive import Archive
 
 
 class ArchiveAlone:
-    """The readable binlog files of an archive (implements `ReadableFiles`). `logs` are the newest files without a gap between them, with
-    their sizes in the archive.
+    """The binlog files of an archive that can be read without a server (implements `ReadableFiles`). `logs` are the newest files without a
+    gap between them, with their sizes in the archive.
 
     If the newest file was copied while the server wrote it, it may end within a transaction. The blocks then end before that transaction.
     """
 
     def __init__(self, archive: Archive, facts: ServerFacts, lacks: str) -> None:
-        """`lacks` is the name of the missing file directly before the oldest of `facts.logs`. It is empty if the archive has no files from
-        before the gap.
+        """`lacks` is the name of the missing file directly before the oldest file of `facts.logs`, or empty if the archive has no older
+        files.
         """
         self._archive, self._lacks = archive, lacks
         self.facts, self.logs = facts, facts.logs
@@ -49,7 +49,7 @@ class ArchiveAlone:
         return file_number(self.logs[0].file) == 1
 
     def bound(self, epoch: int) -> Position:
-        """Returns the end of the last complete transaction. Part of another transaction may follow it in the newest file."""
+        """Returns the end of the last complete transaction. The newest file may end with a part of another transaction."""
         return Position(epoch=epoch, file=self.facts.file, offset=self.facts.offset)
 
     def created(self, file: str) -> int:
@@ -83,12 +83,11 @@ class ArchiveAlone:
 
 
 def archive_alone(archive: Archive, cursor: Position) -> ArchiveAlone:
-    """Returns the files of an archive that belong to the binlog of `cursor`. Reads the newest file to find the end of its last
-    transaction.
+    """Returns the files of an archive that belong to the binlog of `cursor`. Reads the newest file to find the end of its last transaction.
 
-    Raises PositionLostError if the archive has no such file, or if its files belong to another binlog. The creation time of the cursor's
-    file proves which binlog it is. If the archive lacks that file, or the time is unknown, creation times of other files and GTIDs prove
-    it.
+    Raises PositionLostError if the archive has no such files, or if its files belong to another binlog. The creation time of the cursor's
+    file proves to which binlog the files belong. If the archive lacks that file, or the time is unknown, the creation times of other files
+    and GTIDs prove it.
     """
     sizes = {file: size for file, size in archive.sizes().items() if base(file) == base(cursor.file)}
     if not sizes:

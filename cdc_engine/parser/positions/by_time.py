@@ -1,9 +1,9 @@
-"""Finds by commit time where a stream continues on another server, if that server's GTIDs do not contain the stream's position. The stream
-begins `failover_back_seconds` before the last event that was read.
+"""After a failover to a server whose GTIDs do not contain the stream's position, finds by commit time where the stream continues. The
+stream begins `failover_back_seconds` before the last event that was read.
 
-The stream reads the changes of these seconds twice. So only destinations with `failover: by_time` do this, and tables that cannot take a
-change twice are stopped (`instance.failover.by_time`). If the server has no commit as late as the last event that was read, it lacks
-changes, and the parser waits for them.
+The changes of these seconds are read twice. So only destinations with `failover: by_time` continue in this way, and tables to which a
+change cannot be applied twice are stopped (`instance.failover.by_time`). If the server has no commit as late as the last event that was
+read, the server lacks changes, and the parser waits for them.
 
 The stream cannot continue by time if these seconds contain one of the following:
 
@@ -36,11 +36,10 @@ MASTER_BACK = "restore the server that was read"
 def start_by_time(
     source: Source, changed: Changed, cursor: Position, facts: ServerFacts, epochs: Epochs, *, back_seconds: int
 ) -> DumpStart | Lost:
-    """Returns the start on the server that `facts` describes, in a new epoch. The stream begins `back_seconds` before the cursor's commit
-    time.
+    """Returns where the stream starts on the server that `facts` describes, in a new epoch: `back_seconds` before the cursor's commit time.
 
-    `changed(statement, mariadb)` returns the captured table that a statement may have changed, or "". Raises SourceConnectionError, and
-    the errors of the scan.
+    `changed(statement, mariadb)` returns the captured table that a statement may have changed, or "". Raises SourceConnectionError, and the
+    errors of the scan.
     """
     if not cursor.time_us:
         return Lost(
@@ -108,7 +107,7 @@ def not_repeatable(interval: SearchedInterval, changed: Callable[[LoggedStatemen
 
 
 def started(found: StartChoice, cursor: Position, facts: ServerFacts, created: int, back_seconds: int) -> DumpStart:
-    """Returns the start at the position that a search found, still in the cursor's epoch."""
+    """Returns the start of the stream at the position that a search found, still in the cursor's epoch."""
     position = dataclasses.replace(
         cursor,
         file=found.file,

@@ -1,7 +1,7 @@
 """Decides where a stream begins, from the saved cursor, the requested position and the server's facts. Reads nothing.
 
-For a time, and for an offset that may be inside a transaction, the decision is a request to search the binlog, which `finding` executes.
-`start_position` decides all other cases. Called when a destination starts, and by `sluice position set`.
+If a time, or an offset that may be inside a transaction, is requested, the decision is a request to search the binlog, which `finding`
+executes. `start_position` decides all other cases. Called when a destination starts, and by `sluice position set`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sluice.cdc_engine.position import Position
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestedPosition:
-    """The position that conf/ or an operator requests. Without any value: the latest position.
+    """The start position that conf/ or an operator requests. Without any value, it is the latest position.
 
     - `file` alone: the file's beginning. With `offset`: this offset in the file, which may be inside a transaction.
     - `time_us`: the first commit at this time or later, in all files or only in `file`.
@@ -50,8 +50,8 @@ class OfTime:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BeginOf:
-    """A request to search for the end of the last transaction that ends at `offset` or before. If the offset is inside a transaction, this
-    is where the transaction begins.
+    """A request to search for the end of the last transaction that ends at `offset` or before. If the offset is inside a transaction, the
+    result is the beginning of this transaction.
     """
 
     file: str

@@ -24,9 +24,9 @@ def exact_position(
 ) -> StartChoice:
     """Returns the position that a request means: one between two transactions, or an empty start for the latest position.
 
-    `archive` is searched if the server has purged the position. `reader` is a replica. If it has the requested time, its binlog is
-    searched instead of the source's. Raises PositionLostError with the available positions if neither server nor archive has the requested
-    one, ConfigurationError for a reader without GTIDs, SourceConnectionError, and the errors of the scan.
+    `archive` is searched if the server has purged the position. `reader` is a replica; if its binlog has the requested time, this binlog is
+    searched instead of the source's. If neither server nor archive has the requested position, raises PositionLostError with the available
+    positions. Raises ConfigurationError for a reader without GTIDs, SourceConnectionError, and the errors of the scan.
     """
     if reader is not None and wanted.time_us is not None and not wanted.file:
         found = position_on_reader(reader, facts, wanted.time_us)
@@ -43,7 +43,7 @@ def exact_position(
 
 
 def _reach(files: BinlogFiles, wanted: RequestedPosition) -> None:
-    """Fetches archived files back to the requested file or time, if conf/ has a command for it."""
+    """Fetches older files into the archive, back to the requested file or time, if conf/ has a command that fetches files."""
     if wanted.file and comes_before(wanted.file, files.facts.file):
         files.reach(lambda oldest: not comes_before(wanted.file, oldest))
     elif wanted.time_us is not None and not wanted.file:
@@ -66,5 +66,6 @@ def _start_in(files: BinlogFiles, wanted: RequestedPosition) -> StartChoice:
         return last_end_up_to(files, decision.file, decision.offset)
     choice = exact_choice(wanted, files.reachable)
     if files.is_archived(choice.file):
-        files.created(choice.file)  # Raises PositionLostError for a file of another server.
+        # Called only for its check: raises PositionLostError if another server wrote the file.
+        files.created(choice.file)
     return choice

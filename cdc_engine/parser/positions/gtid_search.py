@@ -1,6 +1,6 @@
 """Finds the transactions of a GTID set in the source's binlog, for a backfill of exactly these transactions.
 
-A bisection finds the newest file that begins before all of them. The binlog is then read from this file up to the last of the
+A bisection finds the newest file that begins before all of these transactions. The binlog is then read from this file up to the last of the
 transactions, without decoding rows.
 """
 
@@ -30,7 +30,8 @@ NAMES_MAX = 5  # The most GTIDs that an error message names.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundTransactions:
-    """Where some transactions are in the binlog. `begin` is the position before the first one, `end` the position after the last one.
+    """Where the requested transactions are in the binlog. `begin` is the position before the first of them, and `end` the position after
+    the last.
 
     `order_keys` are ascending ranges of order keys: pairs (after, up to). Commit times are in `from_us` ≤ time < `to_us`.
     """
@@ -64,8 +65,8 @@ def find_transactions(files: ReadableFiles, wanted: GtidSet, epoch: int) -> Foun
 
 
 class _XaHalf(NamedTuple):
-    """One half of an XA transaction: its XA PREPARE or its XA COMMIT. The halves have different GTIDs. `chosen` tells whether the wanted
-    set contains this one.
+    """One half of an XA transaction: its XA PREPARE or its XA COMMIT, which have different GTIDs. `chosen` tells whether the wanted set
+    contains the GTID of this half.
     """
 
     xa_name: str
@@ -97,7 +98,7 @@ class _XaHalves(UnwantedRows):
         self._halves = [each for each in self._halves if each.xa_name != name or each.statement == XA_COMMIT]
 
     def choose(self, block: Block, wanted: GtidSet) -> None:
-        """Finds in a block the GTIDs of the halves that were just recorded, and records whether `wanted` contains them."""
+        """Finds in a block the GTIDs of the XA halves that were just recorded, and records whether `wanted` contains these GTIDs."""
         keys = order_keys(FIRST_EPOCH, file_number(block.file), block.transaction_end).tolist() if self._new else []
         chosen = _mask(block, wanted) if self._new else ()
         for key, name, statement in list(self._new):
@@ -111,7 +112,7 @@ class _XaHalves(UnwantedRows):
                 self._new.remove((key, name, statement))
 
     def refuse_one_half(self) -> None:
-        """Raises ConfigurationError if the set has only one half of an XA transaction."""
+        """Raises ConfigurationError if the wanted set contains only one half of an XA transaction."""
         prepared: dict[str, _XaHalf] = {}
         for half in self._halves:
             if half.statement == XA_PREPARE:
@@ -136,8 +137,8 @@ def _one_half(chosen: _XaHalf, other: _XaHalf | None) -> ConfigurationError:
 
 
 class _Search:
-    """A search through the binlog for some transactions. `missing` are the transactions that are not found yet. `previous` is the position
-    after the last block.
+    """Searches block after block of the binlog for the wanted transactions. `missing` are the transactions that are not found yet.
+    `previous` is the position after the last block.
     """
 
     def __init__(self, wanted: GtidSet, epoch: int, file: str) -> None:
@@ -147,7 +148,7 @@ class _Search:
         self._ends: list[StartChoice] = []
 
     def is_over_after(self, block: Block) -> bool:
-        """Searches the next block. Returns whether all transactions are found now."""
+        """Searches the next block. Returns whether all wanted transactions are found now."""
         chosen = np.flatnonzero(_mask(block, self.missing))
         for index in chosen.tolist():
             self._add(block, index)

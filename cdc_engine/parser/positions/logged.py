@@ -1,6 +1,6 @@
-"""Reads the binlog from a position to its end, and finds out whether certain tables may have changed.
+"""Reads the binlog from a position to the binlog's end, and finds out whether certain tables may have changed in this interval.
 
-A snapshot of a table without a key calls it, if the account may not lock the table (`snapshot.exact_position`).
+The snapshot of a table without a key calls this module if the account may not lock the table (`snapshot.exact_position`).
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def logged_after(
     until: tuple[str, int] | None = None,
     executed: str = "",
 ) -> tuple[Position, bool]:
-    """Reads the binlog from `begin` to its end. Returns the end with its executed set, and whether one of the tables may have changed up
-    to `until` (file, offset).
+    """Reads the binlog from `begin` to its end. Returns the end with its executed set, and whether one of the tables may have changed up to
+    `until` (file, offset).
 
-    Any statement counts as a change. If the GTID set `executed` is given, the first transactions are ignored as long as the set contains
-    them. Raises SourceConnectionError, or the errors of the scan.
+    Any statement counts as a change. If the GTID set `executed` is given, the transactions at the beginning that the set contains without a
+    gap are ignored. Raises SourceConnectionError, or the errors of the scan.
     """
     key = None if until is None else order_key(begin.epoch, file_number(until[0]), until[1])
     start = _executed_up_to(source, begin, executed) if executed else begin

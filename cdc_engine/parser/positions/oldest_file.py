@@ -18,8 +18,8 @@ from sluice.cdc_engine.parser.source_check import advice_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OldestFile:
-    """The source's oldest binlog file at the last query. `purged` tells whether the source has purged files since this engine began to
-    watch.
+    """The source's oldest binlog file at the last query of the source. `purged` tells whether the source has purged files since this engine
+    began to watch the source.
 
     `creations` has the known creation times by file name, in seconds since 1970: of files that the source still has, and of the newest
     purged file.
@@ -32,8 +32,8 @@ class OldestFile:
 
     @property
     def created(self) -> int:
-        """When the oldest file was created. If that is not known yet, because the file became the oldest one just now, the creation time
-        of the newest purged file. 0 if neither is known.
+        """When the oldest file was created. If that is not known yet, because the file has just become the oldest, this is the creation
+        time of the newest purged file. 0 if neither time is known.
         """
         return next(
             (self.creations[each] for each in _newest_first(self.creations) if not comes_before(self.file, each)), 0
@@ -69,7 +69,7 @@ class OldestFile:
         """Returns for how many seconds the source was observed to retain its binlog, or infinity if no observation contradicts its
         settings.
 
-        After a purge, this is the age of the oldest file. On Cloud SQL, no query shows the setting. There it is the age of the oldest
+        After a purge, the result is the age of the oldest file. On Cloud SQL, where no query shows the setting, it is the age of the oldest
         file, but at least a day.
         """
         age = self.age_seconds(now)

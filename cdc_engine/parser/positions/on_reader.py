@@ -1,8 +1,8 @@
 """Finds the position in the binlog at a time of day by reading a replica's binlog (`reader` in conf/). The result is a GTID set that is
 valid on the source.
 
-A replica's binlog has the commit times of the source. But the first event of each file has the time of the replica's own clock. So if the
-search ends at the beginning of a file, the file before it is searched too.
+A replica's binlog has the commit times of the source, but the first event of each file has the time of the replica's own clock. So if the
+search ends at the beginning of a file, the previous file is searched too.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ def logs_replicated(facts: ServerFacts) -> bool:
 
 
 def position_on_reader(reader: Source, source: ServerFacts, time_us: int) -> StartChoice | None:
-    """Returns the GTID set of all transactions before the first one that committed at `time_us` or later. Returns None if the source
-    itself must be searched: the replica writes no binlog or has purged that time, or the source cannot begin after that set.
+    """Returns the GTID set of all transactions before the first transaction that committed at `time_us` or later. Returns None if the
+    source's own binlog must be searched: the replica writes no binlog or has purged that time, or the source cannot begin a stream after
+    that set.
 
-    Raises ConfigurationError if the replica has no GTIDs, SourceConnectionError, also if the replica does not catch up with the source,
+    Raises ConfigurationError if the replica has no GTIDs, SourceConnectionError (also if the replica does not catch up with the source),
     and the errors of the scan.
     """
     with contextlib.closing(SourceConnection(reader)) as connection:

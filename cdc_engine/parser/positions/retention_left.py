@@ -1,8 +1,8 @@
 """Computes how long the source will still retain the binlog file that a position needs. Pure. `instance.engine.source_watch` calls it once
 per minute.
 
-A server purges a file if the next file was created longer ago than the retention, or if all files together exceed a size limit. It purges
-only when it begins another file, so the computed time is the earliest possible one.
+A server purges a file if the next file was created longer ago than the retention, or if all files together exceed a size limit. The server
+purges only when it begins another file, so the computed time is the earliest possible time of the purge.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SIZE_LIMITS = ("max_binlog_total_size", "binlog_space_limit")
 
 
 def next_file(file: str, facts: ServerFacts) -> str:
-    """Returns the file after `file`. Its creation time is the time at which `file` ended. Returns "" for the last file, or if the source
-    does not have the file.
+    """Returns the file after `file`, whose creation time is the time at which `file` ended. Returns "" for the last file, or if the source
+    does not have `file`.
     """
     files = [log.file for log in facts.logs]
     return files[files.index(file) + 1] if file in files[:-1] else ""
@@ -41,10 +41,10 @@ def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> b
 
 
 def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: float = math.inf) -> float | None:
-    """Returns the earliest time at which the source may purge a file, in seconds since 1970. Returns None if it never does, or if the
-    server promises no retention and none was observed. `facts.created` must have the creation time of the next file.
+    """Returns the earliest time at which the source may purge a file, in seconds since 1970. Returns None if the source never purges, or if
+    it promises no retention and none was observed. `facts.created` must have the creation time of the next file.
 
-    `observed_seconds` is for how long the source was observed to retain its binlog, if that is shorter than what it promises.
+    `observed_seconds` is for how long the source was observed to retain its binlog, if that is shorter than the promised retention.
     """
     if file not in {log.file for log in facts.logs}:
         return None  # The file is newer than the facts, or it is purged, which `is_gone` reports.

@@ -38,14 +38,14 @@ def scan_ddl(
     prepared: PreparedTransactions | None = None,
     given_up: Callable[[], bool] = _never,
 ) -> None:
-    """Passes each statement between `begin` and the end of the binlog to `statements.apply`, or up to `until` if it is given.
+    """Passes each DDL statement from `begin` to the end of the binlog, or to `until` if that is given, to `statements.apply`.
 
     - `archive`: has the files that the server has purged.
     - `captured`: tables whose prepared XA transactions are recorded in `prepared`.
     - `given_up`: called for each block. If it returns True, the scan stops.
 
-    Raises PositionLostError if `begin` is purged, InterruptedError if `given_up` stopped the scan, SourceConnectionError, and the errors
-    of the scan.
+    Raises PositionLostError if `begin` is purged, InterruptedError if `given_up` stopped the scan, SourceConnectionError, and the errors of
+    the scan.
     """
     prepared = prepared or UnwantedRows()
     connection = SourceConnection(source)

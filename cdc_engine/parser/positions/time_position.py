@@ -1,9 +1,9 @@
-"""Decides which binlog file contains a time of day, and which transaction in it is the first one. Pure: `time_search` reads from the
-server what the rules need.
+"""Decides which binlog file contains a time of day, and which transaction in this file is the first at that time or later. Pure:
+`time_search` reads the facts from the server.
 
 The rules select the newest file that was created before the requested time. All transactions that committed at that time or later are in
-this file or in newer files. The position is directly before the first of them. So none of them is before the position, even if the
-server's clock changed while it wrote the file.
+this file or in newer files. The position is directly before the first of these transactions. So none of them is before the position, even
+if the server's clock changed while it wrote the file.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from sluice.cdc_engine.time_text import SECOND_US, time_text
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CreationTimeRequest:
-    """The answer that the creation time of `file` is needed to decide."""
+    """The result of `file_of_time` if it needs the creation time of `file` to decide."""
 
     file: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Within:
-    """The answer that the position is in `file` or in a later one."""
+    """The result of `file_of_time` if the requested position is in `file` or in a later file."""
 
     file: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gone:
-    """The answer that the binlog of the requested time is purged. `earliest_us` is the earliest available time, and `file` the file that
-    begins there. `file` is empty if no file can be read.
+    """The result of `file_of_time` if the binlog of the requested time is purged. `earliest_us` is the earliest available time, and `file`
+    the file that begins at that time, or empty if no file can be read.
     """
 
     requested_us: int
@@ -57,11 +57,11 @@ class Gone:
 def file_of_time(
     time_us: int, files: Sequence[str], created: Mapping[str, int], *, nothing_purged: bool = False
 ) -> CreationTimeRequest | Within | Gone:
-    """Returns the file to search for a time, or a request for a creation time that is needed first. `files` are oldest first. `created`
-    has the known creation times in whole seconds since 1970, or 0 for a file that no longer exists.
+    """Returns the file to search for a time, or a request for a creation time that is needed first. `files` are oldest first. `created` has
+    the known creation times in whole seconds since 1970, or 0 for a file that no longer exists.
 
-    A creation time has no fraction, so a commit in the same second may be in the file before. That file is then selected. No file
-    is before the oldest one, so the second in which the oldest file was created is available only if the server never purged anything
+    A creation time has no fraction, so a commit in the same second may be in the previous file; in this case the previous file is selected.
+    The oldest file has no previous file, so the second in which it was created is available only if the server never purged a file
     (`nothing_purged`).
     """
     oldest = ""

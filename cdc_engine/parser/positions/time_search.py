@@ -1,6 +1,6 @@
 """Finds the position of a time of day or of a transaction in the source's binlog, by the rules of `time_position`.
 
-Reads one file without decoding rows, on a connection of its own.
+Reads one file over a separate connection, without decoding rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.time_text import SECOND_US
 
-# How much later the commit time of a transaction may be than that of a transaction after it in the binlog.
+# How much later the commit time of a transaction may be than the commit time of a following transaction in the binlog.
 LATE_US = SECOND_US
 
 
@@ -46,8 +46,8 @@ def choice_at(files: ReadableFiles, time_us: int, file: str = "") -> StartChoice
 
 
 def last_end_up_to(files: ReadableFiles, file: str, offset: int) -> StartChoice:
-    """Returns the end of the last transaction that ends at `offset` of a file or before. Returns the beginning of the file if there is
-    none.
+    """Returns the end of the last transaction in a file that ends at `offset` or before. Returns the beginning of the file if there is no
+    such transaction.
     """
 
     def first_after(block: Block) -> int:
@@ -61,8 +61,9 @@ def last_end_up_to(files: ReadableFiles, file: str, offset: int) -> StartChoice:
 
 @dataclasses.dataclass(kw_only=True)
 class SearchedInterval:
-    """What the binlog contains from a position up to a time. `reached` tells whether anything was committed at that time or later.
-    `statements` are the DDL statements. `commits` are the XA transactions that were committed in the interval but prepared before it.
+    """The statements and XA commits in the binlog from a position up to a time. `reached` tells whether anything was committed at that time
+    or later. `statements` are the DDL statements. `commits` are the XA transactions that were committed in the interval but prepared before
+    the interval.
     """
 
     reached: bool = False
@@ -143,7 +144,9 @@ def earliest_on_offer(files: ReadableFiles) -> tuple[int, str]:
 
 
 def reach_back(files: ReadableFiles, time_us: int) -> None:
-    """Fetches archived files back to a time, if conf/ has a command for it. Raises SourceConnectionError if the command fails."""
+    """Fetches older files into the archive, back to a time, if conf/ has a command that fetches files. Raises SourceConnectionError if the
+    command fails.
+    """
     files.reach(lambda oldest: (files.created(oldest) + 1) * SECOND_US <= time_us)
 
 

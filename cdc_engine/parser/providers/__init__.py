@@ -1,3 +1,3 @@
-"""Determines who operates a server (its provider), from its version, variables and host name. Knows the retention that a provider
-promises, and the words in which it documents its settings.
+"""Determines the provider that operates a server, such as RDS, from the server's version and variables. Has the retention that each
+provider promises, and advice in the terms of each provider's documentation.
 """

@@ -1,7 +1,7 @@
 """Has the advice for an operator in the words of the server's provider, for example parameter groups or database flags instead of SET
 GLOBAL.
 
-At a provider, nobody has SUPER or can edit an option file. The texts are parts of the sentences of `source_check`,
+At a provider, an operator has no SUPER and cannot edit an option file. The texts are parts of the messages of `source_check`,
 `positions.retention_left` and `failover`.
 """
 

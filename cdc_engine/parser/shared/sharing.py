@@ -1,12 +1,12 @@
-"""Decides which parsers of this process share one dump of a server, and when a parser changes to it. A parser reads the shared dump
-through a `DumpReader`, which stores how far the parser has read.
+"""Decides which parsers of this process share one dump of a server, and when a parser changes to it. A parser reads the shared dump through
+a `DumpReader`, which stores how far the parser has read.
 
-A parser first connects by itself, which proves that its stream continues on the server. It reads up to the end that the binlog had when it
-connected. After this end it needs every event, whatever GTID set it began with. So it can join a dump that was requested by file and
-offset. The first parser that reaches this end while another one shares the server starts that dump.
+A parser first connects by itself, which proves that its stream continues on the server, and reads up to the end that the binlog had at that
+time. After this end, the parser needs every event, whatever GTID set it began with. So it can then join a shared dump, which is requested
+by file and offset. The shared dump is started by the first parser that reaches this end while another parser reads the same server.
 
-When a shared read ends, its parser connects by itself again, as after a lost connection. So sharing decides nothing about
-positions and stores nothing durably.
+When a shared dump ends, each of its parsers connects by itself again, as after a lost connection. So sharing decides nothing about
+positions, and stores nothing durably.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SharedPosition:
-    """A reader of a shared dump, and the position after which it continues. `contiguous` and `checksum` are properties of the dump that the
-    scanner needs.
+    """A reader of a shared dump, and the position after which the parser continues. `contiguous` and `checksum` are properties of the dump
+    that the scanner needs.
     """
 
     reader: DumpReader
@@ -101,7 +101,7 @@ OF_PROCESS = SharedStreams()
 
 
 class Sharing:
-    """A parser's part in sharing a server. After a refusal or an error, it asks for no reader for a while."""
+    """The object through which one parser shares a dump. After a refusal or an error, it asks for no reader for QUIET_SECONDS."""
 
     def __init__(self, streams: SharedStreams, source: Source) -> None:
         self._streams, self.source = streams, source
@@ -126,8 +126,8 @@ class Sharing:
         return self._streams.reader(self, position)
 
     def refused(self, error: Exception) -> None:
-        """Records an unreadable shared dump. The parser then connects by itself, which shows whether the server's stream is unreadable
-        or only the shared one.
+        """Records that the parser could not read the shared dump. The parser then connects by itself, which shows whether only the shared
+        dump is unreadable or the server's stream too.
         """
         self._ask_at = time.monotonic() + QUIET_SECONDS
         log.warning("shared_stream_left", destination=self.source.destination, reason=str(error))

@@ -1,8 +1,8 @@
-"""Runs the one dump of a server that several parsers of this process read. It has its own connection and thread, and puts the bytes into a
-window.
+"""Runs a dump of a server that several parsers of this process read. The dump has a separate connection and thread, which puts the bytes
+into a window.
 
-The dump is requested by file and offset. So it has every event from that place on, whatever GTID set its first parser began with.
-`sharing` decides which parsers join it.
+The dump is requested by file and offset, so it has every event after this position, whatever GTID set its first parser began with.
+`sharing` decides which parsers join the dump.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ class SharedStream:
             reason, self.failed = str(error), not self.began
         except SluiceError as error:
             reason, self.failed = str(error), True
-        # An error that is a defect of Sluice: the parsers continue with their own connections.
+        # The error is a defect of Sluice. The parsers continue with their own connections.
         except Exception as error:
             log.exception("shared_stream_failed", address=self._source.address)
             reason, self.failed = str(error), True
         log.info("shared_stream_ended", address=self._source.address, reason=reason)
-        # With this error, every parser connects by itself. That shows whether its stream can continue.
+        # When a parser gets this error, it connects by itself, which shows whether its stream can continue.
         self._window.end(SourceConnectionError(f"the shared stream of {self._source.address} ended: {reason}"))
 
     def _dump(self) -> None:

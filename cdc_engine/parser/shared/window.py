@@ -30,7 +30,7 @@ class FellBehindError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Boundary:
-    """A place between two events. The next event begins after `at` bytes of the dump, at `offset` of `file`.
+    """A boundary between two events of the dump. The next event begins after `at` bytes of the dump, at `offset` of `file`.
 
     `opening` are the two packets with which the server opened the file. `created` is the file's creation time in seconds since 1970, or 0
     if unknown.
@@ -45,7 +45,9 @@ class Boundary:
 
 @dataclasses.dataclass
 class DumpBuffer:
-    """A buffer with bytes of the dump. `begin` is the number of bytes of the dump before it. Its first `filled` bytes can be read."""
+    """A buffer with bytes of the dump. `begin` is the number of bytes of the dump before this buffer. The first `filled` bytes of the
+    buffer can be read.
+    """
 
     begin: int
     buffer: Bytes
@@ -138,7 +140,7 @@ class DumpWindow:
             self._changed.notify_all()
 
     def read(self, reader: DumpReader, space: memoryview, seconds: float) -> int:
-        """Copies the next bytes for a reader into `space`. `DumpReader.receive_into` describes it."""
+        """Copies the next bytes for a reader into `space`, as `DumpReader.receive_into` describes."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while not (found := self._following(reader.at, len(space))).nbytes:
@@ -154,7 +156,7 @@ class DumpWindow:
         return found.nbytes
 
     def _following(self, at: int, bytes_max: int) -> Bytes:
-        """Returns up to `bytes_max` readable bytes after the first `at` bytes of the dump. They are from one buffer."""
+        """Returns up to `bytes_max` readable bytes, from one buffer, that follow the first `at` bytes of the dump."""
         if at < self._pieces[0].begin:
             raise FellBehindError
         piece = next(each for each in reversed(self._pieces) if each.begin <= at)
@@ -162,8 +164,8 @@ class DumpWindow:
 
 
 class DumpReader:
-    """A reader of the window that a parser uses in place of a connection. It began to read at `boundary`. Its next byte is the one after
-    the first `at` bytes of the dump.
+    """Reads from the window; a parser uses it in place of a connection. Reading began at `boundary`. The next byte is the one after the
+    first `at` bytes of the dump.
     """
 
     def __init__(self, window: DumpWindow, boundary: Boundary) -> None:

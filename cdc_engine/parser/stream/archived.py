@@ -1,7 +1,7 @@
-"""Reads archived binlog files: those that a server has purged, or all files of an archive without its server.
+"""Reads archived binlog files: the files that a server has purged, or all files of an archive whose server is not asked.
 
-Each file is compared with the server before its rows are used: its server id, its creation time and, with GTIDs, the executed set before
-it. A file of another server raises an error that names it. So does a missing file, unless conf/ has a command that fetches it.
+Before the rows of a file are used, the file is compared with the server: its server id, its creation time and, with GTIDs, the executed set
+before the file. If a file belongs to another server, or is missing and conf/ has no command that fetches it, an error names this file.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def fetch(archive: Archive, file: str, facts: ServerFacts, given_up: Callable[[]
 
 class ArchivedInterval:
     """The part of a binlog from a cursor to the end of some archived files. `files` are oldest first, without a gap. `following` is the
-    name of the file after the last one, or empty if the last one may have been copied while the server wrote it.
+    name of the file after the last file, or empty if the last file may have been copied while the server wrote it.
     """
 
     def __init__(
@@ -158,8 +158,8 @@ class ArchivedInterval:
         return (*self.files, self._following)[self.files.index(file) + 1]
 
     def _require_closed(self, file: str, ended: bytes, following: str) -> None:
-        """Raises PositionLostError if a file has no end, because it was copied while the server wrote it. The file's last event shows
-        this. On MySQL with GTIDs it is not checked, because there the next file's GTIDs show a gap.
+        """Raises PositionLostError if the last event of a file shows that the file is incomplete, because it was copied while the server
+        wrote it. On MySQL with GTIDs nothing is checked, because the GTIDs of the next file would show a gap.
         """
         proven = bool(self._cursor.gtid_set) and not self._facts.mariadb
         if following and not proven and not is_closed(ended, following):
@@ -171,6 +171,6 @@ class ArchivedInterval:
 
 
 def first_of_server(source: Source, facts: ServerFacts, position: Position) -> Position:
-    """Returns where the server continues after the archive: at the beginning of its first file. Other values are those of `position`."""
+    """Returns `position`, but at the beginning of the server's first file, where the server's files continue the archive."""
     file = facts.logs[0].file
     return dataclasses.replace(position, file=file, offset=FIRST_OFFSET, file_created=creation_of(source, file))

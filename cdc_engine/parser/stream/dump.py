@@ -1,7 +1,7 @@
 """Requests a dump and connects it to a scanner. Also reads dumps that end at the end of the binlog.
 
-`begin_dump` opens the stream of a parser, `begin_shared` joins a dump that already runs, and `begin_independent_dump` reads a part of the
-binlog beside the running stream.
+`begin_dump` requests the stream of a parser, `begin_shared` joins a dump that already runs, and `begin_independent_dump` reads a part of
+the binlog without affecting the running stream.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Captured = Callable[[str, str], bool]
 
 
 class UnwantedRows(MemoryPrepared):
-    """Prepared XA transactions for a scan that needs no rows. It accepts the commit of a transaction that was prepared before the scan
-    began.
+    """The prepared XA transactions of a scan that needs no rows. Accepts the commit of a transaction that was prepared before the scan
+    began, and returns no events for it.
     """
 
     def commit(self, name: str, order_key: int) -> Content:
@@ -103,7 +103,9 @@ def begin_dump(
 def begin_shared(
     shared: SharedPosition, history: SchemaHistory, captured: Captured, *, prepared: PreparedTransactions
 ) -> tuple[Scanner, PacketFramer]:
-    """Continues with a shared dump after the position of `shared`. The bytes between the boundary and that position are skipped."""
+    """Returns the scanner and the framer with which a parser continues in a shared dump after the position of `shared`. The bytes between
+    the reader's boundary and this position are skipped.
+    """
     position = shared.position
     scanner = Scanner(
         start=position,

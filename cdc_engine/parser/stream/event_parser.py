@@ -1,8 +1,8 @@
 """Reads the stream of one destination in a loop: connects, checks the server, decides where to start, requests a dump, scans it and passes
 each block to the sink. Starts again if the stream breaks.
 
-`instance` starts and stops the parser, which runs in one daemon thread. Its position is the end of the last transaction that the sink
-accepted. Every connection begins at this position. So no transaction is lost or put into the store twice.
+`instance` starts and stops the parser, which runs in one daemon thread. The parser's position is the end of the last transaction that the
+sink accepted. Every connection begins at this position, so no transaction is lost or put into the store twice.
 
 The parser reports its state to `on_state`: STOPPED, CONNECTING, STREAMING, RECONNECTING with the reason, or the `code` of the error that
 ended the thread (POSITION_LOST, UNKNOWN_EVENT, SOURCE_CHECK, …). After such an error it waits for an operator, who calls `start` again.
@@ -50,7 +50,7 @@ from sluice.cdc_engine.source.server import Source
 
 ByTime = Callable[[Position, ServerFacts, Epochs], DumpStart | Lost]
 STOPPED, CONNECTING, STREAMING, RECONNECTING = "STOPPED", "CONNECTING", "STREAMING", "RECONNECTING"
-# If no data arrive for this long, the stream counts as caught up. A stop takes effect within the same time.
+# If no data arrive for this many seconds, the stream counts as caught up. A call of `stop` takes effect within the same time.
 IDLE_SECONDS = 0.5
 STOP_SECONDS_MAX = limits.CONNECT_TIMEOUT_SECONDS + limits.READ_TIMEOUT_SECONDS + 5
 
@@ -58,16 +58,16 @@ log = structlog.get_logger()
 
 
 def _learn_nothing(_given_up: Callable[[], bool]) -> None:
-    """Does nothing. The default for a schema history that is complete up to the start of the stream."""
+    """Does nothing. The default of `learn`, for a schema history that is complete up to the start of the stream."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParserCallbacks:
-    """What a parser calls.
+    """The callbacks of a parser.
 
     - `on_state(state, reason)`: at each change of the state.
-    - `on_start`: with the start of the stream, before its first block. A caller without a cursor must store it: until the first ack,
-      nothing else records where the stream began, and the latest position moves on.
+    - `on_start`: called with the start of the stream, before its first block. A caller without a cursor must store the start: until the
+      first ack, nothing else records where the stream began, and a start at the latest position cannot be found again.
     - `on_idle`: whenever the stream has caught up and no data arrive.
     - `learn`: before a stream is read, to complete the schema history up to the stream's start. Its argument is a function that returns
       whether to give up.
@@ -108,7 +108,9 @@ NO_CALLBACKS = ParserCallbacks()
 
 @dataclasses.dataclass
 class StreamCounters:
-    """What a parser has read since it was created, over all connections. Times are in seconds since 1970, or 0 if it has not happened."""
+    """Counts what a parser has read since it was created, over all connections. Times are in seconds since 1970, or 0 if the event has not
+    happened.
+    """
 
     bytes: int = 0
     events: int = 0
@@ -148,7 +150,7 @@ class EventParser:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._attempts = Attempts()
-        self._continue_from_cursor = ""  # Why `reconnect` was called; empty if it was not.
+        self._continue_from_cursor = ""  # The reason with which `reconnect` was called, or empty if it was not called.
         self._displaced = False  # Whether another replica with this identity ended the dump.
         self._putting = False  # Whether a block waits for space in the store.
         self._scanned: tuple[str, int] = ("", 0)  # The file and offset after the last scanned event.
@@ -211,7 +213,8 @@ class EventParser:
                 self._stream_until_it_breaks()
         except SluiceError as error:
             self._end(error, error.code)
-        except Exception as error:  # A defect of Sluice must set a state too, instead of ending the thread silently.
+        except Exception as error:
+            # Errors of any kind are caught, because a defect of Sluice must also set a state, and must not end the thread silently.
             log.exception("parser_failed", destination=self._source.destination)
             self._end(error, SluiceError.code)
         finally:
@@ -281,12 +284,12 @@ class EventParser:
         if self._rules.sharing is not None and self._facts is not None:
             self._shared = self._rules.sharing.reader(self.position, self._facts)
         if self._shared is not None:
-            # The sink must hand on what it has buffered, because the shared dump does not repeat it.
+            # The sink must now pass on what it has buffered, because the shared dump does not repeat these events.
             self._callbacks.on_idle()
         return self._shared is not None
 
     def _stream_along(self, shared: SharedPosition) -> None:
-        """Reads the shared dump until it breaks or ends. Then the parser connects by itself."""
+        """Reads the shared dump until it breaks or ends. Afterwards the parser connects by itself."""
         try:
             self._rewind(shared.position)
             scanner, framer = begin_shared(shared, self._history, self._captured, prepared=self._prepared)
@@ -310,8 +313,8 @@ class EventParser:
             shared.reader.close()
 
     def _decide(self, connection: SourceConnection) -> DumpStart | None:
-        """Decides where to start. Returns None if it has read purged files from the archive: then the next connection continues after
-        them.
+        """Decides where the stream starts. If the server has purged the next files, reads them from the archive and returns None; the next
+        connection continues after these files.
         """
         facts = self._facts = read_facts(connection, self.position.file if self.position else self._rules.choice.file)
         self._warn(self._checked(connection, facts))

@@ -10,7 +10,7 @@ CHECKSUM_TRIES_MAX = 3
 
 
 class Attempts:
-    """Counts the failures since the last accepted block. `tried_again` counts one, and returns whether to connect again."""
+    """Counts the failures since the last accepted block. `tried_again` adds a failure, and returns whether the parser connects again."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -31,8 +31,8 @@ class Attempts:
         return error.remedy is Remedy.RETRY
 
     def wait_seconds(self, chance: float) -> float:
-        """Returns how many seconds to wait. Half of the wait is fixed, the other half is multiplied by `chance` (0 ≤ chance < 1). So the
-        engines of one server do not all reconnect at the same moment.
+        """Returns how many seconds to wait before the parser connects again. Half of the wait is fixed, the other half is multiplied by
+        `chance` (0 ≤ chance < 1), so that the engines of one server do not all reconnect at the same moment.
         """
         doublings = min(self.count - 1, 16)
         longest = min(limits.RECONNECT_SECONDS_MAX, limits.RECONNECT_SECONDS_MIN * 2**doublings)

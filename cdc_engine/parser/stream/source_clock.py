@@ -1,7 +1,7 @@
-"""Reads the time of a source's clock, and then the end of its binlog. A stream that has reached this end has everything that was committed
-before this time.
+"""Reads the time of a source's clock, and then the end of the source's binlog. A stream that has reached this end has everything that was
+committed before this time.
 
-Groups of destinations use it to bring their members to one time.
+Groups of destinations use it to order the transactions of their members by time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ RENAMED_SINCE = "8.2"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClockAnswer:
-    """The time at a source, and the end of its binlog, which was read after the time. `now_us` is the source's clock in µs since 1970.
-    `before_us` is the same, rounded down to the precision of the commit times in its binlog.
+    """The time of a source's clock, and the end of the source's binlog, which was read after the time. `now_us` is the time in µs since
+    1970. `before_us` is this time, rounded down to the precision of the commit times in the binlog.
     """
 
     now_us: int

@@ -1,8 +1,8 @@
-"""Decides whether a stream that receives nothing still works. Compares what was read with the end of the source's binlog and with the
-identity of the server. Pure.
+"""Decides whether a stream that receives nothing still works: compares the stream's position with the end of the source's binlog and with
+the server's identity. Pure.
 
-A dump may stay open and silent forever although it no longer works: after RESET MASTER, if the address now leads to another server, or if
-a proxy lost its connection to the server. `instance.engine.source_watch` queries the source once per minute and asks this module.
+A dump may stay open and silent forever although it no longer works: after RESET MASTER, if the address now leads to another server, or if a
+proxy lost its connection to the server. `instance.engine.source_watch` queries the source once per minute and asks this module.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class StreamState:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Look:
-    """One check: the source's facts, the time at which they were read (`time.monotonic`), and the state of the stream directly before."""
+    """One check of a stream: the source's facts, the time at which they were read (`time.monotonic`), and the state of the stream directly
+    before.
+    """
 
     at: float
     stream_state: StreamState
@@ -45,11 +47,12 @@ class Look:
 
 @dataclasses.dataclass(frozen=True)
 class Watch:
-    """What all checks of a stream have found so far.
+    """The results of all checks of a stream so far.
 
-    - `ahead`: the oldest check whose end of the binlog the stream has not reached yet. `newest`: the last check.
-    - `misfit`: why the stream cannot be a stream of this server, by the last check. It is reported only if the next check finds it again.
-    - `still`: the number of consecutive checks without progress. `standing`: the sentence of the last of them.
+    - `ahead`: the oldest check at which the binlog already had an end that the stream has not reached yet. `newest`: the last check.
+    - `misfit`: why, by the last check, the stream cannot be a stream of this server. The misfit is reported only if the next check finds it
+      again.
+    - `still`: the number of consecutive checks without progress. `standing`: the sentence that the last such check returned.
     """
 
     ahead: Look | None = None
@@ -72,7 +75,7 @@ class Watch:
         return Watch(ahead, look, misfit, still, standing), standing if still & (still - 1) == 0 else ""
 
     def _confirms(self, look: Look) -> bool:
-        """Returns whether the misfit of the last check is still there. The first time, the facts may have been older than the stream."""
+        """Returns whether this check confirms the misfit of the last check, at which the facts may have been older than the stream."""
         return bool(self.misfit and self.newest and misfit_of(self.newest.stream_state.position, look.facts))
 
     def behind_seconds(self, stream_state: StreamState, now: float) -> float:
