@@ -1,5 +1,6 @@
 """Checks between runs, without Spark, whether Delta tables are as the last run left them. For an unchanged table this takes two stat
-calls. `orchestration.sensor.lake_watch` calls this module.
+calls. For a table that only runs have changed, it takes a few more calls and reads the files of the newest commits. Otherwise deltalake
+opens the table, which takes several milliseconds. `orchestration.sensor.lake_watch` calls this module.
 
 Without this check, nobody would notice that a table without changes was restored, replaced or deleted, until its next change. The rules
 are those of a merge (`table_owner`): a running merge, and OPTIMIZE or VACUUM by a user, are no reason for a warning.
@@ -8,7 +9,9 @@ are those of a merge (`table_owner`): a running merge, and OPTIMIZE or VACUUM by
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import deltalake
@@ -18,6 +21,8 @@ from sluice.spark_jobs.durable_lake import LOG, local_table
 from sluice.spark_jobs.errors import TableError, unreadable_log
 from sluice.spark_jobs.table_owner import FoundTable, Owner, TableRecord, behind_our_back
 
+# At most this many commits are read to find the id of a table. deltalake opens a table in the time that it takes to read many commits.
+COMMITS_MAX = 10
 Stamp = tuple[int, int, int]  # Inode, modification time in ns, and size in bytes of a commit's file.
 
 
@@ -29,6 +34,7 @@ class _Seen:
 
     path: str
     record: TableRecord
+    table_id: str
     version: int
     stamp: Stamp | None
     sentence: str
@@ -51,15 +57,23 @@ class LakeLook:
         return seen.sentence
 
     def _look(self, owner: Owner, path: str, record: TableRecord) -> _Seen:
+        # The stamp is taken first. If the file is replaced meanwhile, the next check finds another stamp.
+        stamp = _stamp(path, record.version)
+        found = _left_by_the_run(path, record, self._seen.get(path)) if stamp else None
+        if found is None:
+            found = self._opened(owner, path, record)
+            stamp = _stamp(path, found.version) if found.exists else None
+        return _Seen(path, record, found.table_id, found.version, stamp, behind_our_back(owner, record, found))
+
+    def _opened(self, owner: Owner, path: str, record: TableRecord) -> FoundTable:
+        """Returns the state of a table, read from its whole log. Raises TableError if the log cannot be read."""
         try:
             log = deltalake.DeltaTable(path, storage_options=self._storage_options or None)
-            found = _found(path, record, log)
+            return _found(path, record, log)
         except TableNotFoundError:
-            found = FoundTable(exists=False, path=path)
+            return FoundTable(exists=False, path=path)
         except (DeltaError, OSError) as error:
             raise TableError(owner.table, unreadable_log(path, error)) from error
-        stamp = _stamp(path, found.version) if found.exists else None
-        return _Seen(path, record, found.version, stamp, behind_our_back(owner, record, found))
 
 
 def _found(path: str, record: TableRecord, log: Any) -> FoundTable:
@@ -71,6 +85,36 @@ def _found(path: str, record: TableRecord, log: Any) -> FoundTable:
         version=log.version(),
         commits=log.history(later) if later > 0 else (),
     )
+
+
+def _left_by_the_run(path: str, record: TableRecord, seen: _Seen | None) -> FoundTable | None:
+    """Returns the state of a local table whose newest commit is the one in the record. Returns None if there are later commits, or if the
+    files of a few commits do not have the table's id.
+    """
+    folder = local_table(path)
+    if folder is None or _stamp(path, record.version + 1):
+        return None
+    try:
+        table_id = _table_id(folder / LOG, record.version, seen)
+    except (OSError, ValueError, KeyError, TypeError):  # deltalake reads the log too, and reports what is wrong.
+        return None
+    return FoundTable(exists=True, path=path, table_id=table_id, version=record.version) if table_id else None
+
+
+def _table_id(log: Path, newest: int, seen: _Seen | None) -> str:
+    """Returns the id of a table from the newest commit that has it. Stops at the commit that was the newest one at the last check, if its
+    file is the same: the table had the id of that check then. Returns "" if the newest COMMITS_MAX commits do not have the id.
+    """
+    for version in range(newest, max(newest - COMMITS_MAX, -1), -1):
+        if seen is not None and seen.version == version and seen.stamp and seen.stamp == _stamp(seen.path, version):
+            return seen.table_id
+        # All actions are parsed, because a damaged commit must be found although it has no id.
+        actions = [json.loads(line) for line in (log / f"{version:020d}.json").read_bytes().splitlines()]
+        if not actions:
+            return ""
+        if metadata := next((each["metaData"] for each in actions if "metaData" in each), None):
+            return str(metadata["id"])
+    return ""
 
 
 def _unchanged(seen: _Seen) -> bool:

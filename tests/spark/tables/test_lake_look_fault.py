@@ -11,7 +11,7 @@ import pytest
 
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.table_owner import Owner, TableRecord
-from sluice.spark_jobs.tables.lake_look import LakeLook
+from sluice.spark_jobs.tables.lake_look import COMMITS_MAX, LakeLook
 
 OWNER = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
 
@@ -111,3 +111,40 @@ def test_fault_a_table_that_nobody_touched_is_not_read_again(table: Path, monkey
     monkeypatch.undo()
     deltalake.DeltaTable(str(table)).restore(1)
     assert "TABLE_RESTORED" in look.trouble(OWNER, str(table), left)
+
+
+def test_fault_a_table_that_only_runs_changed_is_not_opened(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = LakeLook({})
+    for number in range(2 * COMMITS_MAX):
+        left = append(table, number)
+        with monkeypatch.context() as patch:
+            patch.delattr(deltalake, "DeltaTable")
+            assert look.trouble(OWNER, str(table), left) == ""
+    deltalake.DeltaTable(str(table)).restore(1)
+    assert "TABLE_RESTORED" in look.trouble(OWNER, str(table), left)
+
+
+def test_fault_a_table_with_many_commits_since_its_id_is_opened(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [append(table, number) for number in range(COMMITS_MAX)][-1]
+    assert trouble(table, left) == ""
+    monkeypatch.delattr(deltalake, "DeltaTable")
+    with pytest.raises(AttributeError, match="DeltaTable"):
+        trouble(table, left)
+
+
+def test_fault_another_table_in_its_place_that_runs_seem_to_have_changed_is_named(table: Path) -> None:
+    look, left = LakeLook({}), record(table)
+    assert look.trouble(OWNER, str(table), left) == ""
+    shutil.rmtree(table)
+    for number in range(4):
+        deltalake.write_deltalake(str(table), pa.table({"id": [number]}), mode="append")
+    there = append(table, 9)
+    assert "TABLE_REPLACED" in look.trouble(
+        OWNER, str(table), TableRecord(table_id=left.table_id, version=there.version)
+    )
+
+
+def append(path: Path, number: int) -> TableRecord:
+    """Appends a row as a run does, and returns the record that the run stores."""
+    deltalake.write_deltalake(str(path), pa.table({"id": [number]}), mode="append")
+    return record(path)
