@@ -54,6 +54,23 @@ def test_a_new_python_worker_has_the_packages_of_small_merges(session: SparkSess
     assert [row["loaded"] for row in rows] == ["deltalake, pandas, pyarrow.compute"]
 
 
+def test_a_python_worker_imports_nothing_from_zip_files(session: SparkSession) -> None:
+    """Each task would read the list of files in pyspark.zip again, once for each imported package."""
+
+    def work(batches: Iterable[Any]) -> Iterable[Any]:
+        import sys  # noqa: PLC0415
+
+        import pyarrow as pa  # noqa: PLC0415  as the worker has done
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict(
+                {"zips": [", ".join(each for each in sys.path_importer_cache if ".zip" in each)]}
+            )
+
+    rows = session.range(0, 1, 1, 1).mapInArrow(work, "zips string").collect()
+    assert [row["zips"] for row in rows] == [""]
+
+
 @pytest.mark.parametrize(
     ("file", "more", "is_local"),
     [
