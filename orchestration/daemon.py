@@ -1,5 +1,5 @@
-"""Runs Dagster's daemon so that changes wait less: the end of a tick wakes the run queue, and the launch of a run wakes the sensors. Also
-does no work for assets without a freshness policy.
+"""Runs Dagster's daemon so that changes wait less: the end of a tick wakes the run queue, and the launch of a run wakes the sensors. So
+does a code server that answers again. Also does no work for assets without a freshness policy.
 
     python -m sluice.orchestration.daemon run -w workspace.yaml
 
@@ -8,6 +8,7 @@ five seconds, so a busy destination would merge at most one batch in five second
 
 This daemon evaluates the sensors again when it has launched a run. The tick then waits until the run ends, settles its batch and requests
 the next run. When a tick has ended, the daemon looks at the run queue, because the tick may have requested a run.
+When a code server answers again after a restart, the daemon evaluates the sensors, because changes have waited for it.
 
 Dagster stores a freshness state for each asset at the first start, also for the thousands without a policy. This daemon leaves those assets
 out.
@@ -15,12 +16,15 @@ out.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from dagster._core.definitions.freshness import FreshnessStateRecord
+from dagster._core.remote_representation.grpc_server_state_subscriber import LocationStateSubscriber
+from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._daemon import controller
 from dagster._daemon.daemon import SensorDaemon, SpanMarker
 from dagster._daemon.freshness import FreshnessDaemon
@@ -32,6 +36,7 @@ from sluice.orchestration.server_ids import ask_rarely
 from sluice.orchestration.storage import KeptRuns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from concurrent.futures import Future
 
     from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetNode
@@ -106,7 +111,9 @@ def _stamp_of_runs(workspace: IWorkspaceProcessContext[Any]) -> object:
 
 
 class WokenSensors(SensorDaemon):
-    """Evaluates sensors when `wake` is set, and every `SENSOR_SECONDS`. After each tick, wakes the run queue."""
+    """Evaluates sensors when `wake` is set, when the state of a code location changes, and every `SENSOR_SECONDS`. After each tick, wakes
+    the run queue.
+    """
 
     def __init__(self, settings: Any, wake: Wake, queue: Wake) -> None:
         super().__init__(settings)
@@ -116,17 +123,18 @@ class WokenSensors(SensorDaemon):
     def core_loop(
         self, workspace_process_context: IWorkspaceProcessContext[Any], shutdown_event: threading.Event
     ) -> DaemonIterator:
-        while True:
-            begun = time.monotonic()
-            yield SpanMarker.START_SPAN
-            try:
-                yield from self._evaluate(workspace_process_context)
-            except Exception:
-                yield _error(self._logger, "SensorDaemon caught an error")
-            yield SpanMarker.END_SPAN
-            if self._wake.wait(begun + SENSOR_SECONDS - time.monotonic(), shutdown_event):
-                shutdown_event.wait(max(0.0, begun + AGAIN_SECONDS - time.monotonic()))
-            yield None
+        with _subscribed(workspace_process_context, self._wake):
+            while True:
+                begun = time.monotonic()
+                yield SpanMarker.START_SPAN
+                try:
+                    yield from self._evaluate(workspace_process_context)
+                except Exception:
+                    yield _error(self._logger, "SensorDaemon caught an error")
+                yield SpanMarker.END_SPAN
+                if self._wake.wait(begun + SENSOR_SECONDS - time.monotonic(), shutdown_event):
+                    shutdown_event.wait(max(0.0, begun + AGAIN_SECONDS - time.monotonic()))
+                yield None
 
     def _evaluate(self, workspace: IWorkspaceProcessContext[Any]) -> DaemonIterator:
         before, begun = dict(self._ticks), time.monotonic()
@@ -149,6 +157,19 @@ class WokenSensors(SensorDaemon):
         self._queue.set()
         if time.monotonic() - begun > SENSOR_SECONDS:
             self._wake.set()
+
+
+@contextlib.contextmanager
+def _subscribed(workspace: IWorkspaceProcessContext[Any], wake: Wake) -> Iterator[None]:
+    """Sets `wake` when the state of a code location of the workspace has changed. Dagster has loaded the location again by then."""
+    if not isinstance(workspace, WorkspaceProcessContext):
+        yield
+        return
+    token = workspace.add_state_subscriber(LocationStateSubscriber(lambda _: wake.set()))
+    try:
+        yield
+    finally:
+        workspace.rm_state_subscriber(token)
 
 
 class PoliciesOnly(FreshnessDaemon):

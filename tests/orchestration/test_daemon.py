@@ -15,6 +15,12 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster._core.loader import LoadingContextForTest
+from dagster._core.remote_representation.grpc_server_state_subscriber import (
+    LocationStateChangeEvent,
+    LocationStateChangeEventType,
+)
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import EmptyWorkspaceTarget
 from dagster._daemon import controller
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
 from dagster._grpc.client import DagsterGrpcClient
@@ -128,6 +134,30 @@ def test_the_end_of_a_long_tick_begins_the_next(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(daemon, "SENSOR_SECONDS", -1.0)
     evaluate.ticks[-1].set_result(None)
     assert sensors.wait(0.0, threading.Event())
+
+
+def test_a_code_server_that_answers_again_wakes_the_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its engine has staged a batch meanwhile, which would wait for the interval. A loop that has ended is not woken."""
+    evaluate, sensors, shutdown = Evaluated(), Wake(), threading.Event()
+    monkeypatch.setattr(daemon, "execute_sensor_iteration", evaluate)
+    answers = LocationStateChangeEvent(LocationStateChangeEventType.LOCATION_RECONNECTED, "sluice", "it answers")
+    with (
+        dg.instance_for_test() as instance,
+        WorkspaceProcessContext(instance, EmptyWorkspaceTarget()) as workspace,
+    ):
+        loop = WokenSensors({"use_threads": True}, sensors, Wake()).core_loop(workspace, shutdown)
+        end = _in_thread(loop, shutdown)
+        try:
+            for _ in range(2):
+                assert evaluate.evaluated.acquire(timeout=LIMIT_SECONDS)
+                workspace._send_state_event_to_subscribers(answers)
+            assert evaluate.evaluated.acquire(timeout=LIMIT_SECONDS)
+        finally:
+            end()
+        loop.close()
+        sensors.wait(0.0, threading.Event())
+        workspace._send_state_event_to_subscribers(answers)
+        assert not sensors.wait(0.0, threading.Event())
 
 
 def test_the_queue_is_inspected_after_a_run_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
