@@ -45,6 +45,7 @@ WARM_MODULES = (
     "sluice.orchestration.run.spark_merge",
     "sluice.cdc_engine.destination_files",
     "sluice.spark_jobs.batch.run_batch",
+    "sluice.spark_jobs.small.prepared",
     "pyspark.sql.connect.session",
     "deltalake",
 )

@@ -25,6 +25,7 @@ from sluice.spark_jobs.errors import SparkUnavailableError, TableError
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions, task_slots
 from sluice.spark_jobs.small.merge import Declined, SmallJob, merge_small
+from sluice.spark_jobs.small.shipped import code_of, shipped
 from sluice.spark_jobs.table_owner import TableRecord
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,6 @@ TABLES_A_TASK = 12
 # tables, so a number of tasks that grows with the tables would make the work grow with the square of the tables.
 TASKS_MANY = 8
 TASKS_A_SLOT = 2
-ANSWER = "number long, answer string"
 SILENT = "the Spark task of the table returned no result"
 PACKAGES = ("deltalake", "pyarrow")  # Tasks need the same versions of these packages as the run.
 NO_TABLE = -1  # The job number of an answer that concerns the executor and no table.
@@ -162,10 +162,14 @@ def _in_the_run(fence: Fence, jobs: Mapping[int, SmallJob]) -> dict[int, dict[st
 
 
 def _run(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, Any]]:
+    from pyspark.sql.types import LongType, StringType, StructField, StructType  # noqa: PLC0415
+
     shares = _shares(jobs, _task_count(session, len(jobs)))
     ours = {name: importlib.metadata.version(name) for name in PACKAGES}
-    work = _shipped(_task([[(number, jobs[number]) for number in share] for share in shares], ours))
-    rows = session.spark.range(0, len(shares), 1, len(shares)).mapInArrow(work, ANSWER).collect()
+    work = _task([[(number, jobs[number]) for number in share] for share in shares], ours)
+    # Spark would have to parse a schema that is a text, in a request of its own.
+    answer = StructType([StructField("number", LongType()), StructField("answer", StringType())])
+    rows = session.spark.range(0, len(shares), 1, len(shares)).mapInArrow(work, answer).collect()
     return {row["number"]: json.loads(row["answer"]) for row in rows}
 
 
@@ -188,39 +192,31 @@ def _shares(jobs: Sequence[SmallJob], count: int) -> list[list[int]]:
     return shares
 
 
-def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes cloudpickle send the code of Sluice's packages together with the function, because executors may not have them. Returns the
-    function.
-
-    cloudpickle sends only the names of other packages. It cannot send the classes of deltalake's exceptions, because they name a module
-    that does not exist. Code that runs on executors must refer to them through their module, as in `exceptions.DeltaError`.
-    """
-    from pyspark import cloudpickle  # noqa: PLC0415
-
-    from sluice import batch_manifest, object_stores, secret_values, spark_jobs  # noqa: PLC0415
-
-    register: Any = cloudpickle.register_pickle_by_value
-    for package in (batch_manifest, object_stores, secret_values, spark_jobs):
-        register(package)
-    return work
-
-
 def _task(
     shares: Sequence[Sequence[tuple[int, SmallJob]]], packages: Mapping[str, str]
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Returns the function that each task runs. `shares` has the jobs of each task. `packages` has the run's version of each package."""
+    return shipped(_merge_shares, (shares, packages))
 
-    def work(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa  # noqa: PLC0415  the executor's pyarrow
 
-        others = _other_versions(packages)
-        for batch in batches:
-            for task in batch.column(0).to_pylist():
-                answers = ((number, _answer(job, others)) for number, job in shares[task])
-                for number, answer in [(NO_TABLE, {UNFIT: others})] if not shares[task] else answers:
-                    yield pa.RecordBatch.from_pydict({"number": [number], "answer": [json.dumps(answer)]})
+def prepare() -> None:
+    """Writes the code for executors, which later jobs of this process and of its forks use."""
+    code_of(_merge_shares)
 
-    return work
+
+def _merge_shares(
+    batches: Iterator[Any], given: tuple[Sequence[Sequence[tuple[int, SmallJob]]], Mapping[str, str]]
+) -> Iterator[Any]:
+    """Merges the tables of one task, and yields their answers. `given` are the arguments of `_task`."""
+    import pyarrow as pa  # noqa: PLC0415  the executor's pyarrow
+
+    shares, packages = given
+    others = _other_versions(packages)
+    for batch in batches:
+        for task in batch.column(0).to_pylist():
+            answers = ((number, _answer(job, others)) for number, job in shares[task])
+            for number, answer in [(NO_TABLE, {UNFIT: others})] if not shares[task] else answers:
+                yield pa.RecordBatch.from_pydict({"number": [number], "answer": [json.dumps(answer)]})
 
 
 def _other_versions(wanted: Mapping[str, str]) -> str:

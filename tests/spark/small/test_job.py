@@ -4,8 +4,11 @@ tables, errors by table.
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +16,7 @@ import deltalake
 import psutil
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql.connect.session import SparkSession
 
 from sluice.console.toolchain.spark.server import SparkConnectServer
@@ -22,8 +26,10 @@ from sluice.spark_jobs.errors import MergeError
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.small import job as small_job
 from sluice.spark_jobs.small import merge as small_merge
+from sluice.spark_jobs.small import prepared, shipped
 from sluice.spark_jobs.small.job import why_not_on_executors
 from sluice.spark_jobs.small.merge import SmallJob
+from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange, Segment, Truncate
 
@@ -33,6 +39,19 @@ NAMES = [f"shop.t{number}" for number in range(small_job.TABLES_A_TASK + 2)]
 FIRST = Changes(ORDERS, [Image(INSERT, 1 + key, {"id": key, "name": "x"}) for key in range(5)])
 SECOND = Changes(ORDERS, [Image(UPDATE_AFTER, 11, {"id": 1, "name": "y"}), Image(DELETE, 12, {"id": 2, "name": "x"})])
 MERGED = [(0, "x"), (1, "y"), (3, "x"), (4, "x")]
+
+
+@pytest.fixture
+def replaced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[object, str, object], None]]:
+    """Returns a function that replaces an attribute in this process and in the code that executors get."""
+
+    def replace(owner: object, name: str, value: object) -> None:
+        monkeypatch.setattr(owner, name, value)
+        shipped.forget()
+
+    yield replace
+    monkeypatch.undo()
+    shipped.forget()
 
 
 @pytest.mark.spark
@@ -58,7 +77,9 @@ def test_fault_a_task_that_dies_after_its_commit_changes_nothing_twice(
     directory = lake.stage({"shop.a": [SECOND], "shop.b": [Changes(log, SECOND.images)]})
     with monkeypatch.context() as patch:
         patch.setattr(small_job, "merge_small", dies)
+        shipped.forget()
         reports = lake.merge_staged(directory, names)
+    shipped.forget()
     assert {report.way for report in reports.values()} == {"spark"}
     assert "failed" in reports["shop.a"].reason
     assert all(report.skipped for report in lake.merge_staged(directory, names).values())
@@ -67,7 +88,9 @@ def test_fault_a_task_that_dies_after_its_commit_changes_nothing_twice(
 
 
 @pytest.mark.spark
-def test_fault_a_task_that_meets_another_writer_tries_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_a_task_that_meets_another_writer_tries_again(
+    lake: Lake, replaced: Callable[[object, str, object], None]
+) -> None:
     """The merge runs in the executor. An error of deltalake must have the type there that the shipped code expects."""
     lake.merge({"shop.a": [FIRST]}, deletion_vectors=False)
     plain, path = small_merge._SmallMerge._commit_properties, lake.target("shop.a").path
@@ -78,7 +101,7 @@ def test_fault_a_task_that_meets_another_writer_tries_again(lake: Lake, monkeypa
             there.alter.set_table_properties({"delta.logRetentionDuration": "interval 31 days"})
         return plain(merge, order_key)
 
-    monkeypatch.setattr(small_merge._SmallMerge, "_commit_properties", properties)
+    replaced(small_merge._SmallMerge, "_commit_properties", properties)
     report = lake.merge({"shop.a": [SECOND]}, deletion_vectors=False)["shop.a"]
     assert (report.way, report.delta_version) == ("small", 3), report.reason
     assert lake.rows("shop.a", "id", "name") == MERGED
@@ -196,3 +219,31 @@ def test_an_error_of_a_store_does_not_tell_its_secrets(monkeypatch: pytest.Monke
     told = small_job._answer(job)["declined"]
     assert "***" in told
     assert "cret" not in told
+
+
+def test_the_code_for_executors_is_written_once_and_read_once_per_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has half a megabyte. Writing and reading it for each batch took as long as merging three tables."""
+    written, read = list[object](), list[object]()
+    writes, reads = cloudpickle.dumps, pickle.loads
+    monkeypatch.setattr(cloudpickle, "dumps", lambda value: written.append(value) or writes(value))
+    monkeypatch.setattr(pickle, "loads", lambda data: read.append(data) or reads(data))
+    shipped.forget()
+    for number in range(3):
+        given = {"target": TableTarget(path=f"/lake/{number}"), "other": Fraction(number)}
+        sent = shipped.shipped(_told, given)
+        there: Any = reads(writes(sent))  # Spark sends it so. The worker is this process.
+        assert list(there(iter([7]))) == [(7, f"/lake/{number}", Fraction(number))]
+    shipped.forget()
+    assert (len(written), len(read)) == (1, 1)
+
+
+def test_a_run_finds_the_code_for_executors_written() -> None:
+    """The process from which runs are forked imports this module."""
+    shipped.forget()
+    importlib.reload(prepared)
+    assert shipped.code_of.cache_info().currsize == 1
+
+
+def _told(batches: Iterator[Any], given: Mapping[str, Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield batch, given["target"].path, given["other"]

@@ -1,0 +1,108 @@
+"""Sends the code of small merges to the executors, apart from the tables that a task merges. `small.job` calls this.
+
+Executors need not have Sluice, so the code is sent by value, half a megabyte. Writing it takes the run a tenth of a second of processor
+time, and reading it takes a task a third of that. Therefore a process writes it once, and a Python worker of Spark reads it once. The
+tables of a batch are sent as values of the classes that the code contains.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from sluice.batch_manifest import values
+from sluice.spark_jobs import staged_batch, table_owner
+from sluice.spark_jobs.small import merge
+from sluice.spark_jobs.targets import report, shards
+
+# The modules whose classes the values contain. The values may contain instances of other classes, whose code is then sent with them.
+MODULES = (values, staged_batch, table_owner, merge, report, shards)
+
+Batches = Iterator[Any]
+Work = Callable[[Batches, Any], Batches]
+
+
+def shipped(work: Work, argument: Any) -> Callable[[Batches], Batches]:
+    """Returns a function for `mapInArrow`, which calls `work` with its batches and the argument. `work` is a function of a module."""
+    code, name = code_of(work)
+    return _loaded(name, code, _written(argument))
+
+
+def forget() -> None:
+    """Writes the code again at its next use. Tests call it after they have replaced a function."""
+    code_of.cache_clear()
+
+
+@functools.cache
+def code_of(work: Work) -> tuple[bytes, str]:
+    """Returns the code of `work` with the classes of MODULES, and the name under which a worker keeps it, which has a digest of the code.
+
+    Of other packages, only names are sent. The classes of deltalake's exceptions name a module that does not exist, so cloudpickle cannot
+    send them. Code that runs on executors must therefore refer to the module, as in `exceptions.DeltaError`, and import no such class.
+    """
+    from pyspark import cloudpickle  # noqa: PLC0415
+
+    _register()
+    code = cloudpickle.dumps((work, _classes()))
+    return code, f"_sluice_{hashlib.blake2b(code, digest_size=16).hexdigest()}"
+
+
+def _register() -> None:
+    """Makes cloudpickle send the code of Sluice's packages, because executors may not have them."""
+    from pyspark import cloudpickle  # noqa: PLC0415
+
+    from sluice import batch_manifest, object_stores, secret_values, spark_jobs  # noqa: PLC0415
+
+    register: Any = cloudpickle.register_pickle_by_value
+    for package in (batch_manifest, object_stores, secret_values, spark_jobs):
+        register(package)
+
+
+@functools.cache
+def _classes() -> dict[str, type]:
+    """Returns the classes of MODULES by name."""
+    found = (each for module in MODULES for each in vars(module).values() if isinstance(each, type))
+    return {f"{each.__module__}.{each.__qualname__}": each for each in found if each.__module__.startswith("sluice.")}
+
+
+def _written(argument: Any) -> bytes:
+    """Returns the argument with names instead of the classes that `code_of` contains."""
+    from pyspark import cloudpickle  # noqa: PLC0415
+
+    _register()
+    names, buffer = {each: name for name, each in _classes().items()}, io.BytesIO()
+
+    class Writer(cloudpickle.Pickler):  # type: ignore[misc]
+        def persistent_id(self, value: Any) -> str | None:
+            return names.get(value) if isinstance(value, type) else None
+
+    Writer(buffer).dump(argument)
+    return buffer.getvalue()
+
+
+def _loaded(name: str, code: bytes, argument: bytes) -> Callable[[Batches], Batches]:
+    """Returns the function that an executor gets. It reads the code, unless its process has done so, and then the argument."""
+
+    def run(batches: Batches) -> Batches:
+        import io  # noqa: PLC0415  of the executor
+        import pickle  # noqa: PLC0415
+
+        kept: Any = sys.modules.get(name)
+        if kept is None:
+            kept = ModuleType(name)
+            kept.work, kept.classes = pickle.loads(code)  # noqa: S301  the code of the run
+            sys.modules[name] = kept
+
+        class Reader(pickle.Unpickler):
+            def persistent_load(self, each: str) -> type:
+                found: type = kept.classes[each]
+                return found
+
+        return kept.work(batches, Reader(io.BytesIO(argument)).load())  # type: ignore[no-any-return]
+
+    return run
