@@ -1,5 +1,5 @@
-"""Runs the code server's background threads. They apply changes of conf/ to engines and definitions, limit the size of logs, and report to
-Dagster if no tick arrives.
+"""Runs the code server's background threads. They apply changes of conf/ to engines and definitions, limit the size of logs and the
+memory of the process, and report to Dagster if no tick arrives.
 
 `code_server` starts the threads. Each thread looks again and again, and compares what is in use with what should be in use. So a look also
 repeats what an earlier look failed to do.
@@ -123,11 +123,12 @@ def keep_up(watch: ConfWatch) -> None:
     """
     stopping, lookers = threading.Event(), [first_definitions(watch.in_use).look, LogFiles().look]
     if watch.in_use.config.engine.kind == "embedded":
-        from sluice.cdc_engine.keeping import launcher  # noqa: PLC0415  needed by engine processes only
+        from sluice.cdc_engine.instance.freed_memory import FreedMemory  # noqa: PLC0415  needed by engine processes only
+        from sluice.cdc_engine.keeping import launcher  # noqa: PLC0415  as above
 
         keeper = Keeper(launcher)
         keeper.look(watch.in_use)
-        lookers.insert(0, keeper.look)
+        lookers = [keeper.look, *lookers, FreedMemory().look]
     threading.Thread(target=follow, args=(watch, lookers, stopping), name="follow-conf", daemon=True).start()
     threading.Thread(
         target=publish_checks, args=(CheckPublishers(watch), stopping), name="watch-ticks", daemon=True

@@ -17,6 +17,7 @@ import structlog
 
 from sluice.cdc_engine.config import conf_dir
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError
+from sluice.cdc_engine.instance.freed_memory import FreedMemory
 from sluice.cdc_engine.instance.small_process import keep_small
 from sluice.cdc_engine.keeping import launcher
 from sluice.cdc_engine.keeping.conf_watch import ConfWatch
@@ -50,7 +51,7 @@ def keep_engines(stopping: threading.Event) -> None:
     try:
         keeper = Keeper(launcher)
         keeper.look(watch.in_use)
-        follow(watch, [keeper.look], stopping)
+        follow(watch, [keeper.look, FreedMemory().look], stopping)
     finally:
         server.close()
         launcher.stop_all()

@@ -1,5 +1,5 @@
-"""Tests the process of engines: it does not import pandas, although pandas is installed and pyarrow looks for it, and it has few arenas,
-although it has many threads.
+"""Tests the process of engines: it does not import pandas, although pandas is installed and pyarrow looks for it. It has few arenas,
+although it has many threads. It returns the memory of buffers that it has freed.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 REHEARSE = """
 import sys
@@ -42,6 +44,45 @@ file = ctypes.c_void_p(libc.fopen(sys.argv[2].encode(), b"w"))
 libc.malloc_info(0, file)
 libc.fclose(file)
 """
+
+FREE_BUFFERS = """
+import sys
+import numpy as np, psutil
+from sluice.cdc_engine.instance.freed_memory import FreedMemory
+from sluice.cdc_engine.limits import READ_BUFFER_BYTES
+size = lambda: psutil.Process().memory_info().rss // READ_BUFFER_BYTES
+np.ones(READ_BUFFER_BYTES, np.uint8)  # After it is freed, glibc keeps buffers of this size.
+before, clock = size(), [0.0]
+memory = FreedMemory(lambda: clock[0])
+memory.look()
+buffers, pins = [], []
+for _ in range(int(sys.argv[1])):
+    buffers.append(np.ones(READ_BUFFER_BYTES, np.uint8))
+    pins.append(np.ones(100_000, np.uint8))
+del buffers
+kept = size() - before
+memory.look()
+too_early = size() - before
+clock[0] += 5.0
+memory.look()
+print(kept, too_early, size() - before)
+"""
+
+
+@pytest.mark.found
+def test_an_engine_s_process_returns_the_buffers_that_it_has_freed() -> None:
+    """Defect 38: the code server grew from 450 to 770 MB while a dozen stopped tables were resumed, and kept it."""
+    kept, too_early, returned = _buffers(40)
+    assert (kept >= 38, too_early >= 38, returned <= 3) == (True, True, True), (kept, too_early, returned)
+    kept, _, returned = _buffers(8)
+    assert (kept >= 7, returned >= 7) == (True, True), "few buffers stay for the next blocks"
+
+
+def _buffers(count: int) -> list[int]:
+    """Returns by how many buffers a process has grown: after it has freed this many, after a look that is not due, and after a look."""
+    command = [sys.executable, "-c", FREE_BUFFERS, str(count)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=250)
+    return [int(each) for each in ran.stdout.split()]
 
 
 def test_an_engine_stages_every_kind_of_column_without_pandas(tmp_path: Path) -> None:
