@@ -219,7 +219,7 @@ class Stack:
         return [name for name in dict.fromkeys(supervisor.begun) if name in STOP_ORDER]
 
     def _parts(self) -> list[StackPart]:
-        ports, dagster = self.config.ports, (CODE_SERVER, WEBSERVER, SPARK)
+        ports = self.config.ports
         parts: list[StackPart] = []
         if port := engine_port(self.config):
             parts.append(self._part(ENGINE, (), lambda _: lambda: listens(port), port))
@@ -233,11 +233,13 @@ class Stack:
             parts.append(WarmUp(command, (SPARK,), log, WARM_SECONDS_MAX, self.say, die_with_parent=die_with_parent))
         if not self._options.dagster:
             return parts
-        # The webserver needs the code server at its start. The daemon also needs Spark, for its first run.
+        # The daemon needs the code server, and Spark for its first run. The webserver only needs the code server at its start, and no run
+        # waits for it.
+        after = tuple(part.name for part in parts if part.name in {CODE_SERVER, SPARK})
+        parts.append(self._part(DAEMON, after, asks_daemon(self.dagster_home), 0))
         if self._options.webserver:
             parts.append(self._part(WEBSERVER, (CODE_SERVER,), asks_webserver(self.url), ports.webserver))
-        after = tuple(part.name for part in parts if part.name in dagster)
-        return [*parts, self._part(DAEMON, after, asks_daemon(self.dagster_home), 0)]
+        return parts
 
     def _part(
         self, name: str, after: tuple[str, ...], question: Callable[[ProcessRecord], Answers], port: int
