@@ -105,6 +105,17 @@ def bench_e2e(json_file: BenchJson = None) -> None:
     run(json_file)
 
 
+@bench_app.command("start")
+def bench_start(
+    tables: Annotated[int, typer.Option(min=1, help="Number of new tables with a snapshot.")] = 200,
+    json_file: BenchJson = None,
+) -> None:
+    """Measure `sluice up` until waiting changes and the snapshots of new tables are visible; about 5 minutes."""
+    from benchmarks.start import run  # noqa: PLC0415
+
+    run(json_file, tables=tables)
+
+
 @bench_app.command("idle")
 def bench_idle(
     seconds: Annotated[float, typer.Option(min=10, help="How long nothing happens.")] = 120,

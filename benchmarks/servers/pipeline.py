@@ -47,7 +47,8 @@ class Pipeline:
         self.server = DatabaseServer("mysql-8.0.31", folder / "mysql", options=server_options)
         self._say = say
 
-    def start(self) -> None:
+    def configure(self) -> None:
+        """Writes conf/, without starting anything."""
         self.config = self._configure()
         self.stack = Stack(
             self.config,
@@ -55,6 +56,9 @@ class Pipeline:
             self._say,
             self._options,
         )
+
+    def start(self) -> None:
+        self.configure()
         self.stack.up()
 
     def stop(self) -> None:
