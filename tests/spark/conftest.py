@@ -21,10 +21,19 @@ from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.object_store import spark_environment, spark_settings
 from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.small import shipped
 from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.fix_servers import WITH_VECTORS
 from tests.spark.staged import Segment, stage
+
+
+@pytest.fixture(autouse=True)
+def code_of_this_test() -> Iterator[None]:
+    """Makes each test write the code for executors itself, because the code may contain what a test has replaced."""
+    shipped.forget()
+    yield
+    shipped.forget()
 
 
 @dataclasses.dataclass
