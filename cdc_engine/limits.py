@@ -65,6 +65,8 @@ TICK_SECONDS_MAX = 4.2
 # A tick that finds nothing to do looks again, for this long in all. Like TICK_SECONDS_MAX, it ends shortly before Dagster's next
 # evaluation. It is shorter than the 60 s that Dagster allows a tick.
 IDLE_TICK_SECONDS_MAX = 24.2
+SENSORS = 2  # Each destination has this many: one for its engine, and one for its snapshots.
+SENSOR_WORKERS = 4  # Dagster's daemon runs this many ticks at once (sensors.num_workers in conf/dagster.yaml).
 # The interval of observations. Dagster plots the last 100, which are then 100 minutes.
 OBSERVATION_SECONDS = 60
 RUN_SECONDS_MAX = 3600  # A run that reports nothing for this long is ended, and its batch is rolled back.

@@ -73,6 +73,17 @@ def bench_tables(
     run(json_file, tables=tables)
 
 
+@bench_app.command("destinations")
+def bench_destinations(
+    count: Annotated[list[int] | None, typer.Option(min=1, help="Number of destinations. Repeatable.")] = None,
+    json_file: BenchJson = None,
+) -> None:
+    """Start 1, 20 and 100 destinations, let them idle, change one and all of them; about 20 minutes."""
+    from benchmarks.many_tables.destinations import run  # noqa: PLC0415
+
+    run(json_file, counts=count or (1, 20, 100))
+
+
 @bench_app.command("wide")
 def bench_wide(
     tables: Annotated[int, typer.Option(min=1, help="Number of tables.")] = 200,

@@ -1,1 +1,1 @@
-"""Measures a destination with thousands of tables."""
+"""Measures a destination with thousands of tables, and an installation with a hundred destinations."""

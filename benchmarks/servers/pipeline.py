@@ -6,7 +6,7 @@ Benchmarks and acceptance tests use it. All its processes end with the process t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ OPTIONS = StackOptions(spark_memory="3g", die_with_parent=True, awaits_warm_up=T
 
 
 class Pipeline:
-    """A complete Sluice with one destination. `destination` is the name of the destination, and of the only database that it captures.
-    `settings` are further settings of the destination. `spark` is the address of a running Spark. If it is empty, a Spark is started.
+    """A complete Sluice. `destination` is the name of its destination, and of the only database that this destination captures. `others`
+    are more destinations of this form, on the same server. `settings` are further settings of all of them. `spark` is the address of a
+    running Spark. If it is empty, a Spark is started.
 
     The caller starts the server and creates the tables before `start`, because the tables become assets when the code server starts.
     """
@@ -39,11 +40,13 @@ class Pipeline:
         spark: str = "",
         settings: Mapping[str, Any] | None = None,
         options: StackOptions = OPTIONS,
+        others: Sequence[str] = (),
     ) -> None:
-        self._settings = dict(settings or {})
+        self._settings, self._others = dict(settings or {}), tuple(others)
         self.folder, self.destination = folder, destination
         self._spark, self._options = spark, options
         server_options: dict[str, str | int | None] = {"max_binlog_size": 1 << 30, "default_time_zone": "+00:00"}
+        server_options["max_connections"] = 1000
         self.server = DatabaseServer("mysql-8.0.31", folder / "mysql", options=server_options)
         self._say = say
 
@@ -77,7 +80,7 @@ class Pipeline:
         """Adds settings to the destination's file, and restarts the process that contains the engine."""
         self._settings |= settings
         self.stop_engine()
-        self._write_destination(self.folder / "conf")
+        self._write_destinations(self.folder / "conf")
         self.start_again()
 
     @property
@@ -85,8 +88,9 @@ class Pipeline:
         """The destination's directory with the ledger, the staged batches and the locks."""
         return self.config.destination_dir(self.destination)
 
-    def acked(self) -> tuple[int, int]:
-        cursor = read_ledger(self.directory).cursor
+    def acked(self, destination: str = "") -> tuple[int, int]:
+        """Returns the cursor of a destination, by default the first one."""
+        cursor = read_ledger(self.config.destination_dir(destination or self.destination)).cursor
         return (file_number(cursor.file), cursor.offset) if cursor else (0, 0)
 
     def end(self) -> tuple[int, int]:
@@ -119,11 +123,14 @@ class Pipeline:
             "spark": {"remote": self._spark or f"sc://127.0.0.1:{spark}"},
         }
         (conf / "sluice.yaml").write_text(yaml.safe_dump(main))
-        self._write_destination(conf)
+        self._write_destinations(conf)
         return load_config(conf)
 
-    def _write_destination(self, conf: Path) -> None:
-        source = {"port": self.server.port, "user": "root"}
-        (conf / f"destinations/{self.destination}.yaml").write_text(
-            yaml.safe_dump({"source": source, "include": rf"{self.destination}\..*", **self._settings})
-        )
+    def _write_destinations(self, conf: Path) -> None:
+        for name in (self.destination, *self._others):
+            settings = {
+                "source": {"port": self.server.port, "user": "root"},
+                "include": rf"{name}\..*",
+                **self._settings,
+            }
+            (conf / f"destinations/{name}.yaml").write_text(yaml.safe_dump(settings))

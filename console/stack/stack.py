@@ -21,6 +21,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError
 from sluice.console.source.query import known_path_clashes
 from sluice.console.stack.dagster_storage import lost_storage, with_storage
+from sluice.console.stack.dagster_workers import calls_at_once, with_workers
 from sluice.console.stack.parts import (
     Answers,
     PartPort,
@@ -356,7 +357,7 @@ class Stack:
     def _write_dagster_home(self) -> None:
         self.dagster_home.mkdir(parents=True, exist_ok=True)
         self.logs.mkdir(parents=True, exist_ok=True)
-        settings = conf_file(self.conf, "dagster.yaml").read_text()
+        settings = with_workers(conf_file(self.conf, "dagster.yaml").read_text(), len(self.config.destinations))
         (self.dagster_home / "dagster.yaml").write_text(with_storage(settings, self.dagster_home))
         location = {"host": LOOPBACK, "port": self.config.ports.code_server, "location_name": LOCATION}
         (self.dagster_home / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [{"grpc_server": location}]}))
@@ -366,7 +367,8 @@ class Stack:
         module = [sys.executable, "-m"]
         if name == CODE_SERVER:
             where = ["-m", "sluice.orchestration.definitions", "-h", LOOPBACK, "-p", str(self.config.ports.code_server)]
-            return [*module, "sluice.orchestration.code_server", *where, "--location-name", LOCATION]
+            calls = ["--max-workers", str(calls_at_once((self.dagster_home / "dagster.yaml").read_text()))]
+            return [*module, "sluice.orchestration.code_server", *where, "--location-name", LOCATION, *calls]
         if name == ENGINE:
             return [*module, "sluice.orchestration.rpc.process"]
         if name == WEBSERVER:

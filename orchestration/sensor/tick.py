@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from sluice.cdc_engine.errors import CanalServiceError, EngineStartingError, LeaseLostError, SluiceError
-from sluice.cdc_engine.limits import IDLE_TICK_SECONDS_MAX, TICK_SECONDS_MAX
+from sluice.cdc_engine.limits import IDLE_TICK_SECONDS_MAX, SENSOR_WORKERS, SENSORS, TICK_SECONDS_MAX
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.batch_reference import DRAIN, RUNS_TAG, BatchReference
 from sluice.orchestration.base.server_state import definitions_stay
@@ -65,7 +65,6 @@ DRAINING_LOOK_SECONDS = 0.5
 BROKEN_SECONDS_MIN, BROKEN_SECONDS_MAX = 10.0, 300.0
 ERROR_LENGTH_MAX = 200
 NOTHING_WAITS = "nothing waits"
-SENSOR_WORKERS = 4  # Dagster's daemon runs this many ticks at once (dagster.yaml, sensors.num_workers).
 
 
 def broken_pause_seconds(in_a_row: int) -> float:
@@ -92,7 +91,7 @@ def idle_seconds(destinations: int, instance: dg.DagsterInstance) -> float:
     """
     settings = instance.get_sensor_settings()
     workers = (settings.get("num_workers") or SENSOR_WORKERS) if settings.get("use_threads") else 1
-    return IDLE_TICK_SECONDS_MAX if 2 * destinations <= workers else 0.0
+    return IDLE_TICK_SECONDS_MAX if SENSORS * destinations <= workers else 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,7 +102,7 @@ class DestinationSensor:
     - `selects_assets` tells whether a merge run selects the assets of its tables. It does not if `grouped_now` returns True: a run may
       then have no assets of tables.
     - `run_lock_held` returns whether a process holds the run lock of a destination's directory.
-    - `tick_seconds` is how long a tick may take, if it does not look again.
+    - `tick_seconds` is how long a tick may take if it does not look again.
     - `destinations` is the number of destinations in conf/.
     - `lake` inspects the Delta tables between runs.
     - `drains` tells whether the destination's runs drain.
@@ -176,14 +175,17 @@ class Ticker:
             self._one_at_a_time.release()
 
     def _look_until_something_is_due(self, runs: RunStore, cursor: str | None, seconds: float) -> dg.SensorResult:
-        """Repeats the work of a tick while nothing is due. Each tick costs Dagster 20 ms of processor time, and a repetition costs 3 ms."""
+        """Repeats the work of a tick while nothing is due. Each tick costs Dagster 20 ms of processor time, and a repetition costs 3 ms.
+
+        A tick that is repeated delays no other sensor, so each repetition may take as long as the tick of an only destination.
+        """
         stay, now = definitions_stay(), time.monotonic()
-        until = now + seconds
+        until, look_seconds = now + seconds, TICK_SECONDS_MAX if seconds else self._line.tick_seconds
         self._another_came.clear()
         while True:
-            answer = self._tick(runs, cursor, now + self._line.tick_seconds)
+            answer = self._tick(runs, cursor, now + look_seconds)
             now, cursor = time.monotonic(), answer.cursor
-            last = now + self._line.tick_seconds >= until
+            last = now + look_seconds >= until
             if last or not _is_idle(answer) or self._another_came.is_set() or not stay():
                 return answer
             hear(self._line.destination)

@@ -8,10 +8,10 @@ from typing import Any, cast
 import dagster as dg
 import pytest
 
-from sluice.cdc_engine.limits import IDLE_TICK_SECONDS_MAX, TICK_SECONDS_MAX
+from sluice.cdc_engine.limits import IDLE_TICK_SECONDS_MAX, SENSOR_WORKERS, TICK_SECONDS_MAX
 from sluice.orchestration.base.ports import EngineHost
 from sluice.orchestration.sensor.runs import RunStore
-from sluice.orchestration.sensor.tick import SENSOR_WORKERS, DestinationSensor, Ticker, idle_seconds
+from sluice.orchestration.sensor.tick import DestinationSensor, Ticker, idle_seconds, tick_seconds
 
 
 class Looks:
@@ -61,6 +61,17 @@ def test_a_tick_without_time_to_look_again_ends_although_the_clock_stands_still(
     looks = Looks(monkeypatch, [IDLE], tick_seconds=0.0)
     assert looks.tick(0.0) is IDLE
     assert looks.cursors == ["before"]
+
+
+@pytest.mark.scale
+@pytest.mark.found
+def test_a_tick_of_one_of_a_hundred_destinations_waits_as_long_at_each_look_as_that_of_an_only_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Defect 38: with a worker for each of many sensors, a tick looked again without a pause, and used a whole core."""
+    looks = Looks(monkeypatch, [IDLE], tick_seconds=tick_seconds(100))
+    assert looks.tick() is IDLE
+    assert len(looks.cursors) == 5
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from dagster import DagsterRunStatus as S
 
 from sluice.cdc_engine.contracts import OutstandingBatch, StoppedTable
 from sluice.cdc_engine.errors import ConfigurationError, StagingError
-from sluice.cdc_engine.limits import TICK_SECONDS_MAX
+from sluice.cdc_engine.limits import SENSOR_WORKERS, TICK_SECONDS_MAX
 from sluice.cdc_engine.states import TableState
 from sluice.orchestration.base.batch_reference import BatchReference, delivery_of
 from sluice.orchestration.base.ports import EngineHost
@@ -28,7 +28,7 @@ from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.sensor import silence
 from sluice.orchestration.sensor.runs import RunStore
 from sluice.orchestration.sensor.settle import RunRecord
-from sluice.orchestration.sensor.tick import LOOK_SECONDS, SENSOR_WORKERS, DestinationSensor, Ticker, tick_seconds
+from sluice.orchestration.sensor.tick import LOOK_SECONDS, DestinationSensor, Ticker, tick_seconds
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 from tests.orchestration.rpc.fix_host import connected
 

@@ -1,0 +1,40 @@
+"""Gives each sensor a thread of Dagster's daemon, and each tick a thread of the code server.
+
+A tick of a destination waits for changes. If fewer ticks run at once than there are sensors, each tick must end at once, because a tick
+that waits would delay the other sensors. A hundred destinations would then cost a whole core while nothing changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from sluice.cdc_engine.limits import SENSOR_WORKERS, SENSORS
+
+# Destinations that conf/ gets while Dagster runs need workers too.
+MORE_DESTINATIONS = 2
+# Calls of the webserver, and of the daemon to start runs, need threads of the code server besides the ticks.
+OTHER_CALLS = 8
+
+
+def with_workers(settings: str, destinations: int) -> str:
+    """Returns the text of a dagster.yaml with enough workers for the ticks of all destinations. Returns the given text if it has enough, or
+    if its ticks do not run in threads.
+    """
+    configured: dict[str, Any] = yaml.safe_load(settings) or {}
+    sensors = configured.get("sensors") or {}
+    enough = _workers(sensors) >= SENSORS * destinations
+    if enough or not sensors.get("use_threads"):
+        return settings
+    needed = SENSORS * (destinations + MORE_DESTINATIONS)
+    return yaml.safe_dump({**configured, "sensors": {**sensors, "num_workers": needed}}, sort_keys=False)
+
+
+def calls_at_once(settings: str) -> int:
+    """Returns how many calls the code server must answer at once, for the text of a dagster.yaml."""
+    return _workers((yaml.safe_load(settings) or {}).get("sensors") or {}) + OTHER_CALLS
+
+
+def _workers(sensors: dict[str, Any]) -> int:
+    return int(sensors.get("num_workers") or SENSOR_WORKERS)
