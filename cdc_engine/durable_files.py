@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sluice.cdc_engine.errors import MetaError
@@ -13,6 +14,7 @@ FileStamp = tuple[int, int, int]  # (inode, time of the last write in ns, size).
 # A file that was written this recently may be written again with the same modification time, because clocks of file systems have a
 # resolution of up to 10 ms.
 RECENT_NS = 50_000_000
+SYNCED_AT_ONCE = 8  # A disk syncs several files in little more time than one.
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
@@ -89,3 +91,10 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_files(folder: Path) -> None:
+    """Syncs the content of all files in a folder to disk, several at a time. Raises OSError if it cannot."""
+    with ThreadPoolExecutor(SYNCED_AT_ONCE, thread_name_prefix="sync") as pool:
+        for _ in pool.map(sync, [each for each in folder.iterdir() if each.is_file()]):
+            pass

@@ -27,7 +27,6 @@ from sluice.batch_manifest.values import Cascade, CascadeEvents
 from sluice.cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder, ValueLocations
 from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from sluice.cdc_engine.contracts import Block, BlockSlice, Int64s, Operation, RowEventKind, TableVersion
-from sluice.cdc_engine.durable_files import sync
 from sluice.cdc_engine.errors import SluiceError, TableStoppedError
 from sluice.cdc_engine.states import TableState
 
@@ -83,7 +82,6 @@ class PositionFile:
             file.write(self._positions.of(events, operations).astype("<i8").tobytes())
 
     def finish(self) -> Path:
-        sync(self.path)
         return Path(self.path.name)
 
 
@@ -117,7 +115,6 @@ class _Writer:
     def finish(self) -> CascadeEvents:
         if self.file is not None:
             self.file.close()
-            sync(self.path)
         return CascadeEvents(
             parent=(self.version.database, self.version.table),
             referenced=self.referenced,

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from sluice.batch_manifest.values import StagedQuarantine
 from sluice.cdc_engine.binlog.rows.refused_values import RefusedValue
 from sluice.cdc_engine.contracts import Column, Operation
-from sluice.cdc_engine.durable_files import sync
 
 QUARANTINE_FILE = "quarantine.parquet"
 FIELDS: list[pa.Field[Any]] = [
@@ -44,15 +43,12 @@ SCHEMA = pa.schema(FIELDS)
 
 
 def write_quarantine(directory: Path, refused: Sequence[tuple[str, str, RefusedValue]]) -> StagedQuarantine | None:
-    """Writes the values (database, table, value) to a file in the directory, and syncs it to disk. Returns None and writes no file if
-    there are no values.
-    """
+    """Writes the values (database, table, value) to a file in the directory. Returns None and writes no file if there are no values."""
     if not refused:
         return None
     path = directory / QUARANTINE_FILE
     rows = [_row(database, table, value) for database, table, value in refused]
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
-    sync(path)
     last = max(value.order_key for _, _, value in refused)
     return StagedQuarantine(file=Path(path.name), size_bytes=path.stat().st_size, rows=len(rows), last_order_key=last)
 

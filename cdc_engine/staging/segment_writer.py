@@ -25,7 +25,6 @@ from sluice.batch_manifest.values import Bound, ChangesSegment
 from sluice.cdc_engine.binlog.rows.decoder import COMMIT_TIME, OPERATION, ORDER_KEY, RowDecoder
 from sluice.cdc_engine.binlog.rows.partial import with_presence
 from sluice.cdc_engine.contracts import Int64s, Operation
-from sluice.cdc_engine.durable_files import sync
 from sluice.cdc_engine.errors import BinlogFormatError
 from sluice.cdc_engine.parquet_files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, WRITE_BATCH_ROWS, parquet_writer
 from sluice.cdc_engine.staging.background_writer import BackgroundWriter
@@ -246,12 +245,11 @@ class SegmentWriter:
         self.flush()
 
     def finish(self) -> ChangesSegment:
-        """Writes the remaining rows, closes the file and syncs it to disk. Returns the segment's entry for the manifest."""
+        """Writes the remaining rows and closes the file. Returns the segment's entry for the manifest."""
         self._write_rest()
         if self._writer is None:
             raise ValueError("a segment without rows has no file")
         self._writer.close()
-        sync(self.path)
         counts = {operation: int(self._counts[operation]) for operation in Operation}
         version = self.decoder.version
         return ChangesSegment(

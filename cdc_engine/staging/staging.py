@@ -40,7 +40,7 @@ from sluice.cdc_engine.contracts import (
     TableChangeKind,
     TableVersion,
 )
-from sluice.cdc_engine.durable_files import rename, replace_file
+from sluice.cdc_engine.durable_files import rename, replace_file, sync_files
 from sluice.cdc_engine.errors import SluiceError, StagingError, TableStoppedError
 from sluice.cdc_engine.position import Position, file_number, order_key
 from sluice.cdc_engine.staging.background_writer import BackgroundWriter
@@ -467,7 +467,8 @@ def _manifest(staging: _Staging, destination: str, ledger_id: str, delivery: int
 
 
 def _publish(manifest: Manifest, partial: Path, path: Path) -> None:
-    """Writes the manifest, then renames the directory. Each step is on disk before the next one."""
+    """Syncs all files, then writes the manifest, then renames the directory. Each step is on disk before the next one."""
+    sync_files(partial)
     replace_file(partial / MANIFEST_FILE, manifest_json(manifest))
     if path.exists():
         shutil.rmtree(path)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import pytest
 
 from sluice.batch_manifest.values import StagedQuarantine
 from sluice.cdc_engine.contracts import Block, RowEventKind
-from sluice.cdc_engine.durable_files import keep_file, rename
+from sluice.cdc_engine.durable_files import keep_file, rename, sync_files
 from sluice.cdc_engine.meta.stored_ledger import LEDGER as LEDGER_FILE
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.staging import stage
@@ -49,6 +51,26 @@ def lost(disk: Disk, folder: Path) -> list[str]:
     files = [each for each in folder.rglob("*") if each.is_file()]
     assert files
     return [why for each in files for why in disk.loses(each)]
+
+
+def test_fault_the_files_of_a_batch_are_synced_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"x")
+    both = threading.Barrier(2)
+    monkeypatch.setattr(os, "fsync", lambda _: both.wait(30))
+    sync_files(tmp_path)
+
+
+def test_fault_a_file_that_cannot_be_synced_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: int) -> None:
+        raise OSError("no space left")
+
+    (tmp_path / "a").write_bytes(b"x")
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="no space left"):
+        sync_files(tmp_path)
 
 
 def test_fault_the_disk_of_these_tests_forgets(tmp_path: Path, disk: Disk) -> None:
