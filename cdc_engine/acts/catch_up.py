@@ -26,11 +26,11 @@ if TYPE_CHECKING:  # Dagster's definitions import this module; importing the par
     from sluice.cdc_engine.parser.server_facts import ServerFacts
 
 LOOK_SECONDS = 0.5
-# How long an engine may be in a state in which it reads nothing. Some of these states end by themselves, because each tick starts the
-# engine again.
+# How long an engine may be in a state in which it reads nothing. Some such states end by themselves, because each tick starts the engine
+# again.
 ENDED_SECONDS_MAX = 60.0
 STATUS_SECONDS_MAX = 15.0  # A status that is older than this is ignored. An engine writes its status once per second.
-# How long an engine may write no new status. When it starts, it compiles kernels first, but not longer than this.
+# How long an engine may write no new status. At its start, an engine compiles kernels, which takes less than this.
 SILENT_SECONDS_MAX = 300.0
 # How long a table must be stopped before the wait ends without it. In this time, the engine may open a snapshot of the table by itself.
 STOPPED_SECONDS_MIN = 30.0
@@ -60,7 +60,7 @@ class CatchUpEnd:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a destination has come.
+    """How far the engine and the lake of a destination have come.
 
     - `state`, `reason`: from the engine's status, or empty if the engine has not written one recently. An engine on another host writes no
       status here, and is RUNNING as long as it holds the lease.
@@ -78,7 +78,7 @@ class Progress:
 
 
 def missing(progress: Progress, wanted: CatchUpEnd) -> str:
-    """Returns a sentence that tells what the lake still lacks, or "" if it has everything up to `wanted`. Pure."""
+    """Returns a sentence that says what the lake still lacks, or "" if the lake has everything up to `wanted`. Pure."""
     if not progress.state:
         return "the engine has written no status yet, or has stopped writing it"
     if progress.state != EngineState.RUNNING:  # Until the engine runs, it may still request initial snapshots.
@@ -182,7 +182,7 @@ class Waiting:
 
 
 def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
-    """Waits until the lake lacks nothing. Returns the last progress. Tables that are stopped there lack changes.
+    """Waits until the lake has everything up to `wanted`. Returns the last progress. Tables that are stopped in this progress lack changes.
 
     Raises ActRefusedError if the engine stays in a state in which it reads nothing, writes no status, has a snapshot that cannot continue,
     or after `seconds_max`.

@@ -1,7 +1,7 @@
 """Sets the position at which a destination continues: the rules of `sluice position set`, and their execution.
 
-A new epoch begins if the source's file names or offsets can no longer be compared with those that were read. Otherwise a new change could
-get a lower order key than a merged one, and be skipped. A ledger that replaces a lost one begins with an epoch above all epochs in the
+If the source's file names or offsets can no longer be compared with those that were read, a new epoch begins. Otherwise a new change could
+get a lower order key than a merged change, and be skipped. A ledger that replaces a lost one begins with an epoch above all epochs in the
 lake.
 """
 
@@ -62,7 +62,7 @@ def set_position(act: SetPosition) -> Position | None:
             return None
         steps: list[Callable[[], object]] = []
         if not read_up_to(ledger, choice, position):
-            # This step runs first. The buffered changes of open snapshots would have a gap, so these snapshots start again.
+            # Runs first. Starts open snapshots again, because their buffered changes would have a gap.
             steps.append(lambda: forget_buffered(act.directory, position))
             # Prepared transactions are removed before the cursor moves. After a crash in between, the destination stops at the commit of
             # such a transaction, or reads the transaction from the source again. No row becomes wrong.
@@ -130,8 +130,8 @@ def choose(
 
 
 def next_epoch(ledger: Ledger, facts: ServerFacts, archived: ServerFacts | None = None) -> int:
-    """Returns the ledger's epoch. Returns the next epoch if the cursor's file is not in the binlog of this server, because of another
-    server, a reset or a purge.
+    """Returns the epoch for the new position: the ledger's epoch, or the next epoch if the cursor's file is not in the binlog of this
+    server, because of another server, a reset or a purge.
 
     `archived` are the facts with the files of an archive. A cursor in an archived file keeps its epoch.
     """
@@ -148,7 +148,7 @@ def next_epoch(ledger: Ledger, facts: ServerFacts, archived: ServerFacts | None 
 
 
 def read_up_to(ledger: Ledger, choice: StartChoice, position: Position) -> bool:
-    """Returns whether the position is in the part of the stream that was read without a gap. Then buffered changes, prepared transactions
+    """Returns whether the position is in the part of the stream that was read without a gap. If so, buffered changes, prepared transactions
     and the schema history stay valid.
     """
     resume = ledger.resume_position

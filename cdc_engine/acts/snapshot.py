@@ -26,8 +26,8 @@ def captured(directory: Path) -> tuple[str, ...]:
 
 
 def chosen(directory: Path, tables: Sequence[str]) -> list[str]:
-    """Returns the named tables, or all captured ones if none is named. A stopped table may be named although it was dropped: its stop ends
-    then. Raises ActRefusedError if another table is not captured, and MetaError if the list cannot be read.
+    """Returns the named tables, or all captured tables if none is named. A stopped table may be named although it was dropped: its stop
+    then ends. Raises ActRefusedError if any other named table is not captured, and MetaError if the list of tables cannot be read.
     """
     known = captured(directory)
     unknown = sorted(set(tables) - set(known) - {stop.name for stop in read_ledger(directory).stopped_tables})
@@ -43,17 +43,15 @@ def chosen(directory: Path, tables: Sequence[str]) -> list[str]:
 
 
 def start_where_lost(directory: Path) -> None:
-    """Requests that a destination whose position is lost starts again: at the source's current position, with a
-    re-snapshot of all tables.
-    """
+    """If a destination's position is lost, requests a new start at the source's current position with a re-snapshot of all tables."""
     request_new_start(directory)
 
 
 def start(directory: Path, names: Sequence[str], where: str = "") -> list[SnapshotRecord]:
     """Requests snapshots of tables. A stopped table resumes, and a failed snapshot starts again. Repeating the request has no effect.
 
-    The records are written first, because the engine buffers changes of tables with an open record. Only then the resume of stopped tables
-    is requested. Raises ActRefusedError if a snapshot with another condition is open, and MetaError if a record cannot be written.
+    Writes the snapshot records first, because the engine buffers changes of tables with an open record, and then requests the resume of
+    stopped tables. Raises ActRefusedError if a snapshot with another condition is open, and MetaError if a record cannot be written.
     """
     ledger, records = read_ledger(directory), SnapshotRecords(directory)
     if ledger.cursor is None:
@@ -97,7 +95,7 @@ def pause(directory: Path, name: str) -> SnapshotRecord:
 
 
 def go_on(directory: Path, name: str) -> SnapshotRecord:
-    """Continues a paused snapshot after the chunks that it has, or starts a failed one again. If the table has stopped, requests its
+    """Continues a paused snapshot after its complete chunks, or starts a failed snapshot again. If the table has stopped, requests its
     resume. Raises ActRefusedError if no snapshot of the table is open, and MetaError if a record cannot be written.
     """
     record = SnapshotRecords(directory).update(name, lambda now: _open(now).retried())
@@ -107,7 +105,7 @@ def go_on(directory: Path, name: str) -> SnapshotRecord:
 
 
 def cancel(directory: Path, name: str) -> SnapshotRecord:
-    """Requests that the engine cancels a snapshot and stops the table at the position that it had before. Raises ActRefusedError if no
+    """Requests that the engine cancels a snapshot and stops the table at its position before the snapshot. Raises ActRefusedError if no
     snapshot of the table is open, and MetaError if the request cannot be stored.
     """
     record = SnapshotRecords(directory).get(name)

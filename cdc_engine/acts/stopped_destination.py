@@ -1,4 +1,6 @@
-"""Lets other modules of this package change a destination's ledger, while no engine holds the lease and no run merges."""
+"""Takes the lease and the run lock of a destination, so that other modules of this package can change the ledger while no engine runs and
+no run merges.
+"""
 
 from __future__ import annotations
 
@@ -49,15 +51,15 @@ def stopped_destination(directory: Path) -> Iterator[StoppedDestination]:
 
 
 def _watch_seconds(directory: Path) -> float:
-    """Returns how many seconds to try to take the lease. With `kind: sql`, this is a whole session, because the lease of a dead holder can
-    be taken only after nobody has renewed it for that long.
+    """Returns how many seconds to try to take the lease. With `kind: sql`, this is the length of a session, because the lease of a dead
+    holder can be taken only after nobody has renewed it for that long.
     """
     location = as_location(directory)
     return location.session_seconds + POLL_SECONDS if location.kind == "sql" else 0.0
 
 
 def _once_killed(directory: Path) -> str:
-    """Returns a sentence that tells when the lease of a killed engine is free, or "" for leases in files, which the kernel releases at
+    """Returns a sentence that says when the lease of a killed engine becomes free, or "" for leases in files, which the kernel releases at
     once.
     """
     location = as_location(directory)

@@ -1,6 +1,7 @@
 """Approves the schema change for which a table is stopped, sets the table's schema, or resumes it, when an operator requests it.
 
-Each function stores the decision and requests that the running engine resumes the table. `states.acts_on` defines what a state allows.
+Each function stores the operator's decision and requests that the running engine resumes the table. `states.acts_on` defines which acts a
+table's state allows.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from sluice.cdc_engine.table_meta.schema import TableSchema
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PendingSchemaChange:
-    """A table in DDL_HELD. `record` is the schema change that waits for approval, or None if its record is gone. `approved` is the plan
-    that was approved but that the engine has not read yet, or empty.
+    """A table in the state DDL_HELD. `record` is the record of the schema change that waits for approval, or None if the record is missing.
+    `approved` is the plan that was approved but that the engine has not read yet, or empty.
     """
 
     stop: StoppedTable
@@ -129,10 +130,10 @@ def approve(directory: Path, table: str, plan: str, *, position: str = "", repla
 
 
 def _ahead(directory: Path, files: ReviewFiles, table: str) -> PendingRecord | None:
-    """Returns the pending schema change of a table that is not stopped now but will stop at it again, or None.
+    """Returns the pending schema change of a table that is not stopped now but will stop again at this change, or None.
 
-    If another table was resumed, the cursor has moved back, and this table continues until the stream reaches its statement again. If an
-    approval is stored before, the table does not stop there.
+    If another table was resumed, the cursor has moved back, and this table continues until the stream reaches the statement again. If an
+    approval is stored before that, the table does not stop.
     """
     ledger = read_ledger(directory)
     if ledger.cursor is None or any(stop.name == table for stop in ledger.stopped_tables):

@@ -18,12 +18,12 @@ Identifier = tuple[str, str, str]  # (catalog, schema, name)
 
 
 class CatalogEntry(NamedTuple):
-    """What a name in the catalog stands for: the Delta table at `path` of the source table `of` ("database.table"), or a view of this
-    Delta table.
+    """The record of one name in the catalog. The name stands for the Delta table at `path` of the source table `of` ("database.table"), or
+    for a view of this Delta table.
 
-    Only a view has the other fields. `over` is the name of the table that it reads. `shape` and `comments` are digests of the columns and
-    comments for which it was created. `shape` is empty if the columns have changed since. The columns and comments themselves would not
-    fit, because a record has at most a megabyte in ZooKeeper, for all tables of a destination.
+    Only a view has the other fields. `over` is the name of the table that the view reads. `shape` and `comments` are digests of the columns
+    and comments with which the view was created. `shape` is empty if the columns have changed since. Digests are stored because the columns
+    and comments of all tables of a destination could exceed the megabyte that a record may have in ZooKeeper.
     """
 
     of: str

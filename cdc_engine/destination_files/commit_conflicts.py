@@ -1,5 +1,5 @@
-"""Counts how often merges of a destination conflicted with commits of other writers, in `commit-conflicts.json`. Runs write it, and the
-engine shows it.
+"""Counts in `commit-conflicts.json` how often merges of a destination conflicted with commits of other writers. Runs update the count, and
+the engine's status shows it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Gives runs the files in the engine's folder that they need: the list of tables, and the source in use. Runs on hosts without this folder
-get copies from an object store.
+"""Provides runs with two files of the engine's folder: the list of tables, and the source in use. Runs on hosts without this folder get
+copies from an object store.
 
 The engine uploads a file whenever it writes it, and a run downloads what it reads. Runs on the engine's host use the copies too.
 """

@@ -1,9 +1,9 @@
 """Reads the id of the installation, which is a data directory or a shared ledger with all its destinations. The first process that needs
 the id creates it.
 
-Engines identify themselves by it as replicas of the source. Hosts that share a ledger have the same id, and two installations have
-different ones. Runs store it in each Delta table that several destinations write: if two runs took the table's lock in different
-installations, neither would see the other.
+Engines identify themselves by this id as replicas of the source. Hosts that share a ledger have the same id, and two installations have
+different ids. Runs store the id in each Delta table that several destinations write, because two runs of different installations do not see
+each other's locks of the table.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Records the id and the version that each Delta table of a destination had after the last run, in `lake-tables/NN.json`.
 
-A run writes a table's entry after its commit, while it holds the run lock. The next run compares it with the table. If a run is killed, an
-entry may be older than its table, but never newer. `sluice lake accept` changes entries while no run merges.
+A run writes a table's entry after the table's commit, while it holds the run lock. The next run compares the entry with the table. If a run
+is killed, an entry may be older than its table, but never newer. `sluice lake accept` changes entries while no run merges.
 
-The tables are divided among RECORDS records, by a digest of their names. So a merge of one table rewrites few entries, and no record comes
-near the megabyte that ZooKeeper allows. A record per table would need a write for each table of a batch. A record is read only when one of
-its tables is needed.
+The entries are divided among RECORDS records, by a digest of the tables' names. So a merge of one table rewrites few entries, and no record
+comes near the megabyte that ZooKeeper allows. With a record per table, each table of a batch would need a write. A record is read only when
+one of its tables is needed.
 
-Earlier versions stored all tables in `lake-tables.json`. As long as this record exists, it is read instead of the others. The first writer
-divides it, and removes it last.
+Earlier versions of Sluice stored all entries in `lake-tables.json`. As long as this record exists, it is read instead of the others. The
+first writer divides its entries among the others, and then removes it.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ class LakeTables:
         self._versions[record] = self._records.write(record, text, version=self._versions.get(record, NOT_THERE))
 
     def _divide(self) -> None:
-        """Divides the record that an earlier version stored. Until it is removed, at the end, readers read only this record, also after a
-        crash.
+        """Divides the record that an earlier version of Sluice stored, and removes it at the end. Until then, also after a crash, readers
+        read only this record.
         """
         if not self._undivided:
             return

@@ -1,6 +1,6 @@
-"""Reads the ledger of a destination, wherever it is stored: which batch may be merged next, and who holds the lease. Takes no lock.
+"""Reads from the ledger of a destination, in any kind of store, which batch may be merged next and who holds the lease. Takes no lock.
 
-The ledger is replaced as a whole at each change, so a reader sees one state or the next one.
+The ledger is replaced as a whole at each change, so a reader never sees a half-written state.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ __all__ = ["head_of_line", "lease_holder", "ledger_text", "read_ledger"]
 
 
 def head_of_line(location: Location) -> OutstandingBatch | None:
-    """Returns the oldest batch in flight, the only one that may be merged now, or None if there is none. Right before a run writes, it
-    compares (epoch, end, delivery) of its batch with the result: a batch that was rolled back has another delivery.
+    """Returns the oldest batch in flight, the only batch that may be merged now, or None if none is in flight. Directly before it writes, a
+    run compares (epoch, end, delivery) of its batch with the result: after a rollback, the batch has another delivery number.
 
     Raises RunLockLostError in a process that has lost its run lock, and MetaError if the ledger cannot be read.
     """

@@ -1,9 +1,9 @@
 """Finds out whether the last engine of a destination used this host's folder, if several hosts share the ledger. `instance` asks when an
 engine starts.
 
-Each folder has an id (`folder.json`). The ledger's store has the id of the folder that was used last. Some files are only in a folder:
-stored events and, unless `staging` is in an object store, staged batches, open snapshots and prepared transactions. An engine with another
-folder must not continue as if it had these files.
+Each folder has an id (`folder.json`), and the ledger's record store has the id of the folder that was used last. Some files exist only in a
+folder: stored events and, unless `staging` is in an object store, staged batches, open snapshots and prepared transactions. An engine with
+another folder must not continue as if it had these files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OwnFolder:
         self.is_last: bool = not last or last.get("id") == self._own
 
     def refuse_another(self) -> None:
-        """Raises ConfigurationError if another folder was used last, and files that are only there are needed."""
+        """Raises ConfigurationError if another folder was used last, and files that exist only in that folder are needed."""
         if self._location.is_apart or self.is_last:
             return
         name = self._directory.name

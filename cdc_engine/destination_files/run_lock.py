@@ -1,10 +1,13 @@
-"""The run lock, with which only one run of a destination writes at a time. Runs take it, and the sensor and the console check it.
+"""Implements the run lock, which allows only one run of a destination to write at a time. Runs take the lock, and the sensor and the
+console check it.
 
-Delta on a local disk does not protect a table against two writers. So a run waits here while a process of an abandoned run still exists.
+Delta on a local disk does not protect a table against two writers. So a run waits for the lock while a process of an abandoned run still
+exists.
 
-A draining run holds the drain lock as long as it is attached. It holds the run lock only while it merges, so that publications and
-backfills can run between two batches. A process that waits for the run lock holds a third lock (`run.waiting`), so that a draining run
-releases the run lock for it. If the ledger is shared, the three locks are stored with it, and are valid on all hosts.
+A draining run holds the drain lock as long as it is attached to the engine. It holds the run lock only while it merges, so that
+publications and backfills can run between two batches. A process that waits for the run lock holds a third lock (`run.waiting`), so that a
+draining run releases the run lock for this process. If the ledger is shared, the three locks are stored with the ledger, and are valid on
+all hosts.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from sluice.cdc_engine.ha.leases import DRAIN_LOCK, RUN_LOCK, RUN_WAITING, Lock,
 from sluice.cdc_engine.records.location import Location, as_location
 
 POLL_SECONDS = 0.1
-# For how long to try to take a lock. Whoever only checks a lock in a file takes it for a moment, so one failed attempt does not prove that
-# a run holds it.
+# For how many seconds to try to take a lock. A process that only checks a lock in a file takes the lock for a moment, so one failed attempt
+# does not prove that a run holds it.
 CHECK_SECONDS_MAX = 1.0
 POLL_SHARED_SECONDS = 0.5  # The interval of attempts to take a lock that hosts share.
 _taken: dict[str, Lock] = {}  # The run locks that this process holds, by the destination's folder.
@@ -42,8 +45,8 @@ class RunLockLostError(CanalServiceError):
 
 @contextlib.contextmanager
 def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Callable[[], str]]:
-    """Holds the destination's run lock in a block. Waits for it up to `timeout_seconds`, then raises RunLockTimeoutError. The lock ends
-    with the process, so a killed run blocks nobody.
+    """Holds the destination's run lock during the block. Waits for the lock up to `timeout_seconds`, then raises RunLockTimeoutError. The
+    lock ends with the process, so a killed run does not block other runs.
 
     Yields the fence: a function that asks the lock's store and returns why this run may not write any more, or "". Raises RunLockLostError
     at the end of a successful block if the lock was lost.
@@ -87,8 +90,8 @@ def refuse_if_lost(location: Location) -> None:
 
 
 def run_lock_fence(location: Location) -> Callable[[], str]:
-    """Returns the fence of the run lock that this process holds, which `run_lock` describes. If it holds none, the fence refuses every
-    write.
+    """Returns the fence of the run lock that this process holds, as `run_lock` yields it. If this process holds no run lock, the fence
+    refuses every write.
     """
     where = as_location(location)
     lock = _taken.get(str(where.directory))
@@ -128,9 +131,9 @@ def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -
     """Tries to hold the drain lock in a block. Yields a function that returns "" if this run has the lock. Otherwise it returns why this
     run may not drain: another run has the lock, or the lock's store does not answer.
 
-    If another run has the lock, the function waits for `timeout_seconds`. With a shared ledger, it waits for the length of a session more,
-    because the lock of a killed run is free then. A process knows only the renewals that it has seen itself, so each run waits for a whole
-    session.
+    If another run has the lock, the function waits for `timeout_seconds`. With a shared ledger, it also waits for the length of a session,
+    because the lock of a killed run becomes free after this time. A process knows only the renewals that it has seen itself, so each run
+    waits for a whole session.
     """
     where = as_location(location)
     lock = open_lock(where, DRAIN_LOCK)

@@ -1,7 +1,8 @@
-"""Locks of Delta tables that several destinations write, one per table. A run takes them in addition to the run lock of its destination.
+"""Implements locks for Delta tables that several destinations write, one lock per table. A run takes the lock of each such table in
+addition to the run lock of its destination.
 
-The locks are in a folder next to the destinations' folders, or in a shared store. Each has a record of who writes the table now, and of
-what a dead holder may have left running.
+The locks are in a folder next to the destinations' folders, or in a shared store. Each lock has a record of who writes the table now, and
+of processes that a dead holder may have left running.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class StoredTableLock:
         """Registers this process as waiting, until it takes the lock or gives up. Returns False if another process of this host is waiting
         already.
 
-        A process that wants the table again lets the waiting one go first. Otherwise a draining run would always be faster.
+        A process that has just released the table lets a waiting process go first. Otherwise a draining run would always be faster.
         """
         # The folder may not support locks. Then no holder knows that this process waits.
         with contextlib.suppress(OSError):
@@ -60,7 +61,7 @@ class StoredTableLock:
         return self._records.get(self._name) or ""
 
     def write(self, text: str) -> None:
-        """Writes a record for the next holder, for the case that this one dies. Call it while holding the lock. An empty text removes the
+        """Writes a record that the next holder reads if this holder dies. Call it while holding the lock. An empty text removes the
         record.
         """
         if text:

@@ -1,7 +1,7 @@
 """Calls a destination's handlers before and after its batches. A crash loses no call.
 
 For an ack or a rollback, Sluice first records the intended call (`handlers.json`), then writes the ledger, and then calls the handlers.
-After a crash, the next process compares the record with the ledger, and knows whether the handlers must still be called.
+After a crash, the next process compares this record with the ledger to find out whether the handlers must still be called.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class Calls:
         return call is not None and due(call, line) is not Due.NOT_YET
 
     def tell(self, line: LedgerExtract) -> None:
-        """Makes the recorded call if it is due. Handlers for which it has returned already are not called again. Raises HandlerError if
-        one fails.
+        """Makes the recorded call if it is due. Handlers whose call has already returned are not called again. Raises HandlerError if a
+        handler fails.
         """
         with self._lock:
             call, called = self._call, self._called

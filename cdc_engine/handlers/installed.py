@@ -45,7 +45,7 @@ def _made(name: str, destination: str, options: Mapping[str, Any]) -> BatchHandl
     given = {key: _given(name, key, value) for key, value in options.items()}
     try:
         handler: BatchHandler = entry.load()(destination, given)
-    except Exception as error:  # The package is not part of Sluice, so it may raise anything.
+    except Exception as error:  # Errors of any kind are caught, because the handler's package is not part of Sluice.
         raise ConfigurationError(
             f"handlers: {name} ({described(entry)}) cannot be made: {type(error).__name__}: {error}"
         ) from error

@@ -1,3 +1,3 @@
-"""Starts and stops the engines of a process as conf/ and operators require: decides which conf/ is in use, which orders of operators are
-open, and what to do.
+"""Starts and stops the engines of a process: decides which configuration is in use, reads the orders of operators, and starts, restarts or
+stops engines accordingly.
 """

@@ -1,7 +1,7 @@
 """Executes an operator's command for one engine: start, stop, restart or release. Stores the order, then waits until it is executed.
 
-`sluice instance` and a job in Dagster's UI use it. The order stays when the wait ends: the process that runs the engine finds it, on this
-host or another one, now or after its next start.
+`sluice instance` and a job in Dagster's UI use this module. The order stays stored when the wait ends: the process that runs the engine
+finds it, on this host or another one, now or after its next start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sluice.cdc_engine.states import ended
 from sluice.cdc_engine.status_file import engine_status
 
 POLL_SECONDS = 0.2
-# How long a command waits for its effect. A start may compile kernels, and another host takes over only after a whole session.
+# How long a command waits for its effect. A start may compile kernels, and another host takes over only after the length of a session.
 WAIT_SECONDS = 40.0
 
 
@@ -36,7 +36,9 @@ class Outcome:
 
 
 def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Stops the engine on every host, until an operator starts it. Raises SluiceError if the order cannot be stored."""
+    """Orders the engine of a destination to stop on every host, until an operator starts it. Raises SluiceError if the order cannot be
+    stored.
+    """
     ran = holder_of(directory)
     orders.stay_stopped(directory)
     stays = f"{name} stays stopped until `sluice instance start {name}`"
@@ -48,13 +50,13 @@ def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
 
 
 def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Removes an operator's stop, so that the engine starts again. Reports it if there was no stop. Raises SluiceError if the stop cannot
-    be removed.
+    """Removes an operator's order to stop, so that the engine starts again. If there was no such order, the message says so. Raises
+    SluiceError if the order cannot be removed.
     """
     if orders.may_run(directory):
         return _started(name, "start", directory, lambda _: True, seconds)
     unchanged = f"nothing was changed: no operator had stopped {name}"
-    # A process that tries to start the engine holds the lease too. So a lease that is held does not prove that an engine runs.
+    # A held lease does not prove that an engine runs, because a process that only tries to start the engine holds the lease too.
     _until(lambda: holder_of(directory) is not None and not _has_ended(engine_status(directory)), seconds)
     holder, status = holder_of(directory), engine_status(directory)
     if _has_ended(status):

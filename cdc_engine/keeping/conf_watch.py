@@ -1,4 +1,4 @@
-"""Polls conf/, and tells when the configuration in use has changed. Processes that run engines or serve Dagster's definitions use it."""
+"""Polls conf/, and reports when the configuration in use has changed. Processes that run engines or serve Dagster's definitions use it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class ConfWatch:
         os.environ[VARIABLE] = str(self._path)  # Child processes use the same configuration.
 
     def look(self) -> bool:
-        """Returns whether another configuration is in use now. A change is used only after it was seen twice, because files may be written
-        in part.
+        """Polls conf/ once, and returns whether another configuration is in use now. A change is used only after two polls saw it, because
+        a file may be half written.
         """
         found = self._read()
         if found is None or found != self._seen:
@@ -50,7 +50,8 @@ class ConfWatch:
         except ConfigurationError as error:
             log.error("conf_refused", file="conf/", reason=str(error))
             return False
-        if not self._kept(chosen):  # A process that starts an engine or a run would still find the old configuration.
+        if not self._kept(chosen):
+            # Keeps the old configuration in use, because other processes would still find the old one.
             self._decided = None
             return False
         before, self.in_use = self.in_use, chosen
@@ -74,8 +75,8 @@ class ConfWatch:
                 log.error("conf_refused", file=file, destination=Path(file).stem, reason=why)
 
     def _kept(self, chosen: InUse) -> bool:
-        """Records the configuration in use for other processes. Returns False if that fails. The old configuration then stays in use, and
-        the next look tries again.
+        """Records the configuration in use for other processes. Returns False if that fails: the old configuration then stays in use, and
+        the next poll tries again.
         """
         try:
             keep(self._path, chosen)

@@ -1,6 +1,6 @@
 """Records in status.json why an engine could not be started. `sluice status`, `sluice check` and the check of the engine's asset read it.
 
-A running engine writes its status once per second. If an engine fails to start, the status of an earlier engine would stay.
+Only a running engine writes its status. If an engine fails to start, without this record the status of an earlier engine would stay.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sluice.cdc_engine.keeping.acts import holder_of
 from sluice.cdc_engine.states import engine_state
 from sluice.cdc_engine.status_file import STATUS_FILE, engine_status
 
-# Errors after which the engine is being started, must not run, or runs elsewhere.
+# Errors that are not failures of a start: the engine is still being started, must not run, or runs in another process.
 NO_FAILURES = (EngineStartingError, EngineStoppedError, LeaseLostError)
 
 
@@ -34,7 +34,7 @@ def note_failed_start(directory: Path, error: BaseException) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         replace_file(directory / STATUS_FILE, json.dumps(record, indent=1).encode())
     except OSError:
-        return  # The disk is full or read-only. The tick and the log tell why the engine does not start.
+        return  # The disk is full or read-only. The tick and the log say why the engine does not start.
 
 
 def _is_read(directory: Path) -> bool:
@@ -46,7 +46,7 @@ def _is_read(directory: Path) -> bool:
 
 
 def _aged(record: dict[str, Any], now_us: int) -> dict[str, Any]:
-    """Returns the earlier status with its lag and retention left as of now, and without what only a running engine knows."""
+    """Returns the earlier status with its lag and retention left updated to now, and without values that only a running engine has."""
     seconds = max(0.0, (now_us - record.get("updated_at_us", now_us)) / 1e6)
     hours, lag = record.get("retention_left_hours"), float(record.get("lag_seconds") or 0.0)
     left = None if hours is None else max(0.0, hours - seconds / 3600)

@@ -1,7 +1,9 @@
-"""Chooses the configuration that all processes of a stack use: the current conf/, but for an invalid file its last valid text.
+"""Chooses the configuration that all processes of a stack use: the current files of conf/, but the last valid text of a file that is
+invalid now.
 
-In the process that runs engines or serves definitions, `ConfWatch` chooses it and writes it into the data directory. Child processes find
-it by the variable `SLUICE_CONF_IN_USE`. Without this variable, conf/ itself is in use, except its invalid files.
+In a process that runs engines or serves definitions, `ConfWatch` chooses the configuration and writes it into the data directory. Child
+processes find it through the environment variable `SLUICE_CONF_IN_USE`. Without this variable, conf/ itself is in use, except its invalid
+files.
 """
 
 from __future__ import annotations
@@ -41,16 +43,17 @@ class InUse:
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def digest(self, name: str) -> str:
-        """Returns a digest of the settings from which the engine of a destination or group is made, or "" if there is none. The groups of
-        a destination are part of it: when they change, the engine restarts, because it stores positions for its groups.
+        """Returns a digest of the settings from which the engine of a destination or group is made, or "" if conf/ has no such destination.
+        The digest includes the groups of the destination: when they change, the engine restarts, because it stores positions for its
+        groups.
         """
         groups = self.config.groups_of(name)
         return "+".join(filter(None, [self.files.digest(name), *groups])) if name in self.files.destinations else ""
 
 
 def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool) -> InUse:
-    """Chooses which text of each file is used. `before` is the configuration that was in use so far. `main_may_change` tells that nothing
-    of the stack runs yet, so sluice.yaml may change. Pure, except that it looks up which sources are in use.
+    """Chooses which text of each file of conf/ is used. `before` is the configuration that was in use so far. With `main_may_change`, no
+    process of the stack runs yet, so sluice.yaml may change. Pure, except that it reads which sources are in use.
 
     Raises ConfigurationError if no valid configuration results.
     """
@@ -69,8 +72,8 @@ def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool)
 
 
 def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, str], why: str) -> InUse:
-    """Adds each file as it is now if it is valid, otherwise as it was before. Unchanged files come first, so that a new file is refused if
-    it conflicts with them. Groups come last, because their members must exist.
+    """Builds the configuration file by file: uses each file's current text if it is valid, otherwise its earlier text. Unchanged files come
+    first, so that a new file that conflicts with them is refused. Groups come last, because their members must exist.
     """
     taken, chosen = config_of(ConfFiles(wanted.directory, wanted.main, {})), dict[str, str]()
     groups = {name for name, text in wanted.destinations.items() if is_group(mapping_of(name, text, []))}
@@ -87,7 +90,7 @@ def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, s
             break
         if error:
             refused[file_of(name)] = f"{error} ({OLD_GOES_ON if name in chosen else NOT_STARTED})"
-    if not refused:  # Each file is valid by itself, but not together with the others.
+    if not refused:  # Each file is valid by itself, but the files are not valid together.
         raise ConfigurationError(why)
     return InUse(taken, ConfFiles(wanted.directory, wanted.main, chosen), refused)
 
@@ -111,8 +114,8 @@ def _with(taken: SluiceConfig, wanted: ConfFiles, name: str, text: str) -> Sluic
 def conf_in_use() -> InUse:
     """Returns the configuration that this process uses. Raises ConfigurationError if there is no valid one.
 
-    Without the variable, because Dagster was started in another way, an invalid file is replaced by the last version that an engine
-    process of this host has accepted.
+    If the environment variable is not set, because Dagster was started in another way, an invalid file is replaced by the last version that
+    an engine process of this host accepted.
     """
     written = os.environ.get(VARIABLE)
     kept = read_kept(Path(written)) if written else None
@@ -128,8 +131,8 @@ ROLES = ("engine", "code-server")  # The processes that run engines on a host.
 
 
 def as_found(directory: Path, roles: Sequence[str] = ROLES) -> tuple[InUse, Path]:
-    """Returns the configuration that a starting process uses, and the file in which the process of the first role records it. It is conf/,
-    with invalid files replaced by what one of the roles has recorded last.
+    """Returns the configuration that a starting process uses, and the file in which the process of the first role records it. Invalid files
+    of conf/ are replaced by the texts that a process of one of the roles recorded last.
 
     Raises ConfigurationError if conf/ is invalid and no earlier valid version is known.
     """

@@ -1,8 +1,8 @@
-"""Starts, restarts and stops the engines of a process as conf/ and operators require: collects facts, asks `rules` what to do, and does
-it.
+"""Starts, restarts and stops the engines of a process as conf/ and operators require: collects facts about each engine, asks `rules` what
+to do, and does it.
 
-Each act runs in its own thread, one at a time per destination. So an engine that is slow to start or stop delays no other. An engine that
-does not run here is tried again without Dagster's ticks, so a standby host takes over by itself.
+Each act runs in a separate thread, one at a time per destination, so an engine that is slow to start or stop delays no other engine. The
+start of an engine that does not run in this process is tried again without Dagster's ticks, so a standby host takes over by itself.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ class Engines(Protocol):
     """The engines of this process. `launcher` implements it."""
 
     def kept(self) -> Mapping[str, str]:
-        """Returns, for each destination with an engine here, the digest of the settings from which it was made, or "" while it starts."""
+        """Returns, for each destination with an engine in this process, the digest of the settings from which the engine was made, or ""
+        while the engine starts.
+        """
 
     def ended(self, destination: str) -> bool:
-        """Returns whether the engine here has ended by itself, so that another one must follow."""
+        """Returns whether the destination's engine in this process has ended by itself, so that another engine must be started."""
 
     def take_up(self, destination: str) -> None:
         """Starts the engine. Raises LeaseLostError if another process runs the destination, or is to run it, or another SluiceError if the
@@ -71,7 +73,7 @@ class Keeper:
         self._busy: dict[str, threading.Thread] = {}
 
     def look(self, in_use: InUse) -> None:
-        """Begins everything that must be done. Does not wait for it."""
+        """Begins every start, restart or stop that must be done now. Does not wait for the end of these acts."""
         kept = self._engines.kept()
         names = {*in_use.config.destinations, *in_use.config.groups}
         self._directories |= {name: in_use.config.destination_dir(name) for name in names}
@@ -82,7 +84,8 @@ class Keeper:
                 act, why = decide(self._facts(name, in_use, kept))
             except (
                 SluiceError
-            ) as error:  # The store of the orders does not answer. Nothing is done, because an order may forbid it.
+            ) as error:
+                # The store of the operators' orders does not answer. Nothing is done, because an order may forbid it.
                 log.debug("orders_unknown", destination=name, reason=str(error))
                 continue
             if act is not KeeperAct.LEAVE:
@@ -113,7 +116,7 @@ class Keeper:
         )
 
     def _begin(self, name: str, act: KeeperAct, why: str, digest: str) -> None:
-        # After a stop, the settings count as not tried, so that the engine starts when nothing forbids it any more.
+        # After a stop, the settings count as not tried, so that the engine starts again as soon as no order forbids it.
         self._tried[name] = "" if act is KeeperAct.STOP else digest
         if name not in self._failed:
             log.info("instance_act", destination=name, act=str(act), why=why)
@@ -168,14 +171,14 @@ def follow(
             for look in lookers:
                 look(watch.in_use)
             logged = ""
-        except Exception as error:  # The loop must go on, because nothing else polls.
+        except Exception as error:  # Errors of any kind are caught, because nothing else polls conf/.
             if (why := f"{type(error).__name__}: {error}") != logged:
                 log.exception("look_failed", reason=why)
             logged = why
 
 
 def what_stays(directory: Path) -> str:
-    """Returns a sentence that tells what stays of a destination without an engine."""
+    """Returns a sentence that says which files and which ledger of a destination remain after its engine was removed."""
     try:
         ledger = read_ledger(directory)
     except SluiceError as error:
@@ -194,5 +197,5 @@ def _held(directory: Path) -> bool:
     try:
         holder = lease_holder(directory)
     except SluiceError:
-        return True  # If it is unknown who holds the lease, another process may hold it.
+        return True  # It is unknown who holds the lease, so another process may hold it.
     return holder is not None and holder.held

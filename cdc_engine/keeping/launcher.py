@@ -1,10 +1,10 @@
-"""Has the engines of this process, by destination. Importing this module starts nothing.
+"""Starts, returns and stops the engines of this process, by destination. To import this module starts nothing.
 
-Dagster does not reload this module, so definitions can be reloaded without a second engine. Between processes, the lease decides. An
-engine that has lost it is stopped, and the next call waits for the lease like any other engine.
+Dagster does not reload this module, so a reload of definitions starts no second engine. Between processes, the lease decides which one runs
+an engine. An engine that has lost the lease is stopped, and the next call starts another engine, which waits for the lease.
 
-A start reads the schema from the source, and may compile kernels. So it has a thread of its own, and a caller waits only for a short time.
-Each destination has its own lock, so a source that does not answer delays no other destination.
+A start reads the schema from the source, and may compile kernels. So it runs in a separate thread, and a caller waits only for a short
+time. Each destination has its own lock, so a source that does not answer delays no other destination.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.operation.operator import Operator
 
 TAKE_UP_SECONDS = 15.0  # How long a started engine waits for its first batch, to stage it before a tick requests it.
-LEFT_SECONDS = 30.0  # How long other hosts may take a destination that an operator released here.
+LEFT_SECONDS = 30.0  # For how many seconds this host leaves a destination to other hosts after an operator released it.
 # How long a tick waits for a start before it reports STARTING. A start that compiles nothing takes less.
 START_WAIT_SECONDS = 0.8
 
 
 class Startable(Protocol):
-    """What an `EngineSlot` needs of its engine."""
+    """The methods of an engine that an `EngineSlot` calls."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
@@ -61,8 +61,8 @@ Reporter = TypeVar("Reporter")
 
 
 class EngineSlot(Generic[Kept]):
-    """The place of a destination's engine: empty, with an engine that is being started, or with a running one. `make` returns a new
-    engine, which is not started yet.
+    """Holds the engine of one destination. A slot is empty, has an engine that is being started, or has a running engine. `make` returns a
+    new engine, which is not started yet.
     """
 
     def __init__(self, name: str, make: Callable[[], Kept]) -> None:
@@ -148,7 +148,7 @@ _slots: dict[str, EngineSlot[Engine]] = {}
 _groups: dict[str, EngineSlot[GroupEngine]] = {}
 _made: dict[str, str] = {}  # Destination → digest of the settings from which its newest engine was made.
 _left: dict[str, float] = {}  # Destination → time until which this host leaves it to other hosts (monotonic).
-_lock = threading.Lock()  # Protects the dictionaries and `_operator`. It is never held while waiting.
+_lock = threading.Lock()  # Protects the dictionaries and `_operator`. No thread waits while it holds this lock.
 _operator: Operator | None = None
 
 
@@ -176,7 +176,7 @@ def get_or_start(destination: str) -> Engine:
             _operator.tell_failed(destination, error)
         _note_failed(destination, error)
         raise
-    except Exception as error:  # A defect of Sluice. The engine then has the state ERROR.
+    except Exception as error:  # The error is a defect of Sluice. The engine gets the state ERROR.
         _note_failed(destination, error)
         raise
 
@@ -287,7 +287,9 @@ def _may_run(name: str) -> SluiceConfig:
 
 
 def _take_up_group(name: str) -> None:
-    """Starts the engine of a group, which itself waits for the engines of its members. Raises SluiceError if the start fails."""
+    """Starts the engine of a group. The engine then waits by itself for the engines of its members. Raises SluiceError if the start
+    fails.
+    """
     if why := why_not_served(name):
         raise EngineStoppedError(why)
     with _lock:
@@ -312,8 +314,8 @@ def _make_group(name: str) -> GroupEngine:
 
 
 def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
-    """Returns the consumers of a member's engine in this process. Raises NotStartedError, which tells where the engine runs, if it does
-    not run here.
+    """Returns the consumers of a member's engine in this process. If the engine does not run in this process, raises NotStartedError, which
+    says where it runs.
     """
     with _lock:
         slot = _slots.get(member)

@@ -1,4 +1,6 @@
-"""Limits the size of the log files of the processes that `sluice up` starts. The code server calls it, because it always runs."""
+"""Limits the size of the log files of the processes that `sluice up` starts. The code server calls this module, because the code server
+always runs.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,9 @@ class LogFiles:
 
 
 def _begin_again(log: Path) -> None:
-    """Copies the end of a log and empties the log. Its process appends to the same file, so it continues at the beginning. What the
-    process writes between the two steps is lost. If the copy fails, it is removed, because a part of a log must not fill the disk.
+    """Copies the end of a log to a second file, and then empties the log. The log's process appends to the same file, so it continues at
+    the beginning. Lines that the process writes between the two steps are lost. If the copy fails, it is removed, so that a part of a log
+    does not fill the disk.
     """
     copy = log.with_name(f"{log.name}.1.new")
     try:

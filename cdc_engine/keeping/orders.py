@@ -1,8 +1,8 @@
 """Stores an operator's orders for an engine in records of its destination: to stay stopped, or to do something once.
 
-`sluice instance` and a job in Dagster's UI write them. Processes that run engines read them. `stopped.json` stays until somebody starts
-the engine, over restarts, and for every host that shares the ledger or the directory. The process that executes the order in
-`requested.json` removes it.
+`sluice instance` and a job in Dagster's UI write the orders, and processes that run engines read them. The order in `stopped.json` stays
+until an operator starts the engine. It survives restarts, and is valid for every host that shares the ledger or the folder. The process
+that executes the order in `requested.json` removes that order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Decides what to do about one engine, by a table of rules. Pure: `keeper` collects the facts, and does what is decided.
+"""Decides by a table of rules whether one engine is started, restarted, stopped or released. Pure: `keeper` collects the facts, and carries
+out the decision.
 
-The first rule that matches decides. After a crash between two acts, the next look does what is left, because decisions depend only on the
-present state.
+The first rule that matches decides. Decisions depend only on the present state, so after a crash between two acts, the next check does what
+remains.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ class KeeperAct(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeeperFacts:
-    """What is known about one destination in one process.
+    """The facts about one destination in one process, from which `decide` chooses.
 
     - `conf`: digest of its settings in use, or empty if it has none.
-    - `running`: digest of the settings from which its engine here was made, or empty if none runs or is being started here. `tried`: the
-      same for the last attempt to start it.
+    - `running`: digest of the settings from which the destination's engine in this process was made, or empty if no engine runs or is being
+      started here. `tried`: digest of the settings at the last attempt to start the engine.
     - `stopped`: an operator has stopped it until somebody starts it. `requested`: an operator's order to do something once, or empty.
     - `elsewhere`: another process holds the lease.
     - `ended`: the engine here has ended by itself, because another source is to be read or its lease is lost.

@@ -1,7 +1,7 @@
 """Determines which columns of a table are captured. Settings have the form `database.table:a/b,…`, like Canal's filter.field and
 filter.black.field.
 
-Decoders apply the filter. Blocks contain the values of all columns.
+Blocks contain the values of all columns; decoders apply this filter.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ class ColumnFilter:
     """A column filter. `include` lists, per table, the only columns to capture, and `exclude` the columns to leave out. For a table in
     both, only `include` is used.
 
-    Table names are not patterns, and their letter case does not matter. As in Canal, an item has no effect without exactly one colon and a
-    column after it. `ignored` has these items, so that a check of the configuration can report them. Key columns are always captured,
-    unlike in Canal, because a change without its key cannot be merged.
+    Table names are not patterns, and their letter case does not matter. As in Canal, an item without exactly one colon and a column after
+    it has no effect; `ignored` has such items, so that a check of the configuration can report them. Unlike in Canal, key columns are
+    always captured, because a change without its key cannot be merged.
     """
 
     def __init__(self, include: str = "", exclude: str = "") -> None:

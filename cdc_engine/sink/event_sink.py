@@ -1,8 +1,8 @@
 """Filters blocks and puts them into the store (`ports.BlockSink`). Removes row events of tables that are not captured, and skips most
-transactions that are empty then.
+transactions that are then empty.
 
-The parser's thread calls `accept` and `idle`. While the store is full, `accept` waits in the store's `put`. The parser then reads nothing
-from the socket, so the server waits too. `interrupt` ends the wait.
+The parser's thread calls `accept` and `idle`. While the store is full, `accept` waits in the store's `put`, so the parser reads nothing
+from the socket, and the server waits too. `interrupt` ends the wait.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class FollowedTables:
 
 
 def dropped_uncaptured(block: Block, tables: CapturedTables | FollowedTables) -> Block:
-    """Returns the block with only the row events of tables that are True in `tables.mask`."""
+    """Returns the block without the row events of tables for which `tables.mask` is False."""
     mask = tables.mask(block.tables)
     if not mask.all():
         kept = mask[block.event_table]
@@ -136,19 +136,19 @@ class EventSink:
 
     def _accept(self, kept: Block) -> None:
         if self._others is not None:
-            self._others.put(kept)  # First, because the store's `put` can wait, and this one cannot.
+            self._others.put(kept)  # Called first, because this `put` cannot wait, but the store's `put` can.
         if not self._keeps_stopped and not self._followed.mask(kept.tables).all():
             kept = dropped_uncaptured(kept, self._followed)
         if kept.event_count or kept.changes:
             self._put(kept)
         elif kept.transaction_count and self._open:
-            # The block has the end of a transaction whose events are in the store, so the end must follow them.
+            # The block has the end of a transaction whose events are in the store, so the store needs this end too.
             self._put(without_events(kept))
         elif kept.transaction_count:
             self._accept_empty(kept)
 
     def idle(self) -> None:
-        """Puts the last skipped transaction into the store. So the cursor reaches the end of the stream while the source is idle."""
+        """Puts the last skipped transaction into the store, so that the cursor reaches the end of the stream while the source is idle."""
         if self._left_out is not None:
             self._put(self._left_out)
 

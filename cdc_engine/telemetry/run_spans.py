@@ -1,6 +1,6 @@
 """Records the spans of a run in a file next to the staged files. The engine sends them when it settles the batch.
 
-A run does not send them itself, because a collector that does not answer would delay the end of the run, and with it the ack.
+A run does not send its spans itself, because a collector that does not answer would delay the end of the run and the ack of the batch.
 """
 
 from __future__ import annotations

@@ -89,5 +89,5 @@ class Traces:
         if self._sender is not None:
             try:
                 self._sender.send(Trace(ledger_id=batch.ledger_id, delivery=batch.delivery), spans)
-            except Exception as error:  # A missing trace must not fail a batch.
+            except Exception as error:  # Errors of any kind are caught, because a missing trace must not fail a batch.
                 log.warning("spans_not_sent", destination=self._destination, reason=type(error).__name__)

@@ -45,7 +45,7 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
         raise RemoteAwayError(f"{remote.shown} cannot be read: {said}") from None
     if len(content) > ARCHIVE_BYTES_MAX:
         raise RemoteAwayError(f"{remote.shown} is larger than {ARCHIVE_BYTES_MAX >> 20} MiB")
-    # The connection ended too early, or the file is being written.
+    # The download is incomplete: the connection ended too early, or somebody is writing the file.
     if length.isdecimal() and len(content) != int(length):
         raise RemoteAwayError(
             f"{remote.shown} cannot be read: the download ended after {len(content)} of {length} bytes"

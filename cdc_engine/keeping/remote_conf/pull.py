@@ -1,5 +1,5 @@
-"""Pulls conf/ from the source in conf/remote.yaml, and stores the last valid revision. Called when processes start, and then again and
-again.
+"""Pulls conf/ from the git repository or archive in conf/remote.yaml, and stores the last valid revision. Called when processes start, and
+then at intervals.
 
   fetch ─▶ texts ─▶ all of conf/ is valid ─▶ the record is replaced ─▶ `ConfWatch` finds changed texts
    └─▶ away         └─▶ refused: the earlier revision stays in use, and `status` says why
@@ -83,7 +83,8 @@ def pull_at_start(directory: Path) -> None:
     try:
         record = remote_record(directory)
         pull(directory, wait_seconds=0.0 if record is not None and record.revision else PULL_SECONDS_MAX)
-    except Exception as error:  # A damaged source or a full disk must not prevent the process from starting.
+    except Exception as error:
+        # Errors of any kind are caught, because a damaged repository or a full disk must not prevent the process from starting.
         record = remote_record(directory)
         if record is None or not record.revision:
             raise
@@ -91,7 +92,7 @@ def pull_at_start(directory: Path) -> None:
 
 
 def poll(directory: Path, stopping: threading.Event) -> None:
-    """Pulls again and again until `stopping` is set. Reads the interval from conf/remote.yaml each time."""
+    """Pulls at intervals until `stopping` is set. Reads the interval from conf/remote.yaml before each wait."""
     logged = ""
     while not stopping.wait(_interval(directory)):
         try:
@@ -121,7 +122,7 @@ def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *
     except (RemoteAwayError, SecretUnavailableError) as error:
         since = last.since if last.away else time.time()
         return dataclasses.replace(last, away=str(error), since=since)
-    # The branch may be at this revision again because a refused one was reverted.
+    # The branch may be at this revision again because a refused revision was reverted.
     if found is not None and same and found.revision == last.revision:
         return dataclasses.replace(last, newer="", refused="", etag=found.etag, away="", since=0.0)
     if found is None or found.revision in known:
