@@ -82,9 +82,7 @@ class Keeper:
                 continue
             try:
                 act, why = decide(self._facts(name, in_use, kept))
-            except (
-                SluiceError
-            ) as error:
+            except SluiceError as error:
                 # The store of the operators' orders does not answer. Nothing is done, because an order may forbid it.
                 log.debug("orders_unknown", destination=name, reason=str(error))
                 continue
