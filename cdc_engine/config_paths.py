@@ -1,7 +1,7 @@
 """Resolves the paths, stores and URLs of conf/, and names folders after databases and tables. Pure.
 
-A relative path starts in the folder that contains conf/, in every process. Otherwise the engine, a run, Spark and the console would find
-different lakes.
+In every process, a relative path starts in the folder that contains conf/. Otherwise the engine, a run, Spark and the console, which have
+different working folders, would find different lakes.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def _escaped(char: str) -> str:
 
 
 def comparable_path(path: str, *, folds_case: bool = False) -> str:
-    """Returns the same text for all spellings of a path: with `s3a://`, doubled slashes or dots, and with `folds_case` also with other
-    case.
+    """Returns a text that is the same for all spellings of a path: with `s3a://`, doubled slashes or dots, and with `folds_case` also for
+    other letter case.
     """
     scheme, mark, rest = path.rpartition("://")
     normal = posixpath.normpath(rest if mark else path)

@@ -27,7 +27,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Operation(enum.IntEnum):
-    """The kind of a staged row image. The names are those of Delta's change data feed."""
+    """The kind of a staged row image, named as in Delta's change data feed."""
 
     INSERT = 1
     UPDATE_BEFORE = 2
@@ -388,8 +388,8 @@ class Staged:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreMetrics:
-    """The metrics of an event store at one moment. Sequences count row events since the store was made. `forgotten_events` counts those
-    that were dropped before an ack and are put again.
+    """The metrics of an event store at one moment. Sequences count row events since the store was made. `forgotten_events` counts row
+    events that were dropped before an ack.
     """
 
     fill_bytes: int
@@ -484,7 +484,7 @@ class LedgerLocation:
 
 
 class DestinationDir(PosixPath):
-    """The folder of a destination, which also knows the location of its ledger and leases. Without a location, they are in the folder."""
+    """The folder of a destination, with the location of its ledger and leases. Without a location, they are in the folder."""
 
     location: LedgerLocation | None = None
 

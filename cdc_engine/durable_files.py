@@ -1,4 +1,4 @@
-"""Replaces files as a whole: after a crash, a file has its old or its new content, never a part of one."""
+"""Replaces files as a whole: after a crash, a file has either its old or its new content, never only a part."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ from typing import Any
 
 
 class Remedy(enum.Enum):
-    """Who resolves an error. Each class of errors has one as `SluiceError.remedy`."""
+    """Who resolves an error: the engine, an operator or the caller. Each class of errors has its remedy as `SluiceError.remedy`."""
 
     RETRY = "retry"  #: The engine reconnects with back-off. At first an operator need not do anything.
     OPERATOR = "operator"  #: The engine stops in a named state and waits for an operator.
@@ -176,7 +176,7 @@ class TableStoppedError(SluiceError):
 
 
 class NotATableError(SluiceError):
-    """Row events are of a sequence. It is not a table and the lake does not have it, so they are skipped."""
+    """Row events belong to a sequence. A sequence is not a table, and the lake does not have it, so these row events are skipped."""
 
     code = "NOT_A_TABLE"
 

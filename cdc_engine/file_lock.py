@@ -1,6 +1,6 @@
 """Locks a file exclusively between processes (flock). `file_lease` and `run_lock` define what the lock protects.
 
-The kernel releases the lock when the process ends, for whatever reason. So a lock that is held has a living holder.
+The kernel releases the lock when the process ends, for whatever reason. So a held lock has a living holder.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Sends what consumers get to message brokers, with Canal's topics, partitions and messages: at least once, or exactly once if the broker
-commits positions too.
+"""Sends a consumer's changes to message brokers, with Canal's topics, partitions and messages. The broker gets each message at least once,
+or exactly once if it also commits positions.
 
 Plug-ins for other brokers import their protocol from here (docs/guides/write-a-broker-plug-in.md).
 """

@@ -1,7 +1,7 @@
 """Sends to Kafka (a `Publisher`) with confluent-kafka: an idempotent producer that waits for all replicas. The only file that knows Kafka.
 
-librdkafka itself sends a message again, in order and without duplicates, for `delivery.timeout.ms`. After that, the message has failed. A
-producer with a failed batch is discarded with everything that it still has, so that none of it arrives after the batch is sent again.
+For `delivery.timeout.ms`, librdkafka itself sends a message again, in order and without duplicates. After that, the message has failed. A
+producer with a failed batch is discarded with its unsent messages, so that none of these messages arrives after the batch is sent again.
 """
 
 from __future__ import annotations

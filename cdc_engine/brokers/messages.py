@@ -1,4 +1,6 @@
-"""Makes a broker's messages from what a consumer gets. Within each topic and partition, they are in the order of the stream."""
+"""Makes a broker's messages from the changes that its consumer gets. Within each topic and partition, messages are in the order of the
+stream.
+"""
 
 from __future__ import annotations
 

@@ -44,10 +44,10 @@ class Publisher(Protocol):
     """A connection to a broker. One thread uses it."""
 
     def send(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
-        """Sends the messages, and returns when the broker has confirmed all of them. Messages of a partition stay in order.
+        """Sends the messages, and returns when the broker has confirmed all of them. Messages of one partition arrive in order.
 
-        Raises PublishError, which tells what to do, if the broker has not. Any part of the messages may have arrived then. `given_up` is
-        called during the wait. If it returns True, the wait ends with a PublishError.
+        Raises PublishError, which says what to do, if the broker has not confirmed all messages; some of them may have arrived. `given_up`
+        is called during the wait. If it returns True, the wait ends with a PublishError.
         """
 
     def close(self) -> None:
@@ -56,8 +56,8 @@ class Publisher(Protocol):
 
 @runtime_checkable
 class CommittingPublisher(Publisher, Protocol):
-    """A publisher whose broker commits the messages of a batch, and the position of its end, in one transaction. With it, the broker gets
-    each message exactly once, also if Sluice crashes before the ack. With any other publisher, it gets each message at least once.
+    """A publisher whose broker commits the messages of a batch, and the position of the batch's end, in one transaction. So the broker gets
+    each message exactly once, also if Sluice crashes before the ack. With any other publisher, the broker gets each message at least once.
     """
 
     def committed(self, given_up: Callable[[], bool]) -> str:

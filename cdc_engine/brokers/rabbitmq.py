@@ -1,10 +1,10 @@
 """Sends to RabbitMQ (a `Publisher`) with pika: messages are persistent and confirmed, and a routing key without a queue is an error. The
 only file that knows RabbitMQ.
 
-The messages of a batch are published in order on one channel, without waiting between them. The batch is sent when the broker has
-confirmed every message. A connection with a failed batch is aborted with everything that it still has, so that none of it arrives after
-the batch is sent again. The broker closes a connection that is idle for longer than its heartbeat. It is then opened again, without an
-error.
+The messages of a batch are published in order on one channel, without waiting between them. The batch counts as sent when the broker has
+confirmed every message. A connection with a failed batch is aborted with its unsent messages, so that none of these messages arrives after
+the batch is sent again. The broker closes a connection that is idle for longer than its heartbeat; the publisher then opens a new
+connection, without an error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sends to RocketMQ (a `Publisher`) with its remoting protocol: to the same queue as Canal, in order within each queue.
 
-A broker handles the requests of one connection with several threads. So a queue has at most one request that is not answered. A request
-has several messages, of which the broker stores all or none. The queues of a batch are sent in parallel. docs/decisions tells why no
-library is used.
+A broker handles the requests of one connection with several threads. To keep messages in order, a queue has at most one unanswered request
+at a time. A request has several messages, of which the broker stores all or none. Requests for different queues of a batch are sent in
+parallel. docs/decisions says why no library is used.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@
             └────▶ refused, or unknown ─▶ rollback: the batch is sent again, after a pause
 
 The sender acks a batch only after the broker has confirmed it, and the ledger moves the cursor only after the ack. So a batch that is
-interrupted in between is sent again, and no batch is skipped. A message that the broker refuses is sent until it is accepted, because
-skipping it would lose it. `status` shows why the consumer waits.
+interrupted before the ack is sent again, and no batch is skipped. A message that the broker refuses is sent again until the broker accepts
+it, because a skipped message would be lost. `status` shows why the consumer waits.
 
 With a `CommittingPublisher`, the broker stores the position of each batch's end. After a crash or an error between the broker's commit and
-the ack, this position is after the consumer's cursor. The consumer then continues at it.
+the ack, this position is after the consumer's cursor, and the consumer continues at this position.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ log = structlog.get_logger()
 
 
 class ConsumerTaken(Protocol[ContentT_co]):
-    """What the sender needs of a consumer's service (`server.consumer.ConsumerService`). The sender writes to `undelivered` why its batch
-    cannot be sent. The status shows it.
+    """The methods of a consumer's service (`server.consumer.ConsumerService`) that the sender calls. The sender writes to `undelivered` why
+    its batch cannot be sent, for the status.
     """
 
     undelivered: str

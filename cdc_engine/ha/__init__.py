@@ -1,1 +1,1 @@
-"""Has the locks that make sure that a destination has only one engine and one merging run, over all processes and hosts."""
+"""Implements the leases and locks that ensure that a destination has only one engine and one merging run, over all processes and hosts."""

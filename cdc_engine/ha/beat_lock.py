@@ -1,9 +1,9 @@
-"""A lock in a record of a shared store, for installations without ZooKeeper. The holder writes a new version of the record again and
-again, by compare-and-set.
+"""Implements a lock as a record of a shared record store, for installations without ZooKeeper. The holder writes a new version of the
+record at short intervals, by compare-and-set.
 
-A process that wants the lock watches the record. If its version does not change for a whole session by the watcher's own clock, the holder
-is dead, and the watcher replaces the record. Clocks of two machines are never compared. If two processes replace the record, one of them
-is refused. The holder itself stops well before the end of its session.
+A process that wants the lock watches the record. If the record's version does not change for the length of a session by the watcher's own
+clock, the holder counts as dead, and the watcher replaces the record. Clocks of two machines are never compared. If two processes replace
+the record, the store refuses one of them. A holder that cannot write new versions stops well before the end of its session.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class LockWatcher:
         self._seen: tuple[int, float] = (NOT_THERE, 0.0)
 
     def look(self) -> tuple[StoredRecord | None, LockClaim | None, bool]:
-        """Reads the record. Returns it, its content, and whether somebody holds the lock as far as this process can know. Raises MetaError
-        if the store does not answer.
+        """Reads the record of the lock. Returns the record, its content, and whether somebody holds the lock as far as this process can
+        know. Raises MetaError if the store does not answer.
         """
         requested_at = now()
         kept = self._store.read(self._name)
@@ -66,7 +66,7 @@ class BeatLock:
     """
 
     def __init__(self, store: RecordStore, name: str, seconds: float, watcher: LockWatcher | None = None) -> None:
-        """`watcher` may be one that already watches this lock. It recognizes a dead holder sooner than a new one."""
+        """`watcher` is an existing watcher of this lock, which recognizes a dead holder sooner than a new watcher."""
         self._store, self._name = store, name
         self._watcher = watcher or LockWatcher(store, name, seconds)
         self._session = LeaseSession(seconds)
@@ -75,7 +75,8 @@ class BeatLock:
         self._version = NOT_THERE
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        self._beating = threading.Lock()  # Lets the thread and the caller of `confirm` write only one after the other.
+        # Ensures that the lock's thread and a caller of `confirm` do not write at the same time.
+        self._beating = threading.Lock()
 
     @property
     def token(self) -> int:
@@ -87,7 +88,7 @@ class BeatLock:
         return self._claim is not None and self._session.trusted
 
     def try_acquire(self) -> bool:
-        """Takes the lock if nobody holds it, without waiting. The lock of a dead holder is taken by a later call. Raises MetaError if the
+        """Takes the lock if nobody holds it, without waiting. After a holder has died, a later call takes the lock. Raises MetaError if the
         store does not answer.
         """
         if self.held:
@@ -119,8 +120,8 @@ class BeatLock:
         return True
 
     def confirm(self) -> bool:
-        """Writes a new version, and returns whether the lock is still held. It is not if another holder has written a version, whatever
-        this machine's clock says. Raises MetaError if the store does not answer.
+        """Writes a new version of the record, and returns whether this object still holds the lock. If another holder has written a
+        version, returns False, whatever this machine's clock says. Raises MetaError if the store does not answer.
         """
         claim = self._claim
         return claim is not None and self._beat_once(claim) and self.held
@@ -147,7 +148,9 @@ class BeatLock:
                     return
 
     def _beat_once(self, claim: LockClaim) -> bool:
-        """Writes a new version. Returns whether this claim still holds the lock. Raises MetaError if the store does not answer."""
+        """Writes a new version of the record. Returns whether this claim still holds the lock. Raises MetaError if the store does not
+        answer.
+        """
         with self._beating:
             if self._claim is not claim:  # The lock was released meanwhile. A new version would take it again.
                 return False
@@ -162,7 +165,7 @@ class BeatLock:
             return True
 
     def _is_ours(self, claim: LockClaim) -> bool:
-        """Returns whether this process wrote the stored version, in a write whose answer was lost."""
+        """Returns whether this process wrote the stored version of the record, in a write whose answer was lost."""
         with contextlib.suppress(MetaError):
             kept, there, _ = self._watcher.look()
             if (

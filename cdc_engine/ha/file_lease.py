@@ -1,7 +1,8 @@
-"""The lease of a destination among the processes of one machine. Its holder may read the destination's binlog and write its ledger.
+"""Implements the lease of a destination for the processes of one machine. The holder of the lease may read the destination's binlog and
+write its ledger.
 
-Only the lock on lease.lock decides who holds the lease. lease.json records who it is, and counts the holders. `instance` tries again and
-again to acquire the lease, and starts the engine when it has it. The ledger calls `check` before each write.
+Only the lock on lease.lock decides which process holds the lease. lease.json records the holder, and counts the holders so far. `instance`
+tries repeatedly to acquire the lease, and starts the engine when it has the lease. The ledger calls `check` before each write.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class FileLease:
         if not self._lock.try_acquire():
             return False
         previous = _read_record(self._directory / RECORD_NAME)
-        # If the record cannot be read, because somebody edited it or the disk was full, the token must still be new. The time in seconds
-        # is higher than any number of holders.
+        # If the record cannot be read, because somebody edited it or the disk was full, the token must still be higher than every earlier
+        # one. The time in seconds is higher than any number of holders.
         floor = previous.token if previous else int(time.time()) if (self._directory / RECORD_NAME).exists() else 0
         holder = Holder(pid=os.getpid(), host=socket.gethostname(), since=time.time(), token=floor + 1)
         try:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.ha.zookeeper_lock import Nodes
 
 LEASE, RUN_LOCK, RUN_WAITING, DRAIN_LOCK, READING = "lease", "run-lock", "run-waiting", "drain-lock", "reading"
-# The locks of runs, by their files in the destination's folder. READING: held by the only run that reads rows of tables. RUN_WAITING: held
-# by one of the processes that wait for the run lock. DRAIN_LOCK: held by the run that drains, while it is attached.
+# The locks of runs, with their files in the destination's folder. READING is held by the only run that reads rows of tables, RUN_WAITING by
+# one of the processes that wait for the run lock, and DRAIN_LOCK by the run that drains, while it is attached.
 FILES = {
     RUN_LOCK: RUN_LOCK_FILE,
     RUN_WAITING: "run.waiting",
@@ -130,7 +130,9 @@ def lock_held(location: Location, name: str) -> bool:
 
 
 def tables_location(location: Location) -> LedgerLocation:
-    """Returns where the locks of Delta tables are that several destinations write. It is the same for all destinations of one conf/."""
+    """Returns the location of the locks of Delta tables that several destinations write. All destinations of one conf/ have the same
+    location.
+    """
     where = as_location(location)
     directory = where.directory.parent / TABLES
     return dataclasses.replace(where, destination=TABLES, directory=directory, address="", source=("", 0))
@@ -175,10 +177,12 @@ def _holder(location: LedgerLocation, name: str) -> Holder | None:
     return claim.holder(held=held) if claim else None
 
 
-# One watcher per lock for the whole process, because a new one would have to watch a dead holder for a whole session again.
+# The process has one watcher per lock, because a new watcher would have to watch a dead holder for the length of a session again.
 @functools.cache
 def _watcher(location: LedgerLocation, name: str) -> LockWatcher:
-    """Returns the watcher of a lock. Only a watcher that has seen earlier versions of the lock can tell a living holder from a dead one."""
+    """Returns the watcher of a lock. Only a watcher that has seen earlier versions of the lock's record can distinguish a living holder
+    from a dead one.
+    """
     return LockWatcher(record_store(location), name, location.session_seconds)
 
 

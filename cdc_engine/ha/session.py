@@ -1,7 +1,8 @@
-"""Decides for how long the holder of a shared lock may trust that it holds it: until some time before another process can take it.
+"""Decides for how long the holder of a shared lock may assume that it still has the lock: until some time before another process can take
+the lock.
 
-The clock counts the time since the machine's boot. Nobody sets it, and it continues while a process is suspended or the machine sleeps.
-Clocks of two machines are never compared.
+The clock counts the time since the machine's boot. Nobody sets this clock, and it continues while a process is suspended or the machine
+sleeps. Clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import threading
 import time
 
-# The holder trusts its claim for this part of a session after a confirmation. In the rest of the session, it has time to stop before
-# another process can begin.
+# After a confirmation, the holder assumes for this part of a session that it has the lock. The rest of the session is the time to stop
+# before another process can begin.
 TRUSTED_PART = 0.6
 CONFIRM_PART = 0.2  # The claim is confirmed after each such part of a session.
 
@@ -21,7 +22,7 @@ def now() -> float:
 
 
 class LeaseSession:
-    """A claim to a lock that its holder must confirm again and again. Thread-safe."""
+    """A claim to a lock, which the holder must confirm at intervals. Thread-safe."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -1,8 +1,8 @@
-"""A lock in ZooKeeper: an ephemeral node, like Canal's running node, and a counter that rises with each holder.
+"""Implements a lock in ZooKeeper by an ephemeral node, like Canal's running node, and a counter that rises with each holder.
 
-Node and counter are written in one transaction, so no token is used twice. The lock has its own client, whose session ends with the lock.
-If kazoo reports a lost connection (SUSPENDED, LOST), the claim ends at once. A holder that was suspended for longer than its session knows
-from the clock that it may not continue, before a server reports it.
+The node and the counter are written in one transaction, so no token is used twice. The lock has a separate client, whose session ends with
+the lock. If kazoo reports a lost connection (SUSPENDED, LOST), the claim ends at once. A holder that was suspended for longer than its
+session notices from its clock that it may not continue, before a server reports it.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ZooKeeperLock:
             ):
                 return self._confirm_once(client) and self.held
         except MetaError:
-            if not self.held:  # After the end of the session, nobody answers any more, and the lock is lost.
+            if not self.held:  # The session has ended, so the lock is lost.
                 return False
             raise
 
@@ -164,8 +164,8 @@ class ZooKeeperLock:
         return session is not None and bool(stat.ephemeralOwner == session[0]) and data == self._nodes.payload.encode()
 
     def _confirm(self, client: Any, ending: threading.Event) -> None:
-        """Confirms the claim as long as the node is ours. If another program changed the node's content, the lock is lost. Canal's
-        administrators move a destination in this way.
+        """Confirms the claim at intervals as long as this process owns the lock's node. If another program changed the node's content, the
+        lock is lost; Canal's administrators move a destination in this way.
         """
         while not ending.wait(self._session.seconds * CONFIRM_PART):
             # If no server answers, the lock expires by itself.

@@ -1,7 +1,7 @@
-"""Decides which alarms to report: problems that began or ended between two states of an engine. Pure.
+"""Decides which alarms to report: the problems of an engine that began or ended since the last status. Pure.
 
-A problem has a key that stays the same while it lasts, even if the numbers in its sentence change. It is reported once when it begins, and
-once when it ends. If it begins again within `QUIET_SECONDS` after its end, that is not reported.
+A problem has a key that stays the same while the problem lasts, even if the numbers in its sentence change. The problem is reported once
+when it begins, and once when it ends. If it begins again within `QUIET_SECONDS` after its end, neither is reported.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from sluice.cdc_engine.instance.status import EngineStatus
 from sluice.cdc_engine.states import ENDED
 
 QUIET_SECONDS = 60.0  # If a problem begins again within this time after its end, it counts as the same problem.
-# A number, or an age with its unit. They change while a problem lasts.
+# A number, or an age with its unit, which may change while a problem lasts.
 FIGURE = re.compile(r"\d[\d.,:]*(?: (?:s|min|h)\b)?")
 ENGINE = "engine"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alarm:
-    """A problem to report. `state` is as in docs/reference/states.md, or TROUBLE. `over` tells that the problem was reported before and
-    has ended.
+    """A report about one problem. `state` is as in docs/reference/states.md, or TROUBLE. `over` is True if the problem was reported before
+    and has now ended.
     """
 
     destination: str

@@ -1,6 +1,6 @@
 """Serves metrics to Prometheus over HTTP: one endpoint per process, for all its engines. `launcher` starts it if conf/ names a port.
 
-The endpoint returns the last status of each engine, and waits for none. If another process has the port, Sluice tries again.
+The endpoint returns the last status of each engine, without waiting for an engine. If another process has the port, Sluice tries again.
 """
 
 from __future__ import annotations

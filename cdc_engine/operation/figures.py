@@ -1,6 +1,6 @@
 """Converts the state of engines to Prometheus metrics: with Canal's name if the meaning is the same, Debezium's, and Sluice's own. Pure.
 
-docs/reference/metrics.md lists them. If Sluice does not measure a value of Canal in the same sense, it has no metric of that name.
+docs/reference/metrics.md lists the metrics. Sluice has a metric with Canal's name only if it measures the same value.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Sends alarms to the log, to a webhook, or by email. Each of them has its own thread, so it delays neither the others nor an engine.
+"""Sends alarms to the log, to a webhook, or by email. Each of these handlers has its own thread, so it delays neither the other handlers
+nor an engine.
 
-An alarm that is not accepted is sent again some times, and then dropped with a line in the log. `sluice status` shows the problem as long
-as it lasts.
+An alarm that the receiver does not accept is sent again a few times, and is then dropped with a line in the log. `sluice status` shows the
+problem as long as it lasts.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ def to_mail_server(config: AlarmConfig, password: str) -> Callable[[Alarm], None
                 server.login(config.user, password)
             refused = server.send_message(mail(alarm, config.sender, config.to))
         for address, (code, _) in refused.items():
-            # A refused address is no error, because another attempt would send the mail to the other addresses again.
+            # If the server refuses only some addresses, this raises no error, because another attempt would send the mail to the other
+            # addresses again.
             log.error(
                 "alarm_not_taken", destination=alarm.destination, about=alarm.key, to=address, reason=f"answered {code}"
             )

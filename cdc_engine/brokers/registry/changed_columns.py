@@ -1,7 +1,7 @@
 """Finds the columns whose type differs between two Avro schemas of a table in such a way that a consumer would misread earlier messages.
 Pure.
 
-A registry does not find all of them: its check of BACKWARD ignores logical types, and accepts bytes for string and string for bytes.
+A registry does not find all such columns: its check of BACKWARD ignores logical types, and accepts bytes for string and string for bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gives the columns of a Protobuf schema their field numbers, from the latest schema of the subject. Pure.
+"""Assigns field numbers to the columns of a Protobuf schema, so that they agree with the latest schema of the subject. Pure.
 
 A field number never changes its meaning:
 
@@ -27,8 +27,8 @@ from sluice.cdc_engine.binlog.rows_by_schema.protobuf_text import (
 
 @dataclasses.dataclass(frozen=True)
 class Followed:
-    """The schema that follows the latest one of a subject. `changed` are the columns whose types differ. `other` tells why the latest one
-    is not an earlier schema of the same table, or is empty if it is.
+    """The next schema of a subject. `changed` are the columns whose types differ from the subject's latest schema. `other` says why the
+    latest schema is not an earlier schema of the same table, or is empty if it is one.
     """
 
     text: str
