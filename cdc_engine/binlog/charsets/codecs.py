@@ -1,4 +1,5 @@
-"""Registers Python codecs that decode MySQL's character sets as the server does. `collations` gets each charset's codec name from here.
+"""Registers Python codecs that decode MySQL's character sets as the server does. `collations` gets the codec name of each charset from this
+module.
 
 Python's codecs differ from the server's conversion in a few characters. Python has no codec for MySQL's `latin1` (cp1252, with control
 characters for its five undefined bytes) and for some other charsets. This file registers codecs for all of them under the name

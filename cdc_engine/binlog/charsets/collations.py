@@ -1,8 +1,8 @@
 """Maps a collation's id or name to its charset, with the charset's bytes per character and its codec.
 
-`column_types` decodes values with it; `table_meta` computes lengths in bytes and decodes labels. The ids are those that MySQL 8.0 and
-MariaDB 11.4 list in information_schema. Both servers agree on every id that they share, so one table serves both. PyMySQL's
-table has only the ids of MySQL 5.7.
+`column_types` uses the codec to decode values. `table_meta` computes lengths in bytes and decodes labels. The ids are those that MySQL 8.0
+and MariaDB 11.4 list in information_schema. An id that both servers have means the same collation on both, so one table serves both.
+PyMySQL's table has only the ids of MySQL 5.7.
 
 `codecs` makes the codecs.
 """

@@ -1,8 +1,8 @@
 """Transcodes text of multi-byte charsets to UTF-8 in a numba kernel. Called by `column_types.transcoding`.
 
-The kernel computes UTF-16 and UTF-32 characters from their bytes. For other charsets, it reads tables with the code points of single
-bytes, of pairs of bytes, and of pairs after 0x8F (ujis, eucjpms). The tables are made with the charset's codec when the first text
-arrives. The kernel cannot decode four-byte characters of gb18030 and invalid bytes. The caller then uses the codec.
+The kernel computes UTF-16 and UTF-32 characters from their bytes. For other charsets, it reads tables with the code points of single bytes,
+of pairs of bytes, and of pairs after 0x8F (ujis, eucjpms). The tables are made with the charset's codec when the first text arrives. The
+kernel cannot decode four-byte characters of gb18030 and invalid bytes; the caller decodes such texts with the codec.
 """
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 

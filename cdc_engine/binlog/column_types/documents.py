@@ -1,4 +1,4 @@
-"""Decodes MySQL's binary JSON into the text that the server prints. MariaDB's JSON is a LONGTEXT and does not come here."""
+"""Decodes MySQL's binary JSON into the text that the server prints. MariaDB's JSON is a LONGTEXT, which `text` decodes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Applies the policies for invalid dates: zero and partial ones, days that no month has, and the year 0.
+"""Applies the policies for invalid dates: zero dates, partial dates, days that no month has, and the year 0.
 
 "null", the default, turns invalid dates into NULL. "error" raises ValueRefusedError. "text" turns the whole column into the text that
-SELECT prints (for a TIMESTAMP in UTC), which loses nothing. The types of `dates` call this file and pass their values in the packed
-layout of DATETIME2."""
+SELECT prints (for a TIMESTAMP in UTC), which loses nothing. The types of `dates` call this file and pass their values in the packed layout
+of DATETIME2.
+"""
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations

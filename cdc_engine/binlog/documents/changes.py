@@ -1,7 +1,7 @@
 """Kernels that apply JSON differences to documents and print the results, all rows of a column at once. Called by `rows.diffs`.
 
-`json_diff` describes the format and does the same work in Python. Tests compare the two. The kernels return LEFT for a difference that
-they cannot apply, and for a key with escapes. The caller then uses `json_diff` for the row.
+`json_diff` describes the format of differences and applies them in Python; tests compare the kernels with it. The kernels return LEFT for a
+difference that they cannot apply, and for a key with escapes. For such a row, the caller uses `json_diff`.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 

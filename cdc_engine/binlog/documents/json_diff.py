@@ -1,9 +1,10 @@
-"""Applies the JSON differences that an update logs instead of the whole document (partial JSON). Called by `rows.diffs`, once per
-distinct pair of document and differences.
+"""Applies the JSON differences that an update logs instead of the whole document (partial JSON). Called by `rows.diffs`, once per distinct
+pair of document and differences.
 
-The format is that of sql-common/json_diff.cc (write_binary), without the length before it. Each difference has an operation (1 byte),
-the length of a path (length-encoded) and its text. All operations except REMOVE also have the length of a binary JSON value and the
-value. The differences are applied in order. One that cannot be applied raises JsonFormatError; a MySQL replica fails there, too.
+The format is that of sql-common/json_diff.cc (write_binary), without the length before it. Each difference has an operation (1 byte), the
+length of a path (length-encoded) and its text. All operations except REMOVE also have the length of a binary JSON value and the value. The
+differences are applied in order. A difference that cannot be applied raises JsonFormatError; a MySQL replica fails at such a difference
+too.
 """
 
 from __future__ import annotations

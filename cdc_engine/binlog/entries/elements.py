@@ -3,8 +3,8 @@
 An element is one of four things: the beginning or the end of a transaction, a row event that the consumer's filter keeps, or the SQL text
 (rows query) of a statement whose first row event is kept. A consumer can switch off SQL texts, and most beginnings and ends.
 
-As in Canal, transactions without kept events are omitted, except one every few seconds of the source's clock. So a client sees that the
-stream moves. A transaction whose beginning is listed also gets its end.
+As in Canal, transactions without kept events are omitted, except one every few seconds of the source's clock, so that a client sees that
+the stream moves. If the beginning of a transaction is listed, its end is listed too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Converts a column's values to the texts that Canal sends, with their java.sql.Types, whole columns at a time.
 
-The lake's kernels (`column_types`) decode values that have the same text in both. Canal differs from the lake in three points: it sends
-ENUM, SET and BIT as numbers, bytes as ISO-8859-1 text, and invalid dates as they are.
+For values whose text is the same in Canal and in the lake, the lake's kernels (`column_types`) decode. Canal differs from the lake in three
+points: it sends ENUM, SET and BIT as numbers, bytes as ISO-8859-1 text, and invalid dates as they are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Stores the events of prepared XA transactions in memory, for streams that end with the process. `store.prepared` stores them on disk."""
+"""Stores the events of prepared XA transactions in memory, for streams that end with the process. For a destination's stream,
+`store.prepared` stores such events on disk.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Kernels that convert values of a SELECT's binary protocol to the form of row images. Called by `result_types`.
 
-The same column types then decode snapshots and row events. So a value has the same result in both, for every type and every policy
-of a table (zero dates, text, undecodable values). Integers, floats, bits and strings already have the same form; this file converts
-the other types.
+After the conversion, the same column types decode snapshots and row events. So a value has the same result in both, for every type and
+every policy of a table (zero dates, text, undecodable values). Integers, floats, bits and strings have the same form in both; this file
+converts the other types.
 
 The server sends a date or timestamp as year (2 bytes), month, day, hour, minute, second (1 each) and microseconds (4), without trailing
 zeros. It sends a time as sign (1), days (4), hour, minute, second (1 each) and microseconds (4), and a decimal as text.

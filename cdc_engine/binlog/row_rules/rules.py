@@ -9,8 +9,9 @@ consumers never see a row that does not meet the filter.
     no                      yes                    an insert of the after image
     no                      no                     nothing
 
-So a filter requires that both images of each update have all columns, and a transform requires it of every image. A table with incomplete
-images stops."""
+So a filter requires that both images of each update have all columns, and a transform requires that every image has all columns. A table
+with incomplete images stops.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Defines a table's policy for its values, and finds the values of a column that cannot be decoded.
 
-Only a column whose decoder raised an error is searched, by bisection. So the search costs nothing for columns without such values.
+Only a column whose decoder raised an error is searched, by bisection, so the search costs nothing for columns without such values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluice.cdc_engine.contracts import Column
 
 Finish = Callable[[Values], AnyArray]
 STOP, QUARANTINE = "stop", "quarantine"
-# The most values of a table in one batch that may be undecodable. With more, the table stops: its charset is probably wrong.
+# The maximum of undecodable values of a table in one batch. With more of them, the table stops, because its charset is probably wrong.
 REFUSED_VALUES_MAX = 100_000
 
 

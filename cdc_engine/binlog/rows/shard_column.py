@@ -1,4 +1,4 @@
-"""Adds the column with the shard's name to rows of a lake table that has several shards."""
+"""Adds a column with the name of the shard to the rows of a source table that is one of several shards of a lake table."""
 
 from __future__ import annotations
 
