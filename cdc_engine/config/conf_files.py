@@ -1,4 +1,4 @@
-"""Reads the texts of the files of conf/, before they are parsed."""
+"""Reads the texts of the files of conf/, which `reading` then parses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluice.cdc_engine.config.remote.settings import REMOTE, RemoteConfig
 from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError
 
 MAIN = "sluice.yaml"
-# Marks the text of a file that cannot be read: this character, which YAML does not allow, and then the reason.
+# The first character of the text of a file that cannot be read; the reason follows. YAML does not allow this character.
 UNREADABLE = "\0"
 _QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # Quoted parts of a file in PyYAML's errors.
 
@@ -122,7 +122,7 @@ def mapping_of(file: str, text: str, problems: list[str]) -> dict[str, Any]:
 
 
 def _of_yaml(error: yaml.YAMLError) -> str:
-    """Returns what is wrong in a file, and where. Leaves out the file's text, which may contain a secret."""
+    """Returns what is wrong in a file, and where, from an error of PyYAML. Leaves out the file's text, which may contain a secret."""
     what = _QUOTED.sub("…", str(getattr(error, "problem", "") or "the file is not YAML"))
     mark = getattr(error, "problem_mark", None)
     return f"{what} (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else what

@@ -54,7 +54,9 @@ def is_in_a_store(location: str) -> bool:
 
 
 def folds_case(location: str) -> bool:
-    """Returns whether a folder is on a file system that ignores case in names. Object stores never do."""
+    """Returns whether a folder is on a file system that ignores letter case in names. Returns False for object stores, which never ignore
+    it.
+    """
     if is_in_a_store(location):
         return False
     folder = next(

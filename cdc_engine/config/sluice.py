@@ -39,7 +39,8 @@ SECRET_PARAMETER = re.compile(r";(?!(?-i:token)=)[^=;]*(?:token|authorization|pa
 OWN_FOLDERS = ("_sluice_quarantine", "_sluice_cuts")  # Folders in a lake that Sluice itself uses.
 OWN_FOLDER = "is a folder that Sluice reserves for itself, or the whole lake"
 OTHER_PATH = "set another `path` for one of the two under `tables` in conf/destinations"
-# Settings of a whole Delta table. If shards of one table had different values, their runs would change the table back and forth.
+# Settings that apply to a whole Delta table. If shards of one Delta table had different values, their runs would change the table back and
+# forth.
 OF_ALL_SHARDS = ("deletes", "deletion_vectors", "partition_by", "cluster_by", "change_feed")
 
 
@@ -306,7 +307,9 @@ class SluiceConfig(Strict):
         return database, f"{table}__{kind}" if kind else table
 
     def kept_path(self, destination: str, database: str, table: str) -> str:
-        """Returns the path of the current-state table. If there is none, returns the path of the history, otherwise of the change log."""
+        """Returns the path of a source table's current-state table. If conf/ enables none, returns the path of its history, or else of its
+        change log.
+        """
         if self.destinations[destination].table(database, table).current_state:
             return self.table_path(destination, database, table)
         log, history = self.side_table_paths(destination, database, table)
@@ -319,8 +322,8 @@ def path_clashes(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> l
 
 
 def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], str]:
-    """Finds tables whose Delta path is the same as another table's, or is inside it. Returns a sentence for each of them, by (destination,
-    "database.table").
+    """Finds tables whose Delta path is the same as another table's path, or inside it. Returns a sentence for each such table, by
+    (destination, "database.table").
 
     `tables` has the known tables of each destination, as "database.table". Tables that conf/ names are added. Two tables with one path
     would lose changes, unless they are shards of one table. VACUUM of a table would remove the files of a table inside its folder.

@@ -123,7 +123,7 @@ class TableConfig(AssetOfTable, Strict):
 
     @property
     def tells_rows(self) -> bool:
-        """Whether the lake tells which rows exist now. A change log alone does not tell it."""
+        """Whether the lake shows which rows exist now. A change log alone does not show this."""
         return self.current_state or self.history
 
     @property

@@ -55,7 +55,7 @@ def short(revision: str) -> str:
 
 
 def sentence(record: RemoteRecord) -> str:
-    """Returns a sentence that tells which revision is in use."""
+    """Returns a sentence that says which revision of conf/ is in use."""
     if not record.revision:
         return f"nothing was pulled from {record.shown} yet"
     when = time_text(record.applied_at)
