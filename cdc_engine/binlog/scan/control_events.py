@@ -53,7 +53,9 @@ GTID_LIST_COUNT_BITS = 28  # The number of bits of the count in GTID_LIST. The f
 
 
 class ControlEvents:
-    """Handles events one by one, with a handler for each type of event. A handler gets the whole event, with header and checksum."""
+    """Handles the events that the scan kernel does not handle, one by one, with a handler for each type of event. A handler gets the whole
+    event, with header and checksum.
+    """
 
     def __init__(
         self,
@@ -153,16 +155,16 @@ class ControlEvents:
         """Yields an empty transaction at the beginning of a file, so that the cursor moves into the file even if no transaction follows.
         Otherwise the source could purge the file in which the cursor is.
 
-        Its time is the time of the last commit. The time in the event's header is not usable: on a delayed replica, it is later than the
-        commits that follow.
+        The empty transaction gets the time of the last commit. The time in the header of the file's first events is not usable: on a
+        delayed replica, it is later than the commits that follow.
         """
         yield from self._maker.cut()
         self._add_end(event, self._maker.last_time_us)
         yield from self._maker.cut()
 
     def _gtid_list(self, event: bytes) -> Iterator[Block]:
-        """Uses MariaDB's GTID list at the beginning of a file as the executed set, if the executed set is unknown. Of several entries for
-        a domain, the last one is its state.
+        """If the executed set is unknown, uses MariaDB's GTID list at the beginning of a file as the executed set. Of several entries for a
+        domain, the last entry counts.
         """
         yield from self._maker.cut()
         if not self._maker.executed.known:
@@ -211,8 +213,8 @@ class ControlEvents:
             yield from self._end(event)
 
     def _definition(self, statement: control.QueryStatement, event: bytes) -> Iterator[Block]:
-        """Yields a DDL statement as a block of its own. Within a transaction (CREATE TABLE … SELECT), this block does not end the
-        transaction, because its rows follow in a later block.
+        """Yields a DDL statement as a separate block. Within a transaction (CREATE TABLE … SELECT), this block does not end the
+        transaction, because the transaction's rows follow in a later block.
 
         These rows get a transaction offset that is DEFINITION_BYTES after the end of the statement. So their order key is above the
         statement's, and below that of every later transaction.
@@ -248,8 +250,8 @@ class ControlEvents:
             return (stopped_change(error, position),)
 
     def _row_change(self, statement: control.QueryStatement, event: bytes) -> Iterator[Block]:
-        """Handles a row change that is logged as a statement: stops the tables that it may have written. In an XA transaction, records the
-        statement instead. It is handled at the XA COMMIT.
+        """Handles a row change that is logged as a statement: stops the tables that the statement may have written. In an XA transaction,
+        only records the statement, which is then handled at the XA COMMIT.
         """
         if self._xa.recording:
             self._xa.record_statement(event)
@@ -267,8 +269,8 @@ class ControlEvents:
         yield from self._row_change(control.parse_load(event, self._checksum_bytes), event)
 
     def _savepoint(self, kind: StatementKind, text: str) -> None:
-        """Tracks savepoints. Raises UnknownEventError for a ROLLBACK TO that undoes logged rows. Usually a server logs no rows that were
-        undone, but it does in a transaction with a statement about a temporary table.
+        """Tracks savepoints. Raises UnknownEventError for a ROLLBACK TO that undoes logged rows. Usually a server does not log rows that
+        were undone, but it does in a transaction with a statement about a temporary table.
         """
         name, rows = savepoint_name(text), int(self._state[at.OPEN_ROWS])
         if kind is StatementKind.SAVEPOINT:

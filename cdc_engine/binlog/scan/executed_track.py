@@ -1,7 +1,7 @@
 """Tracks the executed set along a stream, and the names of the GTID sources for which the kernel has numbers.
 
 If a stream starts in the middle of a MySQL binlog file without an executed set, the set is unknown up to the PREVIOUS_GTIDS of the next
-file. Until then, transactions have no GTID. A resume with an incomplete set would read the whole binlog again.
+file. Until then, transactions get no GTID, because a stream that resumes with an incomplete set would read the whole binlog again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tracks the binlog file of a stream, and checks that each file follows the one before.
+"""Tracks the binlog file of a stream, and checks that each file follows the previous one.
 
 A name does not identify a file: a server that was reset, rebuilt or restored writes other files with the same names. The creation time in
 the file's FORMAT_DESCRIPTION distinguishes them.
@@ -32,8 +32,8 @@ class FileTrack:
         self.file = file
 
     def described(self, created: int) -> bool:
-        """Handles a FORMAT_DESCRIPTION event with the creation time `created` (0 if it has none). Returns whether it begins a new file.
-        Raises FilesRenumberedError or PositionLostError if the current file has another creation time.
+        """Handles a FORMAT_DESCRIPTION event with the creation time `created` (0 if the event has none). Returns whether the event begins a
+        new file. Raises FilesRenumberedError or PositionLostError if the current file has another creation time.
         """
         if self.created and created and created != self.created:
             raise self._refuse(

@@ -1,7 +1,7 @@
 """Manages the buffers into which the socket writes, so that the scan needs no copy of the bytes.
 
-The socket fills a buffer. The scan reads the complete packets there. An incomplete packet at the end moves to the next buffer. An event of
-16 MiB or more arrives in several packets, and is assembled in a buffer of its own.
+The socket fills a buffer, and the scan reads the complete packets in this buffer. An incomplete packet at the end moves to the next buffer.
+An event of 16 MiB or more arrives in several packets, and is assembled in a separate buffer.
 """
 
 from __future__ import annotations

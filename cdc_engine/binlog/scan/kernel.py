@@ -1,9 +1,8 @@
 """Numba kernel that scans the received bytes in one pass: it separates packets, verifies checksums and finds row events.
 
-The kernel handles the frequent events itself. For others, such as a new table map or a DDL statement, it returns to Python. Before it
-reads bytes, it checks that they have arrived. So invalid bytes lead to a status and never to a read outside the buffer. `state` names the
-arrays. Layouts:
-https://dev.mysql.com/doc/dev/mysql-server/latest/group__group__cs__replication.html
+The kernel handles the frequent events itself. For other events, such as a new table map or a DDL statement, it returns to Python. Before it
+reads bytes, it checks that they have arrived, so invalid bytes lead to a status and never to a read outside the buffer. `state` names the
+arrays. Layouts: https://dev.mysql.com/doc/dev/mysql-server/latest/group__group__cs__replication.html
 https://mariadb.com/kb/en/replication-protocol/
 """
 
@@ -299,7 +298,9 @@ def _take(  # noqa: PLR0911, PLR0917
 
 @nb.njit(inline="always")
 def _take_harmless(event_type: int, state: Int64s) -> ScanStatus:
-    """Skips types of events that need no handling. Returns HAND_OVER for others. (A QUERY event follows INTVAR, RAND and USER_VAR.)"""
+    """Skips types of events that need no handling, and returns HAND_OVER for all others. (A QUERY event follows INTVAR, RAND and
+    USER_VAR.)
+    """
     if event_type in (HEARTBEAT, HEARTBEAT_V2):
         state[HEARTBEATS] += 1
         return ScanStatus.GO_ON

@@ -1,7 +1,7 @@
 """Makes blocks from received bytes: calls the scan kernel in a loop, and handles the events that the kernel does not.
 
-A block ends at the end of the buffer, before a new file, and before and after a DDL statement, which is a block of its own. An unknown
-event that may have row changes raises an error, after the blocks before it were yielded.
+A block ends at the end of the buffer, before a new file, and before and after a DDL statement, which is a separate block. An unknown event
+that may have row changes raises an error, after the blocks before this event were yielded.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ SENTENCES = {
 
 @dataclasses.dataclass(frozen=True)
 class StreamForm:
-    """The form of a stream. `packets` tells whether events are in packets. In a binlog file, they are not. `rows_queries` tells whether
-    blocks get the SQL texts of statements that change rows, if the server logs them.
+    """The form of a stream. `packets` is True if events are in packets, as in a dump, and False for the events of a binlog file.
+    `rows_queries` tells whether blocks get the SQL texts of statements that change rows, if the server logs them.
     """
 
     packets: bool = True
@@ -146,7 +146,9 @@ class Scanner:
         self._state[at.ELSEWHERE] = 0
 
     def _events(self, buffer: Bytes) -> Generator[Block, None, ScanStatus]:
-        """Scans the events up to LIMIT, and yields their blocks. Handles the events that the kernel does not. Returns why it stopped."""
+        """Scans the events up to LIMIT, and yields their blocks. Also handles the events that the kernel does not handle. Returns why the
+        scan stopped.
+        """
         while True:
             verdict = self._scan(buffer)
             if verdict == ScanStatus.HAND_OVER:

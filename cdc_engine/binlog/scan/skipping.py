@@ -93,10 +93,10 @@ class FileBeginning:
 
 
 class EventWalk:
-    """Tracks which place in the binlog the bytes of a dump have reached.
+    """Tracks which position in the binlog the bytes of a dump have reached.
 
     - `file`: empty until the server names the first file. `created`: its creation time in seconds since 1970.
-    - `offset`: file offset of the next event (64 bits). `missing`: how many bytes of the event before it have not arrived, or -1 while
+    - `offset`: file offset of the next event (64 bits). `missing`: how many bytes of the previous event have not arrived, or -1 while
       unknown.
     - `opening`: the two packets that open the file. Both are there if `described` is true.
     - `answer`: the packet that ended the stream, without its header. Empty before.

@@ -1,7 +1,8 @@
 """Maps a table map event to the index of its table in the `tables` of a block, or to -1 for a table that is not captured.
 
-The kernel handles the table maps that it knows. Most others differ from a known one only in the table id, because a server assigns a new
-id when it opens a table again. So the schema history is asked only about maps that are new since the last DDL statement.
+The kernel itself handles the table maps that it knows. Most other table maps differ from a known one only in the table id, because a server
+assigns a new id when it opens a table again. So the schema history is asked only about table maps that are new since the last DDL
+statement.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Decompresses a compressed event piece by piece, and scans its events like any others.
+"""Decompresses a compressed event piece by piece, and scans the events in it like all other events.
 
 The decompressed events are in a buffer of the size of a read buffer, called the arena. Blocks of many small compressed transactions share
 an arena. A larger transaction is decompressed in pieces. So memory has only one arena (or its largest event) and the blocks in use.
 
-The compressed event is at [begin, end) of its file. All events in it get the file offset `begin`, and the position after the last one is
-`end`. Equal offsets are no problem, because rows are ordered by the position of their transaction and by their number in it.
+The compressed event is at [begin, end) of its file. All events in it get the file offset `begin`, and the position after the last of them
+is `end`. Equal offsets are no problem, because rows are ordered by the position of their transaction and by their number in the
+transaction.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Handles XA transactions, whose rows take effect at the position of their XA COMMIT.
 
-In the binlog, the rows of an XA transaction are at its XA PREPARE. Its XA COMMIT or XA ROLLBACK follows later: after other transactions,
-in another file, even days later. Until then, the server locks the rows and tables, so no other transaction can change them. Sluice records
-the events from XA START to XA PREPARE (`ports.PreparedTransactions`). At the XA COMMIT, it scans them like the events of a compressed
+In the binlog, the rows of an XA transaction are at its XA PREPARE. Its XA COMMIT or XA ROLLBACK follows later: after other transactions, in
+another file, even days later. Until then, the server locks the rows and tables, so no other transaction can change them. Sluice records the
+events from XA START to XA PREPARE (`ports.PreparedTransactions`). At the XA COMMIT, it scans the recorded events like those of a compressed
 event. At an XA ROLLBACK, it deletes them.
 """
 
