@@ -88,7 +88,7 @@ def prepare(cursor: Any) -> None:
 
 
 def make_oltp(cursor: Any, transactions: int) -> BinlogSet:
-    """Creates single-row transactions, half inserts and half updates, in a separate binlog file."""
+    """Creates a set of single-row transactions, half inserts and half updates, in a separate binlog file."""
     cursor.execute("FLUSH BINARY LOGS")
     file, start = position(cursor)
     cursor.execute("CALL oltp(%s)", (transactions,))
@@ -107,7 +107,7 @@ def make_bulk(cursor: Any, rows: int, statements: int) -> BinlogSet:
 
 
 def make_varied(cursor: Any, rows: int, statements: int) -> BinlogSet:
-    """Creates a set in the varied table, as `make_bulk` does in its table."""
+    """Creates a set as `make_bulk` does, but in the varied table."""
     change = "UPDATE varied_1 SET details = JSON_SET(details, '$.lines', 10), price = price + 1 ORDER BY id LIMIT %s"
     return _made(cursor, "varied", (VARIED.format(rows=rows // statements), change), rows, statements)
 

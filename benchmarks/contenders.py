@@ -24,7 +24,7 @@ COM_BINLOG_DUMP = 0x12
 # With this flag, the server sends an EOF packet at the end of its binlog, instead of waiting for changes.
 NON_BLOCKING = 0x01
 READ_BYTES = 4 << 20
-# A single Java file, which Java compiles at each start.
+# This program is a single Java file, which Java compiles at each start.
 JAVA_PROGRAM = Path(__file__).with_name("JavaConnector.java")
 JAVA_SECONDS_MAX = 600.0
 
@@ -49,8 +49,8 @@ def raw_socket_seconds(settings: dict[str, Any], binlog: BinlogSet) -> float:
 
 
 def mysql_replication_rows(settings: dict[str, Any], binlog: BinlogSet, seconds_max: float) -> tuple[int, float]:
-    """Reads with `for event in stream: event.rows`. Returns (rows, seconds). It stops after `seconds_max`, because the rate of the library
-    is constant.
+    """Reads with `for event in stream: event.rows`. Returns (rows, seconds). It stops after `seconds_max`, because the library's rate is
+    constant and a longer time would not change it.
     """
     stream = BinLogStreamReader(
         connection_settings=settings,

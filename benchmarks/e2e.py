@@ -1,8 +1,8 @@
 """Measures the time from a commit in MySQL to a readable row in Delta, with all processes of Sluice, for `./sluice bench e2e`.
 
-It measures each mode (`runs: drain`, `runs: batch`). First a restarted engine processes backlogs. Then two steady loads run, with a marker
-row every two seconds. Freshness is the time from a marker's commit in MySQL until the Delta log contains the version with the marker,
-because every reader sees it then. The module `waits` splits this time, and the time until the ack, into parts.
+It measures `runs: drain` and `runs: batch`. First a restarted engine processes backlogs. Then two steady loads run, with a marker row every
+two seconds. Freshness is the time from a marker's commit in MySQL until the Delta log contains the version with the marker, because every
+reader sees the marker from then on. The module `waits` splits this time, and the time until the ack, into parts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sluice.console.stack.stack import CODE_SERVER
 
 MODES = ("drain", "batch")
 BACKLOG_CHANGES = 300_000
-BACKLOGS = 3  # The number of backlogs. They are measured one after another, and the median is reported.
+BACKLOGS = 3  # This many backlogs are measured one after another, and the median is reported.
 LOADS = (100, 500)
 LOAD_SECONDS = 120.0
 MARKER_SECONDS = 2.0
@@ -53,13 +53,13 @@ SEED = """
 INSERT INTO {name} (k, c, pad)
 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) SELECT {row} FROM n
 """
-# Each transaction makes three changes, and nearly always a fourth. The fourth is missing if its row was deleted before.
+# Each transaction makes three or four changes, nearly always four. The fourth change is missing if an earlier transaction deleted its row.
 CHANGES_A_TRANSACTION = 4
 SEED_ROWS = 20_000
 
 
 def run(json_file: Path | None, *, backlog: int = BACKLOG_CHANGES, seconds: float = LOAD_SECONDS) -> None:
-    """Measures backlogs and loads in each mode. All modes use one pipeline. Its engine is restarted between them."""
+    """Measures backlogs and loads in each mode. All modes use one pipeline, whose engine is restarted between two modes."""
     screen = Console()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         pipeline = Pipeline(Path(name), "bench", screen.print, settings={"runs": MODES[0]})
@@ -110,7 +110,9 @@ def _prepare(pipeline: Pipeline) -> None:
 
 
 def _seed(pipeline: Pipeline) -> None:
-    """Creates rows that can be updated, and waits until they are merged. After that, every Delta table exists and all code has run once."""
+    """Creates rows that can be updated, and waits until they are merged. After that, every Delta table exists, and no code runs for the
+    first time during the measurement.
+    """
     with pipeline.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("USE bench")
         cursor.execute("SET SESSION cte_max_recursion_depth = 10000000")
@@ -149,7 +151,9 @@ def _median_of(backlogs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _load(pipeline: Pipeline, rate: int, seconds: float) -> dict[str, Any]:
-    """Runs transactions at a steady rate, with a marker every two seconds. Waits until all are acked, and evaluates the markers."""
+    """Runs transactions at a steady rate, with a marker every two seconds. Waits until all transactions are acked, and evaluates the
+    markers.
+    """
     path = pipeline.table_path("marker")
     before = DemoTable(path, keyless=False).version
     begun = time.monotonic()

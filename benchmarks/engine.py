@@ -1,7 +1,7 @@
 """Reads one binlog of a live server with a bare socket, with similar tools and with Sluice, for `./sluice bench engine`.
 
-Sluice runs as in production, with parser, sink, ring, service and a ledger on disk. It is measured in three ways: batches are only acked,
-or decoded but not written, or staged to Parquet.
+Sluice runs as in production, with parser, sink, ring, service and a ledger on disk. It is measured in three ways: batches are acked without
+decoding, or decoded but not written, or staged to Parquet.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sluice.console.toolchain.database.server import DatabaseServer
 RUNS = 5
 OLTP_TRANSACTIONS, BULK_ROWS, BULK_STATEMENTS = 300_000, 1_500_000, 30
 VARIED_ROWS, VARIED_STATEMENTS = 600_000, 60
-# The longest time for mysql-replication. Its rate is constant, and the whole binlog would take minutes.
+# mysql-replication reads for at most this long. Its rate is constant, and reading the whole binlog would take minutes.
 PEER_SECONDS_MAX = 10.0
 DEADLINE_SECONDS = 300.0
 MEBIBYTE = 1 << 20
@@ -49,7 +49,7 @@ def run(
     bulk: int = BULK_ROWS,
     varied: int = VARIED_ROWS,
 ) -> None:
-    """Measures all sets with all contenders, which alternate within each of `runs` rounds. Reports medians."""
+    """Measures all sets with all contenders. In each of `runs` rounds, the contenders take turns. Reports medians."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
         options = {"max_binlog_size": 1 << 30, "binlog_expire_logs_seconds": 86400 * 7}
@@ -63,7 +63,7 @@ def run(
                 partial(make_varied, cursor, varied, VARIED_STATEMENTS),
             )
             for make in makers:
-                # A batch contains all changes up to the end of the binlog. Therefore each set is measured before the next one is created.
+                # A batch contains all changes up to the end of the binlog. So each set is measured before the next set is created.
                 binlog = make()
                 record[binlog.name] = measure(server, binlog, folder, runs)
     host_rss_mb = max(row["engine_rss_mb_max"] for row in record.values())
@@ -74,7 +74,7 @@ def run(
 def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) -> dict[str, Any]:
     """Measures one set with each contender. The figures are megabytes (10⁶ bytes) and rows per second."""
     settings = {"host": "127.0.0.1", "port": server.port, "user": "root", "password": "", "ssl_disabled": True}
-    acked_seconds(server, binlog, folder)  # Not measured: this first call compiles or loads the kernels.
+    acked_seconds(server, binlog, folder)  # The first call compiles or loads the kernels, so it is not measured.
     decoded_seconds(server, binlog, folder)
     raw, peer, java, acked, decoded, staged, cpu, rss_mb = [], [], [], [], [], [], [], 0.0
     for _ in range(runs):
@@ -117,7 +117,7 @@ def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) 
 def configuration(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> SluiceConfig:
     destination = DestinationConfig(
         name="bench",
-        # The other contenders connect without TLS too.
+        # TLS is disabled, because the other contenders connect without TLS too.
         source=SourceConfig(port=server.port, user="root", tls=TlsConfig(mode="DISABLED")),
         include=r"bench\..*",
         start=StartConfig(file=binlog.file, offset=binlog.start),
@@ -128,8 +128,8 @@ def configuration(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> Sl
 
 
 def known_start(config: SluiceConfig) -> tuple[EngineParts, FileLease]:
-    """Creates a destination at the start of its set, with the schema that is valid there. The discovery of the schema is thus not
-    measured.
+    """Creates a destination at the start of its set, with the schema that is valid there. So the measured time does not include the
+    discovery of the schema.
     """
     directory = config.destination_dir("bench")
     shutil.rmtree(directory, ignore_errors=True)
@@ -166,7 +166,7 @@ def acked_seconds(
 
 
 def decoded_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
-    """Measures as `acked_seconds` does, but decodes each batch into Arrow columns. They are not written, so this is the
+    """Measures as `acked_seconds` does, but decodes each batch into Arrow columns. The columns are not written, so this measures the
     cost of decoding.
     """
     decoders: dict[str, RowDecoder] = {}

@@ -1,8 +1,8 @@
 """Measures merges into larger and larger tables, after hundreds of merges, and in a new Spark, for `./sluice bench growth`.
 
-The same batch, with adjacent keys, is merged into tables with a hundredth, a tenth and all of the greatest number of rows, in files of the
-same size. Then hundreds of small batches are merged into one table, which is maintained once at the end, as the schedule does. The first
-merge is measured in a Spark that was started and warmed up as `sluice up` does.
+The same batch, with adjacent keys, is merged into three tables: with a hundredth, a tenth and all of the greatest number of rows. The
+tables have files of the same size. Then hundreds of small batches are merged into one table, which is maintained once at the end, as the
+schedule does. The first merge is measured in a Spark that was started and warmed up as `sluice up` does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ CHANGES = 1_000
 PILED_CHANGES = 100
 ROWS_A_FILE = 625_000
 RUNS, WARM_RUNS = 5, 3
-WINDOW = 10  # The medians of the first and of the last this many merges are reported.
+# The report has the median of the first merges, and the median of the last merges, of this many merges each.
+WINDOW = 10
 SPARK: SmallSetting = "spark"
 AUTO: SmallSetting = "auto"
 
@@ -65,7 +66,7 @@ class GrowingTable:
         return seconds
 
     def look_after(self) -> float:
-        """Runs the maintenance that the schedule runs, and returns the seconds."""
+        """Runs the maintenance that the schedule would run, and returns the seconds."""
         begun = time.perf_counter()
         optimize(
             self._settings, MaintainedTable(owner=OWNER, path=str(self.path), key="id", run=DESTINATION, fence=BY_HAND)
@@ -95,7 +96,7 @@ def run(json_file: Path | None, *, rows_max: int = 100_000_000, merges: int = 50
 
 
 def _first_merge(spark: SparkConnectServer, folder: Path, rows_max: int, _: int) -> dict[str, Any]:
-    """Measures the first merge of a Spark that has only been warmed up."""
+    """Measures the first merge of a Spark that was warmed up and has not merged yet."""
     seconds: dict[SmallSetting, list[float]] = {SPARK: [], AUTO: []}
     for way, taken in seconds.items():
         spark.stop()

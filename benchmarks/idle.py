@@ -15,7 +15,7 @@ from benchmarks.report import show, write_json
 from benchmarks.servers.pipeline import Pipeline
 
 DESTINATION = "bench"
-CALM_SECONDS = 60.0  # The wait after the first batch. In this time, work that the start has caused ends.
+CALM_SECONDS = 60.0  # The wait after the first batch. Work that the start has caused ends in this time.
 ACK_SECONDS_MAX = 900.0
 TABLES = 20
 

@@ -1,8 +1,9 @@
 """Compares Sluice's merge of staged files with a hand-written MERGE of the same Parquet files in the same Spark, for `./sluice bench
 merge`.
 
-The two contenders merge into two tables with the same rows, in alternation. The phases are adjacent keys in new tables, scattered keys,
-and adjacent keys again, in the tables that the scattered merges have left. All phases run with and without deletion vectors.
+Sluice and the hand-written MERGE take turns. Each merges into a table of its own, with the same rows. The phases are adjacent keys in new
+tables, scattered keys, and adjacent keys again, in the tables that the scattered merges have left. All phases run with and without deletion
+vectors.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ WHEN NOT MATCHED AND s._sluice_operation <> 4 THEN INSERT (id, k, c, pad, _sluic
 
 
 class SparkClock:
-    """Measures the seconds in which merges wait for the statements by which Spark commits."""
+    """Measures the seconds that merges spend in the statements by which Spark commits."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -89,7 +90,7 @@ class Bench:
         shutil.copytree(self._sluice, self._bare)
 
     def cell(self, changes: int, keys: str, state: str, runs: int) -> dict[str, Any]:
-        """Returns the medians for one batch size and one spread of keys. The contenders alternate."""
+        """Returns the medians for one batch size and one spread of keys. The contenders take turns."""
         sluice, bare, outside = [], [], []
         for number in range(runs):
             batch = self._staged.make(changes, keys)
@@ -109,7 +110,7 @@ class Bench:
         }  # fmt: skip
 
     def _forget_old_files(self) -> None:
-        """Deletes unreferenced files at once. Without deletion vectors, each merge rewrites the whole table, and the disk would become
+        """Deletes unreferenced files at once. Without deletion vectors, each merge rewrites the whole table, so the disk would become
         full.
         """
         for path in (self._sluice, self._bare):
@@ -142,7 +143,7 @@ def run(json_file: Path | None, *, table_rows: int = 10_000_000, runs: int = 3) 
             session = spark_session(spark.url)
             for vectors in (True, False):
                 bench = Bench(spark, session, folder / f"vectors-{vectors}", table_rows=table_rows, vectors=vectors)
-                # Warms up Spark, which compiles code at its first use. Otherwise the first contender would be slower.
+                # Spark compiles code at its first use. Without this warm-up, the first contender would be slower.
                 bench.cell(SIZES[0], "close", "fresh", 2)
                 for keys, state in PHASES:
                     for changes in SIZES if state == "fresh" else SIZES[:1]:
@@ -159,6 +160,6 @@ def spark_session(url: str) -> Any:
 
     session = SparkSession.builder.remote(url).create()
     session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    # The number of tasks that list files for a VACUUM. The default is 10 000.
+    # A VACUUM lists files with this many tasks. The default is 10 000.
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "4")
     return session

@@ -22,7 +22,7 @@ LEDGER_ID = "benchbench01"
 FILE = "bench.t.0.parquet"
 COMMIT_TIME_US = 1_767_225_600_000_000
 UPDATE, DELETE = 3, 4
-BYTES_A_CHANGE = 16  # The bytes of binlog per change. They are enough for each change to have another position.
+BYTES_A_CHANGE = 16  # The bytes of binlog per change. With this number, each change has another position.
 
 
 class StagedFiles:

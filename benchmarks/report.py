@@ -1,4 +1,4 @@
-"""What all benchmarks share: medians, the description of the machine, and the output as table and JSON."""
+"""Provides what all benchmarks share: medians, the description of the machine, and the output as table and JSON."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Merges one table on a standalone Spark cluster with one, two and four executor cores, for `./sluice bench scaling`.
 
-Each core has one worker with one executor. The executors do not share cores with other processes, as if they ran on other machines: the
-driver, the master and the benchmark use only the first core. For comparison, everything runs on the first core in `one core`. The
-processor time of the driver and of the executors shows what a larger cluster would gain.
+Each core has one worker with one executor. The driver, the master and the benchmark use only the first core. So the executors share no core
+with other processes, as if they ran on other machines. For comparison, everything runs on the first core in `one core`. The processor time
+of the driver and of the executors shows what a larger cluster would gain.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 CORES = (1, 2, 4)
 SIZES = (10_000, 300_000)
-WARM_UPS = 12  # After only two merges, the driver still spends four to six processor seconds per merge on compiling.
+# The number of merges before the measurement. After only two merges, the driver still spends four to six processor seconds per merge on
+# compiling.
+WARM_UPS = 12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Placement:
-    """The cores of the driver and everything else that is not an executor, and the core of each executor."""
+    """Names the core of each executor, and the cores of the driver and all other processes."""
 
     name: str
     driver: tuple[int, ...]
@@ -45,7 +47,7 @@ class Placement:
 
 
 def placements(cores: Iterable[int]) -> list[Placement]:
-    """Returns the placements that are possible with these cores. With a single core, only the shared one is."""
+    """Returns the placements that are possible with these cores. With a single core, only the placement that shares it is possible."""
     first, *others = sorted(cores)
     apart = [
         Placement(name="own cores", driver=(first,), executors=tuple(others[:count]))

@@ -1,7 +1,7 @@
 """Copies a large table to Delta with a snapshot and with a bare parallel Spark JDBC read, in alternation, for `./sluice bench snapshot`.
 
-Both read the same table of an idle MySQL, and write a Delta table with the same warm Spark. The bare read does less: its bounds are given,
-it does not buffer changes, and it does not preserve types.
+The snapshot and the bare read read the same table of an idle MySQL, and write a Delta table with the same warm Spark. The bare read does
+less: its bounds are given, it does not buffer changes, and it does not preserve types.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class _Bench:
         StoredLedger(record_store(self._directory), DATABASE).update(lambda ledger: ledger.set_cursor(position))
 
     def start_at_current_position(self) -> None:
-        """Removes the lake. The bare read creates a new table each time, so the snapshot does the same."""
+        """Removes the lake, so that the snapshot creates a new table. The bare read creates a new table each time too."""
         shutil.rmtree(self._root / "lake", ignore_errors=True)
 
     def snapshot(self) -> None:
@@ -137,7 +137,7 @@ class _Bench:
                 cursor.execute(f"SELECT MIN(id), MAX(id) FROM {DATABASE}.{TABLE}")
                 low, high = cursor.fetchone() or (0, 0)
             options = {
-                # With this option, Spark uses its dialect for MySQL, which quotes columns correctly.
+                # With `permitMysqlScheme`, Spark uses its dialect for MySQL, which quotes columns correctly.
                 "url": f"jdbc:mysql://127.0.0.1:{self._server.port}/{DATABASE}?permitMysqlScheme&user=root&useServerPrepStmts=false",
                 "driver": "org.mariadb.jdbc.Driver",
                 "dbtable": TABLE,

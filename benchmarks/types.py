@@ -1,4 +1,5 @@
-"""Measures how fast rows of each column type are staged, for `./sluice bench types`. Each type has a table with an int key.
+"""Measures how fast rows of each column type are staged, for `./sluice bench types`. For each type there is a table with an int key and a
+column of the type.
 
 Every row has a different value, if the type has enough values. Sluice reads from a live server as in production (parser, sink, ring,
 service), and stages each batch to Parquet. The start of the engine is not measured.
@@ -30,8 +31,8 @@ DOCUMENT = "JSON_OBJECT('id', i, 'price', i / 4e0, 'name', CONCAT('näme ', i), 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A column type. `name` is its name in the report, `declared` the column definition, and `value` SQL for the value of row i. `server`
-    is the server that has the type.
+    """A column type. `name` is its name in the report. `declared` is the column definition, and `value` is SQL for the value of row i.
+    `server` is the server that has the type.
     """
 
     name: str
@@ -101,7 +102,7 @@ def _measured(
     record = {}
     for kind in kinds:
         binlog = _written(cursor, kind, rows)
-        staged_seconds(server, binlog, folder)  # Not measured: this first call compiles or loads the kernels.
+        staged_seconds(server, binlog, folder)  # The first call compiles or loads the kernels, so it is not measured.
         seconds = [staged_seconds(server, binlog, folder) for _ in range(runs)]
         record[kind.name] = {
             "staged_rows_per_s": median([rows / each for each in seconds]),
@@ -111,7 +112,7 @@ def _measured(
 
 
 def _written(cursor: Any, kind: Kind, rows: int) -> BinlogSet:
-    """Writes a set into a separate binlog file. While the set is measured, this is the last file."""
+    """Writes a set into a separate binlog file, which is the last file while the set is measured."""
     cursor.execute("DROP TABLE IF EXISTS t")
     cursor.execute(f"CREATE TABLE t (id INT PRIMARY KEY, c {kind.declared} NOT NULL)")
     cursor.execute("FLUSH BINARY LOGS")

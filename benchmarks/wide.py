@@ -1,8 +1,8 @@
 """Merges a few changes of each of many tables in one batch, by each of Sluice's methods and by a bare loop, for `./sluice bench wide`.
 
-First it measures only merges. Staged batches of N tables are merged by Spark's MERGE, by the job for small tables, and by a loop that uses
-only deltalake, in alternation. Each contender has its own tables. Then it measures the whole pipeline, with the same changes in one
-transaction on a live MySQL, until they are acked.
+First it measures only merges. Three contenders take turns and merge staged batches of N tables: Spark's MERGE, the job for small tables,
+and a loop that uses only deltalake. Each contender has its own tables. Then it measures the whole pipeline, with the same changes in one
+transaction on a live MySQL, until the transaction is acked.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class Contender:
         self.cpu_seconds.append(_cpu_seconds(self._spark) - cpu)
 
     def figures(self, tables: int) -> dict[str, Any]:
-        """Returns the figures. The first batch creates the tables, the second is the first one on existing tables, and the later ones are
-        warm.
+        """Returns the figures. The first batch creates the tables. The second batch is the first one on existing tables. The later
+        batches are warm.
         """
         new, first, *warm = self.seconds
         return {
@@ -141,7 +141,7 @@ class Contender:
 
 
 def _cpu_seconds(spark: SparkConnectServer) -> float:
-    """Returns the CPU seconds of this process and of Spark with its workers. Workers that have ended are included."""
+    """Returns the CPU seconds of this process and of Spark with its workers, including workers that have ended."""
     server = psutil.Process(spark.pid)
     processes = [psutil.Process(), server, *server.children(recursive=True)]
     used = 0.0
@@ -155,7 +155,7 @@ def _cpu_seconds(spark: SparkConnectServer) -> float:
 
 
 def by_sluice(setting: SmallSetting, spark: SparkSettings) -> Callable[[Path, Path], None]:
-    """Returns a function that merges a batch as a run does, with the checks of a run but without records."""
+    """Returns a function that merges a batch as a run does, with a run's checks but without its records."""
 
     def merge(batch: Path, lake: Path) -> None:
         names = [each["table"] for each in json.loads((batch / "manifest.json").read_text())["tables"]]
@@ -251,8 +251,8 @@ def _whole(folder: Path, tables: int, changes: int) -> dict[str, Any]:
 
 
 def _commit(pipeline: Pipeline, names: list[str], changes: int, number: int) -> dict[str, Any]:
-    """Makes one transaction over all tables. Returns the seconds until the first table shows it, until all tables show it, and until it is
-    acked. Also returns the parts of that time.
+    """Makes one transaction over all tables. Returns the seconds until the first table shows the transaction, until all tables show it, and
+    until it is acked. Also returns the parts of that time.
     """
     with (
         BatchWatch(pipeline.directory) as watch,

@@ -25,7 +25,7 @@ PROGRAM = Path(__file__).with_name("ProtocolClient.java")
 DESTINATION, FILTER = "bench", r"bench\..*"
 CLIENT_ID = 1001
 SECONDS_MAX = 600.0
-# A new consumer starts at the oldest change in the window, so the window must hold a whole set.
+# A new consumer starts at the oldest change in the window. So the window must be large enough for a whole set.
 WINDOW_BYTES = 256 << 20
 
 
@@ -41,7 +41,7 @@ def run(json_file: Path | None, *, transactions: int = TRANSACTIONS, bulk: int =
             for statement in ACCOUNT:
                 cursor.execute(statement)
             makers = (partial(make_oltp, cursor, transactions), partial(make_bulk, cursor, bulk, BULK_STATEMENTS))
-            # A batch contains all changes up to the end of the binlog. Therefore each set is measured before the next one is created.
+            # A batch contains all changes up to the end of the binlog. So each set is measured before the next set is created.
             record = [measure(server, make(), folder, runs) for make in makers]
     show("protocol", record)
     rows = sum(row["rows"] for row in record)

@@ -1,6 +1,6 @@
 """Runs Canal 1.1.7 as a process, so that tests can compare it with Sluice's protocol server, field by field and row by row.
 
-Its jars are pinned like all downloads. Its program is a single Java file, which Java compiles at each start.
+The jars of Canal are pinned like all downloads. The program that starts Canal is a single Java file, which Java compiles at each start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluice.console.toolchain.setup import set_up
 PROGRAM = Path(__file__).with_name("CanalServer.java")
 SERVER_ID = 4_000_017
 USER, PASSWORD = "canal_reader", "canal"
-# Canal's driver needs an account that has a password and the oldest authentication method.
+# Canal's driver needs an account with a password and with the oldest authentication method.
 ACCOUNT = (
     f"CREATE USER IF NOT EXISTS '{USER}'@'%' IDENTIFIED WITH mysql_native_password BY '{PASSWORD}'",
     f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{USER}'@'%'",

@@ -1,1 +1,1 @@
-"""The command `sluice bench`, which exists only in a checkout."""
+"""Defines the command `sluice bench`, which exists only in a checkout."""

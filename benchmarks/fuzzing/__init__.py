@@ -1,1 +1,1 @@
-"""Tests the readers of binlogs with damaged bytes. A process that reads them may fail only with a named error."""
+"""Tests the readers of binlogs with damaged bytes. A process that reads damaged bytes may fail only with a named error."""

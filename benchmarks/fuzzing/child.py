@@ -1,11 +1,11 @@
 """Damages recorded binlog events and reads them, round after round, for a given time. `fuzz` starts this module as a process and watches
 it.
 
-The events have no checksums, which would detect every damage. Each round must end with rows, or with an error of the engine that names its
-position.
+The events have no checksums, because a checksum would detect every damage. Each round must end with rows, or with an error of the engine
+that names its position.
 
-`python -m benchmarks.fuzzing.child CORPUS SEED FIRST SECONDS PROGRESS`. CORPUS contains the events of whole binlog files without
-checksums. The number of a round is written to PROGRESS before the round, so that `fuzz` knows which round crashed.
+`python -m benchmarks.fuzzing.child CORPUS SEED FIRST SECONDS PROGRESS`. CORPUS contains the events of whole binlog files without checksums.
+The number of a round is written to PROGRESS before the round, so that `fuzz` knows which round crashed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ LABELS = tuple("abcdefgh")
 
 
 class NamelessHistory:
-    """A schema history that accepts every table as its table map describes it. Columns are named by their numbers, and the first one is
-    the key.
+    """A schema history that accepts every table as its table map describes it. Columns are named by their numbers, and the first column
+    is the key.
     """
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
@@ -97,8 +97,8 @@ def as_packets(stream: bytes, events: list[Event]) -> bytes:
 
 
 def blocks_of(stream: bytes, events: list[Event], chance: random.Random) -> list[Block]:
-    """Returns the blocks that the engine makes of the events. They are scanned directly, or from packets that arrive in pieces of any
-    size.
+    """Returns the blocks that the engine makes of the events. The engine scans the events directly, or from packets that arrive in
+    pieces of any size.
     """
     naked = chance.random() < 0.5
     scanner = Scanner(

@@ -13,7 +13,7 @@ Event = bytes
 MAGIC = b"\xfebin"
 CHECKSUM_BYTES = 4
 INTERESTING = (0, 1, 0x7F, 0x80, 0xFA, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF)
-# A greater payload is a decompression bomb that an earlier damage made. It is not changed again.
+# A greater payload is a decompression bomb that an earlier damage made. It is not damaged again.
 PLAIN_BYTES_MAX = 1 << 24
 STRETCH_MAX = 40  # The greatest number of events in a round.
 
@@ -35,7 +35,9 @@ def without_checksums(binlog: bytes) -> bytes:
 
 
 def with_length(event: bytes) -> bytes:
-    """Returns the event with its real length and no end position. With an end position, a gap between events would reveal the damage."""
+    """Returns the event with its real length and without its end position. End positions would reveal the damage, because they would leave
+    gaps between events.
+    """
     return event[: types.LENGTH_AT] + struct.pack("<II", len(event), 0) + event[types.LENGTH_AT + 8 :]
 
 
@@ -49,7 +51,7 @@ def events_of(stream: bytes) -> list[Event]:
 
 
 def damaged(events: list[Event], chance: random.Random) -> list[Event]:
-    """Returns a range of the events, in which one to three are damaged. Sometimes one is also left out or repeated."""
+    """Returns a range of the events, with one to three damaged events. Sometimes one of the events is also left out or repeated."""
     begin = chance.randrange(len(events))
     part = [events[0], *events[begin : begin + chance.randrange(1, STRETCH_MAX)]]
     for _ in range(chance.randrange(1, 4)):
@@ -138,7 +140,9 @@ def damaged_inside(events: list[Event], chance: random.Random) -> list[Event]:
 
 
 def _payload_at(event: Event) -> tuple[int, bool]:
-    """Returns the offset of the payload, and whether fields precede it. The type and the length of a field have one byte each."""
+    """Returns the offset of the payload in the event, and whether fields precede the payload. The type and the length of a field have
+    one byte each.
+    """
     at = types.HEADER_BYTES
     while at + 1 < len(event) and event[at]:
         at += 2 + event[at + 1]

@@ -1,7 +1,8 @@
-"""Gives damaged binlog bytes to all code that reads binlogs, for `sluice bench fuzz`. `tests/fidelity` runs it for a shorter time.
+"""Gives damaged binlog bytes to all code that reads binlogs, for `sluice bench fuzz`. `tests/fidelity` runs this module for a shorter time.
 
-Real servers write the corpus. Each run reads it in a separate process, so that this process detects a crash of the interpreter, an endless
-loop and a memory leak. One run uses the kernels as the engine does. In the other run, numba checks every array index (NUMBA_BOUNDSCHECK).
+Real servers write the corpus. Each run reads the corpus in a separate process, so that this process detects a crash of the interpreter, an
+endless loop and a memory leak. One run uses the kernels as the engine does. In the other run, numba checks every array index
+(NUMBA_BOUNDSCHECK).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from benchmarks.fuzzing.damage import without_checksums
 from sluice.console.toolchain.database.server import DatabaseServer
 
-SILENCE_SECONDS_MAX = 240.0  # The longest time for one round. The first round also compiles the kernels.
+SILENCE_SECONDS_MAX = 240.0  # One round may take at most this long. The first round also compiles the kernels.
 SERVERS = {
     "mysql-8.0.31": "SET SESSION binlog_transaction_compression = ON",
     "mariadb-11.4.5": "SET GLOBAL log_bin_compress = ON",
@@ -118,7 +119,7 @@ def fuzz(
 
 
 def _watch(process: subprocess.Popen[bytes], progress: Path) -> str:
-    """Waits until the process ends. Returns why it failed, or "" if it did not."""
+    """Waits until the process ends. Returns why it failed, or "" if it did not fail."""
     last, since = b"", time.monotonic()
     while process.poll() is None:
         try:

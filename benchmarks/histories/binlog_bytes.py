@@ -15,14 +15,14 @@ MAGIC_BYTES = 4
 DATABASE = "shop"
 KEYED, KEYLESS = "orders", "audit"
 TABLE_IDS = {KEYED: 7, KEYLESS: 8}
-# The lengths of post-headers by event type. Only QUERY, HEARTBEAT and the types with a table id need correct ones.
+# The lengths of post-headers by event type. Only QUERY, HEARTBEAT and the types with a table id need correct lengths here.
 HEADER_SIZES = bytes({1: 13, 18: 8, 22: 8, 23: 8, 24: 8, 29: 10, 30: 10, 31: 10}.get(index, 0) for index in range(41))
 HEARTBEAT = 27
 WRITE, UPDATE, DELETE = 30, 31, 32
 
 
 def event(event_type: int, body: bytes, at: int, *, time: int = 0, server_id: int = 1, flags: int = 0) -> bytes:
-    """Returns a whole event that begins at the file offset `at`. If its flags say that it is artificial, it is not part of a file and has
+    """Returns a whole event that begins at the file offset `at`. An event whose flags say that it is artificial is in no file, and has
     no end position.
     """
     length = types.HEADER_BYTES + len(body)
@@ -36,13 +36,13 @@ def rotate(file: str, offset: int) -> bytes:
 
 
 def rotate_in_file(file: str, at: int) -> bytes:
-    """Returns the rotate event at the end of a file. It is written by FLUSH, or when the file has reached its size limit."""
+    """Returns the rotate event at the end of a file. A server writes it for FLUSH, and when the file has reached its size limit."""
     return event(types.ROTATE, struct.pack("<Q", MAGIC_BYTES) + file.encode(), at)
 
 
 def format_description(created: int, *, server_id: int, first: bool = True) -> bytes:
-    """Returns a format description event. `created` is when the file was created, in seconds since 1970. `first` is False if a dump starts
-    inside the file, so that the event is not at its beginning.
+    """Returns a format description event. `created` is the time at which the file was created, in seconds since 1970. `first` is True
+    if the event is at the beginning of the file. It is False if a dump starts inside the file.
     """
     body = struct.pack("<H50sIB", 4, b"8.0.31", 0, types.HEADER_BYTES) + HEADER_SIZES + bytes(1) + bytes(4)
     flags = 0 if first else types.FLAG_ARTIFICIAL
@@ -91,7 +91,7 @@ def rows(kind: int, table: str, images: list[tuple[int, int]], at: int, time: in
 
 
 def images_of(content: bytes, kind: int) -> list[tuple[int, int]]:
-    """Returns the images in a whole row event. It is the inverse of `rows`."""
+    """Returns the images in a whole row event, as the inverse of `rows`."""
     begin = types.HEADER_BYTES + 6 + 2 + 2 + 1 + (2 if kind == UPDATE else 1)
     return [struct.unpack_from("<Biq", content, at)[1:] for at in range(begin, len(content), 13)]
 

@@ -23,11 +23,11 @@ HEARTBEAT_SECONDS = 5.0
 
 
 class PlayedConnection(SourceConnection):
-    """A connection to a simulated server. `world` is the current history, which each history sets."""
+    """A connection to a simulated server. `world` is the current history. Each history sets it."""
 
     world: ClassVar[World]
 
-    # It does not call the constructor of the base class, because that opens a socket.
+    # The constructor of the base class is not called, because it would open a socket.
     def __init__(self, source: Source) -> None:
         self.source = source
         self.thread_id = 1
@@ -44,7 +44,7 @@ class PlayedConnection(SourceConnection):
         self._looks = False  # True if only the beginning of a file is read.
 
     def _call(self, act: Callable[[], Any]) -> Any:
-        """Calls `act` as one call to the server. The current step may have a fault for this call."""
+        """Calls `act`, as one call to the server. If the current step has a fault for this call, the fault occurs."""
         return self._world.trouble.reach(
             "source", act, lambda: SourceConnectionError(f"the connection to {self.source.address} failed: played")
         )
@@ -54,7 +54,7 @@ class PlayedConnection(SourceConnection):
         return "8.0.31"
 
     def note_stream(self) -> None:
-        """Counts a connection of the parser, which reads the stream of this server. Connections of the source watch are not counted."""
+        """Counts a connection over which the parser reads the stream of this server. Connections of the source watch are not counted."""
         self._server.connects_since_reset += 1
 
     # ── queries ──
@@ -172,7 +172,7 @@ class PlayedConnection(SourceConnection):
             following = self._server.files[self._server.files.index(file) + 1]
             self._file, self._groups_sent = following, 0
             return [*file.tail, binlog.rotate(following.name, binlog.MAGIC_BYTES), *following.head]
-        return []  # A RESET has removed the files during the dump. The server then sends nothing more.
+        return []  # A RESET has removed the files during the dump. A real server then sends nothing more.
 
     def _excluded(self, gtid: tuple[str, int]) -> bool:
         server, number = gtid
@@ -180,7 +180,7 @@ class PlayedConnection(SourceConnection):
 
     @property
     def reading(self) -> BinlogFile | None:
-        """The file that the dump is reading. The server does not purge it."""
+        """The file that the dump is reading. The server does not purge this file."""
         return self._file
 
     def close(self) -> None:

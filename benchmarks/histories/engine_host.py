@@ -1,8 +1,7 @@
-"""Runs the engine of one destination as a process that can die. It is production's `Engine` with its ledger file, its lease and its
-parser.
+"""Runs the engine of one destination as a process that can die. It is production's `Engine` with its ledger file, its lease and its parser.
 
 Three things are replaced: the parser's wait for bytes, staging (`staging`), and the schema history, which is not tested here. A crash is a
-`Crash` that propagates through the production code. What that code would still write meanwhile is suppressed.
+`Crash` that propagates through the production code. Everything that this code would still write while the `Crash` propagates is suppressed.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ TABLES: dict[str, tuple[str, ...]] = {KEYED: ("id",), KEYLESS: ()}  # Table → 
 
 
 class PlayedHistory:
-    """A schema history with two tables that never change. It replaces `TableHistory` and `PublishedHistory`. Its file exists, so that
-    production sees a history.
+    """A schema history with two tables that never change. It replaces `TableHistory` and `PublishedHistory`. It has a file, because
+    production looks whether a history exists.
     """
 
     def __init__(self, repository: Repository, *_: Any) -> None:
@@ -109,7 +108,7 @@ class PlayedHistory:
 
 
 class _Flag(threading.Event):
-    """The parser's stop flag. When the parser waits between two connections, it is suspended until the history resumes it."""
+    """The parser's stop flag. A parser that waits between two connections is suspended here until the history resumes it."""
 
     def wait(self, timeout: float | None = None) -> bool:
         if timeout is not None and not self.is_set():
@@ -120,7 +119,7 @@ class _Flag(threading.Event):
 
 
 class PlayedParser(EventParser):
-    """Production's parser. Its thread runs only when the history resumes it."""
+    """Runs production's parser. The parser's thread runs only while the history resumes it."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -156,7 +155,7 @@ class PlayedParser(EventParser):
         EventParser.stop(self)
 
     def advance(self) -> None:
-        """Lets the parser make one connection, or read once. Raises Crash if the process of the parser died."""
+        """Lets the parser make one connection, or read once. Raises Crash if the parser's process died."""
         if self.actor is not None and not self.actor.ended:
             self.actor.resume()
             if self.actor.crashed:
@@ -164,7 +163,7 @@ class PlayedParser(EventParser):
 
 
 class InlinePool:
-    """Replaces `ThreadPoolExecutor`. It executes work at once, in the thread of the caller."""
+    """Replaces `ThreadPoolExecutor`. It executes work at once, in the caller's thread."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         """Starts no threads."""
@@ -206,7 +205,7 @@ class EngineHost:
     config: SluiceConfig
     destination: str
     engine: Engine | None = None
-    trouble: str = ""  # Why the engine could not be started.
+    trouble: str = ""  # Says why the engine could not be started.
 
     def get_or_start(self, destination: str) -> Engine:
         assert destination == self.destination
@@ -254,7 +253,7 @@ class EngineHost:
         engine._lease.release()
 
     def look(self) -> None:
-        """Runs one check of the source watch, which production runs each minute. Restarts the parser if a full disk has ended it."""
+        """Runs one check of the source watch, as production does each minute. Restarts the parser if a full disk has ended it."""
         if self.engine is None:
             return
         with contextlib.suppress(SluiceError):

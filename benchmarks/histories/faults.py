@@ -2,7 +2,7 @@
 on.
 
 A step may have faults, for example "at the third write of the ledger the process dies". The fakes pass each call to `Trouble.reach`, which
-decides whether the call has a fault. Time is simulated, and advances only when a step requests it.
+decides whether the call has a fault. Time is simulated, and advances only when a step requests this.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Trouble:
     def __init__(self) -> None:
         self._faults: list[Fault] = []
         self._counts: Counter[Part] = Counter()
-        self.dying = False  # True while a crash propagates through a process. The process must not write any more.
+        # True while a crash propagates through a process. During this time the process must not write.
+        self.dying = False
 
     @contextlib.contextmanager
     def death(self) -> Iterator[None]:
@@ -77,7 +78,7 @@ class Trouble:
         self._faults, self._counts = list(faults), Counter()
 
     def reach(self, part: Part, act: Callable[[], object], error: Callable[[], Exception]) -> object:
-        """Calls `act`. If this call has a fault, the fault occurs before or after it. `error` creates the error of a fault."""
+        """Calls `act`. If this call has a fault, the fault occurs before or after the call. `error` creates the error of a fault."""
         if self.dying:
             raise Crash
         kind = self._met(part)
@@ -141,7 +142,7 @@ class Actor:
 
     def __init__(self, body: Callable[[], None]) -> None:
         self._body = body
-        # By these locks, the history and the actor pass control to each other. One of them always waits for the other.
+        # The history and the actor pass control to each other by these locks. One of the two always waits for the other.
         self._go, self._back = threading.Lock(), threading.Lock()
         self._go.acquire()
         self._back.acquire()
@@ -151,7 +152,7 @@ class Actor:
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
-        """The body of the thread. Production code calls it where it creates the thread itself."""
+        """The body of the actor's thread. Where production creates the thread itself, production calls this."""
         self._go.acquire()
         Actor.current.actor = self
         try:
@@ -159,7 +160,7 @@ class Actor:
                 self._body()
         except Crash:
             self.crashed = not self.killed
-        except BaseException as error:  # A defect of the simulation. `resume` raises it.
+        except BaseException as error:  # This error is a defect of the simulation, and `resume` raises it.
             self.error = error
         self.ended = True
         self._back.release()

@@ -1,8 +1,9 @@
 """Simulates a lake with Delta's transaction rules: versions, txn versions by application id, properties, RESTORE, and folders that
 disappear.
 
-Only storage is simulated. Production (`spark_jobs`) decides which statements a merge executes, with which txn versions. `statements`
-interprets them. Each commit is checked. If a key returns to an older change, or an image is duplicated, that is added to `violations`.
+Only storage is simulated. Production (`spark_jobs`) decides which statements a merge executes, and with which txn versions. `statements`
+interprets the statements. Each commit is checked. If a key returns to an older change, or an image is duplicated, a sentence about it is
+added to `violations`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Lake:
         self.tables: dict[str, Table] = {}
         self.violations: list[str] = []
         self._made = 0
-        # (path, id) → the number of the newest change of that row in the lake.
+        # By (path, id): the number of the newest change of that row that the lake ever had.
         self._newest: dict[tuple[str, int], int] = {}
 
     def create(self, path: str, version: Version) -> None:
@@ -96,7 +97,7 @@ class Lake:
         return self.tables.pop(path, None) is not None
 
     def copy_over(self, path: str) -> bool:
-        """Rewrites the table, as CREATE OR REPLACE … AS SELECT does. It then has the same rows, another id, and no txn versions."""
+        """Rewrites the table, as CREATE OR REPLACE … AS SELECT does. The table then has the same rows, another id, and no txn versions."""
         table = self.tables.get(path)
         if table is None:
             return False
@@ -143,7 +144,7 @@ class _Field:
 
 @dataclasses.dataclass(frozen=True)
 class _Named:
-    """Has all attributes that production reads from deltalake's schema, metadata and protocol objects."""
+    """An object with all attributes that production reads from deltalake's schema, metadata and protocol objects."""
 
     fields: Sequence[_Field] = ()
     id: str = ""
@@ -155,7 +156,7 @@ class _Named:
 
 
 class PlayedDeltaTable:
-    """Replaces `deltalake.DeltaTable`. It shows the log of a table as of its last read."""
+    """Replaces `deltalake.DeltaTable`. It shows a table's log as of the last time that the log was read."""
 
     lake: Lake
 

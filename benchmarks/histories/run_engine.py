@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class PlayedRunEngine:
-    """Implements `ports.RunEngine` for runs of one batch. It calls production's engine, whose process may die during the call."""
+    """Implements `ports.RunEngine` for runs of one batch. It calls production's engine, and the engine's process may die during the
+    call.
+    """
 
     def __init__(self, line: Installation) -> None:
         self._line = line

@@ -1,7 +1,7 @@
-"""Simulates what Sluice uses of Dagster: the run storage that `RunStore` queries, and the daemon that creates runs from requests.
+"""Simulates the parts of Dagster that Sluice uses: the run storage that `RunStore` queries, and the daemon that creates runs from requests.
 
-The daemon starts only one run per run key. It searches all existing runs for the key, including failed ones, so a key works again only
-after the storage was wiped.
+The daemon starts only one run per run key. It searches all existing runs for the key, including failed ones. So a key can be used again
+only after the storage was wiped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RUN_KEY_TAG = "dagster/run_key"
 
 @dataclasses.dataclass
 class PlayedRun:
-    """A run, as `DagsterInstance.get_run_by_id` returns it. `failure` is the failure that it reported, with metadata."""
+    """A run, as `DagsterInstance.get_run_by_id` returns it. `failure` is the failure that the run reported, with metadata."""
 
     run_id: str
     job_name: str
@@ -65,8 +65,8 @@ class PlayedInstance:
         *,
         ascending: bool = True,
     ) -> Any:
-        """Returns the failure event of a run's step, which is the only event in this storage. If `of_type` is None, returns an entry with
-        the time of the newest event.
+        """Returns the failure event of a run's step, which is the only event in this storage. If `of_type` is None, returns an entry
+        with the time of the run's newest event.
         """
         del limit, ascending
         run = self.get_run_by_id(run_id)
@@ -88,19 +88,22 @@ class PlayedInstance:
     def add_run_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         def add() -> None:
             if run := self.get_run_by_id(run_id):
-                run.tags = {**run.tags, **tags}  # A new dict is made, because earlier readers keep the old one.
+                # The dict is replaced and not changed, because somebody may have read the old one and must not see the change.
+                run.tags = {**run.tags, **tags}
 
         self._call(add)
 
     @property
     def run_launcher(self) -> Any:
-        """A launcher that ignores requests to end a run, because the runs that are ended here are stalled or dead."""
+        """A launcher that ignores requests to end a run. Here, all runs that are ended are stalled or dead, so they would not end."""
         return SimpleNamespace(terminate=lambda run_id: None)  # noqa: ARG005
 
     # ── the daemon and the runs ──
 
     def submit(self, request: dg.RunRequest, job_name: str) -> None:
-        """Creates the run of a request, or queues the one that exists, as the daemon does with the result of a sensor."""
+        """Creates the run of a request. If a run with the key exists and was never queued, queues that run. Dagster's daemon does the same
+        with the result of a sensor.
+        """
         same = next((run for run in self.runs if run.tags.get(RUN_KEY_TAG) == request.run_key), None)
         if same is None:
             config = next(iter(request.run_config["ops"].values()))["config"]
@@ -128,7 +131,7 @@ class PlayedInstance:
 
     def _record(self, run: PlayedRun) -> Any:
         updated = dt.datetime.fromtimestamp(run.updated_at, dt.UTC)
-        # A copy is returned, so that production does not see later changes.
+        # Production gets a copy, so that it does not see later changes.
         return SimpleNamespace(dagster_run=dataclasses.replace(run), update_timestamp=updated)
 
 

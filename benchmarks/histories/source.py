@@ -1,7 +1,7 @@
 """Simulates the servers of a source: two MySQL servers with GTIDs, one of them a standby, or one server without GTIDs.
 
 A server has rows, a binlog as files of real events, and an executed set. `Endpoint` is the address that a destination reads. After a
-failover, another server answers at it. `connection` answers production's queries and dumps from these objects.
+failover, another server answers at this address. `connection` answers production's queries and dumps from these objects.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Backup:
 
 
 class Reader(Protocol):
-    """A client that reads a dump. `reading` is the file that it reads."""
+    """A client that reads a dump. `reading` is the file that the client is reading."""
 
     @property
     def reading(self) -> BinlogFile | None: ...
@@ -140,7 +140,7 @@ class Server:
         self.files: list[BinlogFile] = []
         self.readers: list[Reader] = []
         self.backup: Backup | None = None
-        # The transactions before a RESET. Their GTIDs can be assigned again after it.
+        # The transactions before a RESET. After the RESET, other transactions can get their GTIDs.
         self.before_reset: list[Transaction] = []
         self.connects_since_reset = 0
         self.incarnation = 0
@@ -153,7 +153,7 @@ class Server:
         self.apply(Transaction((self.uuid, number) if self.gtids else None, self._now(), tuple(changes)))
 
     def apply(self, transaction: Transaction) -> None:
-        """Executes a transaction of a client or of the master, and writes it to the binlog."""
+        """Executes a transaction of a client, or one that is replicated from another server, and writes it to the binlog."""
         for change in transaction.changes:
             self.rows.apply(change)
         self.applied.append(transaction)
@@ -176,13 +176,15 @@ class Server:
         self._open_file(file.number + 1)
 
     def purge(self) -> None:
-        """Executes PURGE BINARY LOGS up to the last file. If a dump reads an earlier file, only files before that one are purged."""
+        """Executes PURGE BINARY LOGS up to the last file. If a dump reads an earlier file, purges only the files before the file that
+        the dump reads.
+        """
         used = [self.files.index(each.reading) for each in self.readers if each.reading in self.files]
         self.files = self.files[min([len(self.files) - 1, *used]) :]
         self.purged = self.files[0].previous
 
     def reset(self, *, keep_gtids: bool) -> None:
-        """Executes RESET BINARY LOGS AND GTIDS. With `keep_gtids`, it then sets gtid_purged to the set that was executed before."""
+        """Executes RESET BINARY LOGS AND GTIDS. With `keep_gtids`, then sets gtid_purged to the set that was executed before the RESET."""
         self.executed = self.purged = self.executed if keep_gtids else GtidSet()
         self.before_reset += self.applied
         self.connects_since_reset = 0
@@ -202,8 +204,8 @@ class Server:
         self._restart()
 
     def follow(self, other: Server) -> bool:
-        """Executes the transactions of `other` that this server lacks. Returns False if replication breaks, because this server has
-        transactions or rows that `other` lacks, or because `other` has purged what this server needs.
+        """Executes the transactions of `other` that this server lacks. Returns False if replication breaks: this server has transactions or
+        rows that `other` lacks, or `other` has purged transactions that this server needs.
         """
         if not other.executed.contains(self.executed) or other.purged.subtract(self.executed):
             return False
@@ -278,7 +280,7 @@ class Endpoint:
 
     def fail_over(self, *, caught_up: bool) -> bool:
         """Makes the standby answer at this address. With `caught_up`, the standby first replicates all transactions of the current server.
-        Otherwise it has only those that it replicated before.
+        Otherwise it has only those that it replicated earlier.
         """
         if self.standby is None or (caught_up and not self.standby.follow(self.current)):
             return False
@@ -298,7 +300,7 @@ Deed = Literal["put", "delete", "move", "log", "relog", "unlog", "truncate"]
 
 
 def changes_of(server: Server, deeds: Sequence[tuple[Deed, int]], next_number: Callable[[], int]) -> list[Change]:
-    """Returns the changes that the clients' deeds make, as far as the rows allow them. A TRUNCATE is always a separate transaction."""
+    """Returns the changes that the clients' deeds make, as far as the rows allow them. A TRUNCATE is always in a transaction of its own."""
     rows = server.rows.copy()
     found: list[Change] = []
     for deed, key in deeds:

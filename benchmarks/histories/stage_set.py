@@ -1,6 +1,6 @@
 """Replaces production's dependencies by the simulated ones while histories run in this process.
 
-Sockets, Spark, deltalake, Parquet, threads that only wait, and clocks are replaced. Code that makes decisions is not.
+Replaced are sockets, Spark, deltalake, Parquet, clocks, and threads that only wait. Code that makes decisions is not replaced.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from sluice.spark_jobs.session import LakeSession
 if TYPE_CHECKING:
     from benchmarks.histories.world import World
 
-# The modules that read a clock to make decisions.
+# Modules that read a clock to make decisions. They get the simulated clock.
 TIMED = ("sluice.cdc_engine.instance.", "sluice.cdc_engine.parser.stream.event_parser", "sluice.orchestration.")
 OURS = ("sluice.cdc_engine", "sluice.orchestration", "sluice.spark_jobs", "sluice.console")
-MOMENT_SECONDS = 1e-9  # Used where production would wait in real time.
+MOMENT_SECONDS = 1e-9  # Production waits only this long where it would wait in real time.
 MEMORY = "/dev/shm"  # noqa: S108  a disk in memory, where there is one
 
 
@@ -72,7 +72,7 @@ class _PlayedParquet:
 
 
 class _PlainJson:
-    """Replaces `json` where production writes the ledger. Without indentation, writing is ten times as fast."""
+    """Replaces `json` where production writes the ledger. It writes without indentation, which is ten times as fast."""
 
     loads = staticmethod(json.loads)
 
@@ -122,10 +122,10 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield hand_out, "GET_SECONDS", MOMENT_SECONDS
     yield batches, "shutil", GuardedFiles
     yield ledger_record, "json", _PlainJson
-    # Only Dagster's pages use these events.
+    # The events of a tick are left out, because only Dagster's pages use them.
     yield sluice.orchestration.sensor.tick, "due", lambda *_, published, **__: ([], published)
     yield files, "replace_file", _replace_record
-    # Whoever holds the lock is suspended until the history continues, so waiting for it would only take real time.
+    # Whoever holds the lock is suspended until the history continues. Waiting for the lock would take real time and change nothing.
     yield files, "LOCK_SECONDS_MAX", MOMENT_SECONDS
     yield stored_ledger, "born_id", _born_id
     yield sluice.spark_jobs.batch.run_batch, "ThreadPoolExecutor", InlinePool
@@ -148,7 +148,7 @@ def _born_id() -> str:
 
 
 def _replace_record(path: Path, content: bytes) -> None:
-    """Replaces the durable write of a record. Writes of the ledger and of the records of lake tables can have faults."""
+    """Replaces the durable write of a record. Writes of the ledger, and of the records of lake tables, can have faults."""
     if path.name == LEDGER:
         _current[0].keep_ledger(path, content.decode())
     elif path.parent.name == LAKE_TABLES:

@@ -1,4 +1,4 @@
-"""Simulates staging without Parquet. It writes a batch's row images to small files, with production's own manifest.
+"""Simulates staging without Parquet. Writes a batch's row images to small files, with production's own manifest.
 
 The images are read from the binlog bytes that production's scan and ring have processed.
 """
@@ -111,7 +111,7 @@ def _images(content: bytes, table: str, order_key: int, row: int) -> list[Image]
 
 
 def _close(table: _Table) -> None:
-    """Ends the current segment, before a TRUNCATE. Its images wait in `segments`, in a placeholder, until the files are written."""
+    """Ends the current segment, before a TRUNCATE. A placeholder in `segments` keeps the segment's images until the files are written."""
     if table.images:
         table.segments.append(_Pending(tuple(table.images)))  # type: ignore[arg-type]
         table.images = []

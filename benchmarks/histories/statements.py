@@ -1,8 +1,8 @@
-"""Interprets the Spark SQL of merges on the simulated lake. It accepts only the forms that spark_jobs writes. Any other form is a defect
-of the simulation.
+"""Interprets the Spark SQL of merges on the simulated lake. It accepts only statements of the forms that spark_jobs writes. A statement of
+any other form is a defect of the simulation.
 
-The effect of a form is that of Delta and Spark. The filter by order key, the order of the fold, the position guard and the txn versions
-are read from the statement, because production decides them.
+A statement has the effect that Delta and Spark give it. Production decides the filter by order key, the order of the fold, the position
+guard and the txn versions, so all of these are read from the statement.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Image:
 
 
 def write_images(path: Path, images: list[Image]) -> int:
-    """Writes a file that replaces a staged Parquet file, and returns its size."""
+    """Writes a file that stands for a staged Parquet file, and returns its size."""
     text = json.dumps([dataclasses.astuple(image) for image in images])
     path.write_text(text)
     return len(text)
@@ -99,8 +99,8 @@ class PlayedSession:
             self._transact(path, verb, statement)
 
     def _transact(self, path: str, verb: str, statement: str) -> None:
-        """Executes a statement by Delta's rule for txn versions. If the table already has the same or a newer txn version of the
-        application id, the statement is silently skipped.
+        """Executes a statement by Delta's rule for txn versions: if the table already has the same or a newer txn version of the
+        application id, silently skips the statement.
         """
         app_id, version = self._settings.pop(TXN_APP_ID, ""), int(self._settings.pop(TXN_VERSION, "-1"))
         before = self._lake.table(path).last
@@ -144,7 +144,7 @@ def _emptied(_: str, before: Version) -> Version:
 
 
 def _folded(images: list[Image], statement: str) -> list[Image]:
-    """Returns one image per row: the newest one in the order that the statement defines."""
+    """Returns one image per row: the image that is the newest in the order that the statement defines."""
     fold = _FOLD.search(statement)
     last: dict[int, Image] = {}
     if fold is None:

@@ -1,7 +1,7 @@
 """Defines the steps of a history: their names, their descriptions, and how a seed generates them. `world` executes them.
 
-A step that is impossible does nothing, for example killing a run when there is none. Therefore any part of a history is a history too, and
-the shortest failing one can be searched.
+A step that is impossible does nothing, for example killing a run when there is none. So any part of a history is a history too, and a
+failing history can be shortened.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ Verb = Literal[
     "wipe runs", "lose ledger", "restore ledger", "restore table", "drop table", "replace table", "take over",
 ]  # fmt: skip
 Second = Literal["", "shard", "copy"]
-KEYS = 4  # There are few keys, so that each row changes often.
+KEYS = 4  # The number of keys. It is small, so that each row changes often.
 
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """The setup of a history. With `gtids`, there are two servers with GTIDs, and otherwise one server without. With `from_beginning`, a
-    destination without a cursor starts at the beginning of the binlog.
+    """The setup of a history.
 
-    `second` is "shard" for another destination with its own source that writes the same tables, and "copy" for a second installation of
-    the same destination on the same lake. `store` is `store.kind` in conf/.
+    - With `gtids`, there are two servers with GTIDs, otherwise one server without GTIDs.
+    - With `from_beginning`, a destination without a cursor starts at the beginning of the binlog.
+    - `second` is "shard" for another destination with its own source that writes the same tables. It is "copy" for a second installation of
+      the same destination on the same lake.
+    - `store` is `store.kind` in conf/.
     """
 
     gtids: bool = True
@@ -51,7 +53,7 @@ class Scenario:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step of a history. `line` is the destination, 0 or 1. What `number` means depends on the verb. `deeds` are the changes of a
+    """One step of a history. `line` is the destination, 0 or 1. The meaning of `number` depends on the verb. `deeds` are the changes of a
     commit. `faults` occur during the step.
     """
 
@@ -143,10 +145,10 @@ MISTAKES: dict[Verb, float] = {
     "lose lock": 0.4,
 }
 LAKE: dict[Verb, float] = {"restore table": 0.7, "drop table": 0.4, "replace table": 0.3}
-# The steps that together take a change through the pipeline. Alone, most of them would do nothing.
+# The steps that together take a change through the pipeline. If they were drawn independently, most of them would do nothing.
 CYCLE: tuple[Verb, ...] = ("commit", "read", "tick", "run")
 CYCLES = 0.35
-REWIND_FAILS = 0.4  # The share of staging faults after which the parser also does not stop in time.
+REWIND_FAILS = 0.4  # The share of staging faults after which the parser does not stop in time either.
 EVERYTHING = Mix({**PIPELINE, **FAILOVER, **RENUMBERED, **MISTAKES, **LAKE}, seconds=("", "", "", "", "shard", "copy"))
 
 
@@ -162,7 +164,7 @@ def generate(seed: int, mix: Mix = EVERYTHING) -> History:
     verbs, weights = list(mix.weights), list(mix.weights.values())
     if second:
         verbs, weights = [*verbs, "take over"], [*weights, 3.0]
-    # Some kinds of steps are left out, because a history with fewer kinds gets further.
+    # Some kinds of steps are left out, because a history with fewer kinds of steps gets further.
     left_out = set(chance.sample(verbs, chance.randint(0, len(verbs) // 2))) - {"commit", "read", "tick", "run", "flow"}
     weights = [0.0 if verb in left_out else weight for verb, weight in zip(verbs, weights, strict=True)]
     faults = chance.choice((0.0, mix.faults, mix.faults * 2))

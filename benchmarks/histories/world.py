@@ -1,4 +1,4 @@
-"""The state of one history (sources, lake, Dagster, engine hosts, runs), and what each step does to it."""
+"""Has the state of one history (sources, lake, Dagster, engine hosts, runs), and defines how each step changes it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TABLES = ("shop.orders", "shop.audit")
 
 
 class PlayedFiles:
-    """Implements `ports.DestinationFiles` with production's functions, but a run never waits for the run lock."""
+    """Implements `ports.DestinationFiles` with production's functions. In contrast to production, a run never waits for the run lock."""
 
     head_of_line = staticmethod(destination_files.head_of_line)
     run_lock_held = staticmethod(destination_files.run_lock_held)
@@ -64,7 +64,7 @@ class Process:
 
 @dataclasses.dataclass
 class Installation:
-    """A destination of one conf/, with its engine host, its sensor and its Dagster. `answer` is the reason that the last tick returned."""
+    """A destination of one conf/, with its engine host, its sensor and its Dagster. `answer` is the reason in the last tick's result."""
 
     config: SluiceConfig
     destination: str
@@ -192,7 +192,7 @@ class World:
         if scenario.second == "shard":
             self.endpoints["second"] = self._endpoint("C", "")
         self.lines: list[Installation] = []
-        self.refused = ""  # Why production refused conf/ as a whole.
+        self.refused = ""  # Says why production refused conf/ as a whole.
 
     def build(self) -> None:
         """Creates the installations. Production may refuse their configuration."""
@@ -256,7 +256,7 @@ class World:
         return next(self._numbers)
 
     def born_id(self) -> str:
-        """Returns the id of a new ledger. It is unique within a history, and the same whenever the history is repeated."""
+        """Returns the id of a new ledger. The id is unique within a history, and the same whenever the history is repeated."""
         return f"{next(self._ledgers):012x}"
 
     def keep_ledger(self, path: Path, text: str) -> None:
@@ -287,7 +287,7 @@ class World:
         self.meddled = self.meddled or done
 
     def close(self) -> None:
-        """Ends every thread. What the threads would still do is suppressed."""
+        """Ends every thread. Suppresses what the threads would still do."""
         for line in self.lines:
             for process in list(line.processes):
                 line.kill(process)
@@ -304,7 +304,7 @@ def _commit(world: World, line: Installation, step: Step) -> None:
 
 
 def _reset(_: World, line: Installation, step: Step) -> None:
-    """Resets the source's binlog. An open dump is not told, and receives nothing more."""
+    """Resets the source's binlog. An open dump gets no notice, and receives nothing more."""
     line.endpoint.current.reset(keep_gtids=bool(step.number))
 
 
@@ -330,7 +330,7 @@ def _read(_: World, line: Installation, step: Step) -> None:
 
 
 def _run(_: World, line: Installation, step: Step) -> None:
-    """Continues a run that is queued or stalled: the oldest one, or the newest one."""
+    """Continues a queued or stalled run: the oldest such run, or the newest."""
     queued = [run for run in line.instance.runs if _of(run, line) and run.status is DagsterRunStatus.QUEUED]
     candidates: list[PlayedRun | Process] = [*line.processes, *queued]
     if not candidates:
@@ -395,7 +395,9 @@ def _wait(world: World, _: Installation, step: Step) -> None:
 
 
 def _go_back(_: World, line: Installation, step: Step) -> None:
-    """Executes `sluice position set` with an earlier position while the engine is stopped. If the command warns, the operator declines."""
+    """Executes `sluice position set` with an earlier position while the engine is stopped. If the command warns, the operator does not
+    continue.
+    """
     _stop(line.world, line, step)
     positions = _positions_read(line) if (line.directory / "meta.json").exists() else []
     if not positions:
@@ -415,7 +417,7 @@ def _go_back(_: World, line: Installation, step: Step) -> None:
 
 
 def _positions_read(line: Installation) -> list[Position]:
-    """Returns those earlier cursors of the ledger that still exist in the source's binlog."""
+    """Returns the earlier cursors of the ledger whose positions still exist in the source's binlog."""
     from sluice.cdc_engine.meta.ledger_record import ledger_from_text  # noqa: PLC0415
 
     current = line.endpoint.current

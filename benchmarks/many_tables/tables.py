@@ -1,8 +1,8 @@
 """Measures what a destination with thousands of tables costs, with all processes of Sluice, for `./sluice bench tables`.
 
 A tenth of the tables has rows before the start. All tables get an initial snapshot. Then a few tables change, nothing changes for a while,
-all tables change in one transaction, and many are altered. A second lake has only a few tables, and gets the same few changes. If the
-changes take the same time in both lakes, unchanged tables cost nothing.
+all tables change in one transaction, and many are altered. A second lake has only a few tables, and the same few changes are made there. If
+these changes take the same time in both lakes, unchanged tables cost nothing.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class ManyTables:
             self._pipeline.stop()
 
     def _snapshots(self) -> dict[str, Any]:
-        """Waits until all tables are published. The times come from the records of the snapshots, because snapshots begin while Sluice
-        starts.
+        """Waits until all tables are published. The times come from the records of the snapshots, because snapshots begin while Sluice is
+        still starting.
         """
         records, begun = SnapshotRecords(self._pipeline.directory), time.monotonic()
         while sum(each.state == SnapshotState.PUBLISHED for each in records.all()) < len(self._names):
@@ -125,7 +125,7 @@ class ManyTables:
             rounds.append(self._change(names))
             sizes.append(self._dagster_bytes())
         found = {name: round(statistics.median(each[name] for each in rounds), 2) for name in rounds[0]}
-        # The median is used, because the removal of old events can make the storage smaller between two batches.
+        # The median is used, because Dagster's storage may become smaller between two batches, when old events are removed.
         bytes_per_batch = int(statistics.median(after - before for before, after in itertools.pairwise(sizes)))
         return {"five_changed": found, "five_changed_s": found["acked_s"], "dagster_bytes_per_batch": bytes_per_batch}
 
@@ -134,8 +134,8 @@ class ManyTables:
         return {"all_changed": {**found, "cpu_s_per_table": round(found["cpu_s"] / len(self._names), 4)}}
 
     def _change(self, names: Sequence[str]) -> dict[str, float]:
-        """Adds two rows to each table in one transaction. Returns the seconds until all of them are visible, the seconds until all are
-        acked, and the CPU seconds.
+        """Adds two rows to each table in one transaction. Returns the seconds until all rows are visible, the seconds until the
+        transaction is acked, and the CPU seconds.
         """
         self._next_id += 2
         versions = {name: self._version(name) for name in names}
@@ -160,7 +160,7 @@ class ManyTables:
         }
 
     def _altered(self) -> dict[str, Any]:
-        """Adds a column to many tables, one statement each, and waits until the engine has recorded all of them."""
+        """Adds a column to many tables by one statement each, and waits until the engine has recorded all new columns."""
         names = self._names[:ALTERED]
         with self._pipeline.server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"USE {DATABASE}")
@@ -173,7 +173,7 @@ class ManyTables:
         return {"alters": len(names), "alters_s": round(seconds, 2), "alter_s": round(seconds / len(names), 3)}
 
     def _idle(self) -> dict[str, Any]:
-        time.sleep(IDLE_SECONDS / 5)  # In this time, work that follows a batch ends, such as a reload of definitions.
+        time.sleep(IDLE_SECONDS / 5)  # Work that follows a batch, such as a reload of definitions, ends in this time.
         begun, cpu, written = time.monotonic(), self._cpu_seconds(), self._written_bytes()
         time.sleep(IDLE_SECONDS)
         seconds = time.monotonic() - begun
@@ -188,8 +188,8 @@ class ManyTables:
         return DeltaTable(path).version() if DeltaTable.is_deltatable(path) else -1
 
     def _has_version(self, name: str, version: int) -> bool:
-        """Returns whether a table's log has this version. It looks for one file, because opening thousands of tables would use processor
-        time that is being measured.
+        """Returns whether a table's log has this version. It looks for one file. Opening thousands of tables would use processor time,
+        which is being measured.
         """
         return (self._pipeline.table_path(name) / "_delta_log" / f"{version:020}.json").exists()
 

@@ -25,7 +25,7 @@ from sluice.spark_jobs.tables.commit_record import read_commit
 
 LOOK_SECONDS = 0.02
 RUNS_LOOKED_AT = 1000
-# Part → the field with the time at which it ends. `shown` is the time of the commit with the observed change.
+# By part: the field with the time at which the part ends. `shown` is the time of the commit with the observed change.
 PARTS = {
     "wait_for_batch": "cut",
     "staging": "staged",
@@ -43,7 +43,7 @@ PARTS = {
 @dataclasses.dataclass(kw_only=True)
 class DeliveryTimes:
     """The times of one delivery, in seconds since 1970, or 0 if they were not observed. A draining run is requested once for many
-    deliveries, so only the first one has `requested`, `dequeued` and `started`.
+    deliveries. So only its first delivery has `requested`, `dequeued` and `started`.
     """
 
     cut: float = 0.0
@@ -58,7 +58,7 @@ class DeliveryTimes:
     settled: float = 0.0
 
     def parts(self, sent: float) -> dict[str, float]:
-        """Returns the seconds of each part for a change that was committed at `sent`. A part that ended before the previous one has 0
+        """Returns the seconds of each part for a change that was committed at `sent`. A part that ended before the previous part has 0
         seconds.
         """
         found, reached = dict[str, float](), sent
@@ -79,7 +79,7 @@ class BatchWatch(Sampler):
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        self._sample()  # A batch may have been settled after the last sample.
+        self._sample()  # A batch may have been settled after the last sample, so one more sample is taken.
 
     def _sample(self) -> None:
         with contextlib.suppress(SluiceError):

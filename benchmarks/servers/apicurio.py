@@ -1,4 +1,4 @@
-"""Runs an Apicurio Registry for the tests: a schema registry with Confluent's API, whose schemas are in memory."""
+"""Runs an Apicurio Registry for the tests: a schema registry with Confluent's API, which keeps its schemas in memory."""
 
 import functools
 import json

@@ -1,7 +1,7 @@
 """Provides a headless Chromium for the tests that use Dagster's pages as a person does.
 
-A browser on PATH is preferred. If there is none, the distribution's package is installed if the user is root, and otherwise unpacked into
-the cache with its dependencies.
+A browser on PATH is preferred. If there is none, the distribution's package is used: installed if the user is root, and otherwise unpacked
+into the cache with its dependencies.
 """
 
 import os
@@ -16,15 +16,16 @@ from sluice.console.toolchain.database_libraries import missing_libraries
 from sluice.console.toolchain.debian import provide
 from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
-PACKAGES = ("chromium-headless-shell", "chromium")  # The first package is smaller, but not every release has it.
-# The packages' own launcher is not used, because it looks for these programs only in /usr.
+# The first package is smaller, but some releases of the distribution lack it.
+PACKAGES = ("chromium-headless-shell", "chromium")
+# The packages have a launcher for these programs. It is not used, because it looks for them only in /usr.
 PROGRAMS = ("usr/lib/chromium/chromium-headless-shell", "usr/lib/chromium/chromium")
 ON_PATH = (*PACKAGES, "google-chrome")
 
 
 @dataclass(frozen=True)
 class Chromium:
-    """A browser that can be started. `environment` has the variables that it needs besides those of this process."""
+    """A browser that can be started. `environment` has the variables that the browser needs in addition to those of this process."""
 
     program: Path
     environment: dict[str, str]

@@ -1,4 +1,4 @@
-"""Installs what tests and benchmarks need besides the locked packages. It runs uv, and fills folders of the cache once."""
+"""Installs what tests and benchmarks need in addition to the locked packages. It runs uv, and fills folders of the cache once."""
 
 import os
 import shutil
@@ -34,8 +34,8 @@ def uv(*arguments: str, **variables: str) -> str:
 
 
 def installed_once(cache: Cache, name: str, install: Callable[[Path], Path]) -> Path:
-    """Returns the folder `name` in the cache. The first call installs it, completely or not at all. `install` gets an empty folder, and
-    returns the folder in it that becomes `name`.
+    """Returns the folder `name` in the cache. The first call installs the folder, completely or not at all. `install` gets an empty folder,
+    and returns the folder in it that becomes `name`.
     """
     home = cache.servers / name
     with locked(cache):

@@ -14,7 +14,7 @@ from sluice.console.toolchain.python_packages import pyspark_jar
 from sluice.console.toolchain.setup import set_up
 
 KAFKA = "kafka"
-# The jars that Kafka needs and that pyspark already contains.
+# Kafka needs these jars, and pyspark already contains them.
 PYSPARK_JARS = (
     *("scala-library", "scala-reflect", "jackson-core", "jackson-databind", "jackson-annotations"),
     *("slf4j-api", "log4j-api", "log4j-core", "log4j-slf4j2-impl", "zstd-jni", "lz4-java", "snappy-java"),

@@ -1,4 +1,4 @@
-"""Provides other versions of Spark than the pinned one for the tests. pyspark comes from PyPI, and Delta's jars from Maven."""
+"""Provides versions of Spark other than the pinned version, for the tests. pyspark comes from PyPI, and Delta's jars from Maven."""
 
 import dataclasses
 import sys
@@ -11,7 +11,7 @@ from sluice.console.toolchain.cache import open_cache
 from sluice.console.toolchain.setup import set_up
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 
-# The only setting in conf/spark-defaults.conf that must have another value before Spark 4.1.
+# Before Spark 4.1, this setting of conf/spark-defaults.conf must have another value. All other settings work.
 OTHER_SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 }
@@ -22,8 +22,8 @@ NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 @dataclasses.dataclass(frozen=True)
 class OtherSpark:
     """A version of Spark with its Delta and its client for S3. `group` is the group of its jars in artifacts.toml. `sha256` is the
-    checksum of pyspark's file on PyPI. With `shares_store`, it uses Amazon's modules of the pinned Spark, and only Hadoop's module is
-    another version.
+    checksum of pyspark's file on PyPI. With `shares_store`, Amazon's modules are those of the pinned Spark, and only Hadoop's module
+    has another version.
     """
 
     group: str
@@ -44,7 +44,7 @@ class OtherSpark:
     def _installed(self, folder: Path) -> Path:
         requirements, target = folder / "requirements.txt", folder / "packages"
         requirements.write_text(f"pyspark=={self.version} --hash=sha256:{self.sha256}")
-        # uv's cache is not used, because it would keep 1.4 GB of the build.
+        # uv's cache is not used, because uv would keep 1.4 GB of the build in it.
         options = ("-q", "--no-cache", "--no-deps", "--python", sys.executable)
         uv("pip", "install", *options, "--target", str(target), "-r", str(requirements))
         return target / "pyspark"

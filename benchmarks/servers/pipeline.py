@@ -1,6 +1,6 @@
 """Runs a complete private Sluice in a directory: a MySQL, conf/, and the processes that `sluice up` starts.
 
-Benchmarks and acceptance tests use it. All its processes end with the process that created it.
+Benchmarks and acceptance tests use this module. All processes of the Sluice end with the process that created it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Pipeline:
         self.server.stop()
 
     def stop_engine(self) -> None:
-        """Stops the process that contains the engine. Spark stays warm."""
+        """Stops the process that contains the engine. Spark continues, so it stays warm."""
         self.stack.down_one(CODE_SERVER)
 
     def start_again(self) -> None:

@@ -1,7 +1,7 @@
 """Runs a Postgres 16 from its jar for the tests.
 
 Postgres refuses to run as root. If the user is root, Postgres runs as `nobody`. Its program and data are then in the system's temporary
-directory, because `nobody` cannot read root's cache.
+directory, because `nobody` cannot read the cache of root.
 """
 
 import os
@@ -29,7 +29,8 @@ USER = "sluice"
 NOBODY = 65534
 START_SECONDS_MAX = 60.0
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
-# The server need not wait for the disk. Tests kill the server, never the machine, so committed data in the kernel's cache is not lost.
+# With these options, the server does not wait for the disk. Tests kill the server, never the machine, so committed data stays in the
+# kernel's cache and is not lost.
 FAST = ("fsync=off", "full_page_writes=off")
 
 

@@ -1,4 +1,4 @@
-"""Runs a RabbitMQ of one node for the tests. It comes from Debian's packages, which are unpacked and not installed."""
+"""Runs a RabbitMQ of one node for the tests. Debian's packages of it are unpacked and not installed."""
 
 import os
 import stat
@@ -24,12 +24,13 @@ PACKAGES = (
 )
 START_SECONDS_MAX = 90.0
 MESSAGE_BYTES_MAX = 2 << 20
-# Erlang uses one scheduler thread, which does not spin while it waits, and opens no port outside the loopback address.
+# With these options, Erlang uses one scheduler thread, which does not spin while it waits. Erlang then also opens no port outside the
+# loopback address.
 ERLANG_WORDS = (
     "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none +A 4 -kernel inet_dist_use_interface {127,0,0,1} "
     "-kernel prevent_overlapping_partitions false"
 )
-# This script replaces Debian's `erl`, which looks for Erlang where it is normally installed.
+# This script replaces Debian's `erl`. Debian's script looks for Erlang where it is normally installed.
 ERL = """#!/bin/sh
 export EMU=beam PROGNAME=erl ROOTDIR={root} BINDIR={programs}
 exec {programs}/erlexec "$@"

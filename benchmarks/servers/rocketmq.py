@@ -18,7 +18,7 @@ MESSAGE_BYTES_MAX = 2 << 20
 LIMITS = ("-Xmx192m", "-Xss512k", "-XX:MaxDirectMemorySize=128m")
 OPENED = ("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED")
 NAME_SERVER, BROKER = "org.apache.rocketmq.namesrv.NamesrvStartup", "org.apache.rocketmq.broker.BrokerStartup"
-# A single broker with few threads and small files. It does not create missing topics.
+# The settings of a broker with few threads and small files. It does not create missing topics.
 BROKER_SETTINGS = {
     "brokerClusterName": "sluice",
     "brokerName": "sluice",
@@ -38,8 +38,8 @@ BROKER_SETTINGS = {
 
 
 class RocketServer:
-    """A name server and a broker on 127.0.0.1. When the broker is killed and restarted, the name server continues. `certificate` are two
-    PEM files, the certificate and its key, for TLS.
+    """A name server and a broker on 127.0.0.1. If the broker is killed and restarted, the name server continues meanwhile.
+    `certificate` are two PEM files, the certificate and its key, for TLS.
     """
 
     access_key, secret = "sluice-tests", "open-sesame-rocket"
@@ -126,7 +126,7 @@ def java_command() -> tuple[str, ...]:
 
 
 def _port_with_another() -> int:
-    """Returns a free port P for which P - 2 is free too, because a broker opens both."""
+    """Returns a free port P for which P - 2 is free too. A broker opens both ports."""
     while True:
         port = free_port()
         with socket.socket() as second:

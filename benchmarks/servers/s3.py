@@ -13,7 +13,7 @@ from sluice.console.toolchain.setup import set_up
 
 S3PROXY = "s3proxy"
 ACCESS_KEY, SECRET_KEY = "sluice-lake-access", "sluice-lake-secret"
-REGION = "us-east-1"  # A bucket that was created without a region is in this one.
+REGION = "us-east-1"  # A bucket that was created without a region is in this region.
 START_SECONDS_MAX = 60.0
 
 
@@ -94,7 +94,7 @@ class S3Server:
             "s3proxy.authorization": "aws-v2-or-v4",
             "s3proxy.identity": ACCESS_KEY,
             "s3proxy.credential": SECRET_KEY,
-            # The newer providers list the folders that Hadoop creates as empty objects.
+            # jclouds' newer providers list the folders that Hadoop creates as empty objects, so this provider is used.
             "jclouds.provider": "transient",
             "jclouds.identity": "local",
             "jclouds.credential": "local",

@@ -1,4 +1,6 @@
-"""Runs an OpenSSH server on 127.0.0.1 for the tests of bastions. It is unpacked into the cache, not installed, and does not need root."""
+"""Runs an OpenSSH server on 127.0.0.1 for the tests of bastions. It is unpacked into the cache and not installed, so it does not need
+root.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,13 @@ class SshServer:
     def __init__(self, folder: Path, port: int) -> None:
         self.folder, self.port = folder, port
         self.key_file, self.known_hosts_file = folder / "key", folder / "known_hosts"
-        # The account. A server without root can log in only the account that runs it. If the user is root, the server runs as nobody,
-        # because sshd as root would need a system account for privilege separation.
+        # The account that can log in. A server without root can log in only the account that runs it. If the user is root, the server runs
+        # as nobody: as root, sshd would need a system account for privilege separation.
         self.user = NOBODY if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts the server, after a stop with the same keys. Raises SetupError if the server does not answer."""
+        """Starts the server. After a stop, it has the same keys as before. Raises SetupError if the server does not answer."""
         if not self.key_file.exists():
             self._make_keys()
         program = self._program()
@@ -71,8 +73,8 @@ class SshServer:
                 child.kill()
 
     def _program(self) -> Path:
-        """Returns the path of a copy of the server, with its libraries. The copy is needed because the account may not be able to read the
-        cache.
+        """Returns the path of a copy of the server's program, with its libraries. The copy is needed because the account may not be able to
+        read the cache.
         """
         program = self.folder / "bin" / "sshd"
         if not program.exists():

@@ -1,5 +1,5 @@
-"""Runs the processes of a soak (a pair of servers, a ZooKeeper, and those of Sluice). Causes the four faults, and waits until the lake has
-caught up.
+"""Runs the processes of a soak: a pair of servers, a ZooKeeper, and the processes of Sluice. Causes the four faults, and waits until
+the lake has caught up.
 """
 
 from __future__ import annotations

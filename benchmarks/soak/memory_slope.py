@@ -1,4 +1,6 @@
-"""Determines whether the memory of processes grows. It samples their resident sizes, and fits a line over the longest lifetime of each."""
+"""Determines whether the memory of processes grows. It samples their resident sizes. For each name of a process, it fits a line over the
+samples of the longest lifetime.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import psutil
 from benchmarks.observing.sampler import Sampler
 
 SAMPLE_SECONDS = 2.0
-WARM_PART = 0.4  # The share of a lifetime in which caches are still being filled.
+WARM_PART = 0.4  # Caches are still being filled during this share of a lifetime.
 WARM_SECONDS_MIN = 240.0  # A slope over less time would mean nothing.
 MEBIBYTE = 1 << 20
 
@@ -57,7 +59,7 @@ def _record(lives: Sequence[Life]) -> dict[str, Any]:
 
 
 def sizes(life: Life) -> list[int]:
-    """Returns the size in MiB at the beginning of a lifetime, and every ten minutes after it."""
+    """Returns the size in MiB at the beginning of a lifetime, and then every ten minutes."""
     begun, found = life[0][0], list[int]()
     for at, size in life:
         if at - begun >= len(found) * 600:

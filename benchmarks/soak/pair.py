@@ -1,4 +1,4 @@
-"""Runs two MySQL servers with GTIDs, of which one replicates from the other, and traffic on the current master."""
+"""Runs two MySQL servers with GTIDs, and traffic on the current master. The other server replicates from the master."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAUSE_SECONDS = 0.05  # The pause after each transaction.
 
 
 class SoakError(Exception):
-    """A condition was not met in time, or the traffic has ended."""
+    """Raised if a condition was not met in time, or if the traffic has ended."""
 
 
 def until(what: str, seconds_max: float, condition: Callable[[], bool]) -> float:
@@ -71,8 +71,8 @@ class Pair:
         return _executed(self.master)
 
     def switch(self) -> None:
-        """Kills the master, and promotes the standby. The caller has paused the traffic. Before the kill, it waits until the standby has
-        all transactions, because asynchronous replication does not guarantee that.
+        """Kills the master, and promotes the standby. The caller has paused the traffic. First waits until the standby has all
+        transactions, because asynchronous replication does not guarantee that.
         """
         wanted = self.executed()
         until("the standby has all", 120, lambda: contains(_executed(self.standby), wanted))
@@ -105,7 +105,7 @@ class Traffic:
         self.stop()
 
     def stop(self) -> None:
-        """Stops the traffic. Raises SoakError if the traffic had ended with an error before."""
+        """Stops the traffic. Raises SoakError if an error had already ended the traffic."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()

@@ -1,4 +1,4 @@
-"""Runs the loop of a soak, and builds its record. `bench soak` runs it for hours. A test runs it with each fault once."""
+"""Runs the loop of a soak, and builds its record. `bench soak` runs the loop for hours. A test runs it with each fault once."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ FAULTS: tuple[tuple[str, Callable[[SoakedInstallation, Traffic], None]], ...] = 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Length:
     """The duration of a soak. `seconds` is the time for all faults together. Each kind of fault occurs at least once. `between_seconds` is
-    the time before each fault in which there is none.
+    the time without a fault before each fault.
 
-    `calm_seconds` is a time at the beginning with traffic but without a fault. No process is killed in it, so that memory can be measured.
+    `calm_seconds` is a time at the beginning with traffic but without a fault. No process is killed in this time, so that memory can be
+    measured.
     """
 
     seconds: float

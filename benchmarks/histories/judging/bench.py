@@ -23,7 +23,7 @@ from benchmarks.histories.judging.shrink import shortest
 from benchmarks.histories.judging.verdict import Verdict
 from benchmarks.histories.steps import EVERYTHING, History, Mix, generate
 
-CHUNK = 50  # The number of histories that a worker process runs per call.
+CHUNK = 50  # A worker process runs this many histories per call.
 SHOWN_MAX = 5  # At most this many histories that broke a guarantee are shortened.
 
 
@@ -31,7 +31,8 @@ class Stage:
     """Runs histories, one after another."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "history"  # All histories use the same path, because messages contain it.
+        # All histories use the same path, because messages contain the path and must not differ.
+        self._folder = folder / "history"
 
     def play(self, history: History) -> Verdict:
         try:
@@ -52,8 +53,8 @@ def stage() -> Iterator[Stage]:
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """The results of some histories. `broken` has (seed, how the history broke a guarantee). `stopped` is the number of histories in which
-    production reported a problem.
+    """The results of some histories. `broken` has, for each history that broke a guarantee, its seed and how it broke the guarantee.
+    `stopped` is the number of histories in which production reported a problem.
     """
 
     played: int = 0

@@ -1,4 +1,4 @@
-"""Shortens a history that fails. It leaves out or simplifies steps as long as the history still fails."""
+"""Shortens a history that fails: leaves out or simplifies steps as long as the history still fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Fails = Callable[[History], bool]
 
 
 def shortest(history: History, fails: Fails) -> History:
-    """Returns a history that still fails. No step of it can be left out or simplified."""
+    """Returns a shortened history that still fails. If any step of it were left out or simplified, it would no longer fail."""
     while True:
         shorter = _simpler(_without_steps(history, fails), fails)
         if shorter == history:
@@ -20,7 +20,7 @@ def shortest(history: History, fails: Fails) -> History:
 
 
 def _without_steps(history: History, fails: Fails) -> History:
-    """Leaves out sequences of steps. It tries long sequences first."""
+    """Leaves out sequences of steps, and tries long sequences first."""
     size = max(1, len(history.steps) // 2)
     while size:
         at = 0

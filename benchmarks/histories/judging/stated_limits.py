@@ -1,9 +1,11 @@
-"""Decides whether a limit that docs/reliability.md states explains the differences at the end of a history. `verdict` calls it.
+"""Decides whether a limit that docs/reliability.md states explains the differences at the end of a history. `verdict` calls this module.
 
-The limit is that two transactions got the same GTID. A server executed the first one before its RESET, and the engine read it. The second
-one was executed after the RESET and replicated to another server, which then took over. Nothing that this server reports differs from what
-the engine has read. If a stream is connected to the first server after the RESET, it detects the RESET. The source watch ensures this
-after two checks. The limit does not explain differences in other rows than those of the two transactions.
+The limit is that two transactions got the same GTID. A server executed the first transaction before its RESET, and the engine read it. The
+second transaction was executed after the RESET and replicated to another server, which then took over. Nothing that this server reports
+differs from what the engine has read.
+
+A stream that is connected to the first server after the RESET detects the RESET. The source watch ensures such a connection after two
+checks. The limit does not explain differences in other rows than those of the two transactions.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ def explains(endpoint: Endpoint, differing: Collection[Row]) -> bool:
 
 
 def _given_twice(giver: Server, now: Server) -> list[tuple[Transaction, Transaction]]:
-    """Returns the pairs of different transactions with the same GTID. The first one of a pair is the one that the engine read, and the
-    second one is that of the current server.
+    """Returns the pairs of different transactions with the same GTID. The first transaction of a pair is the one that the engine read. The
+    second is the one that the current server has.
     """
     return [
         (before, after)

@@ -1,4 +1,4 @@
-"""Judges a history. It runs all processes until nothing changes any more, then checks the guarantees.
+"""Judges a history. Runs all processes until nothing changes any more, then checks the guarantees.
 
 At the end, the lake must equal the source, no key may have returned to an older change, and no image may be duplicated. Otherwise `sluice
 status` must report a problem. The lake must never differ while `sluice status` reports that all is well.
@@ -26,16 +26,16 @@ from sluice.cdc_engine.status_file import STATUS_FILE
 from sluice.console.status.report import find_problems, read_destination
 
 ROUNDS_MAX = 14
-ROUND_SECONDS = 400.0  # It is longer than any pause between two attempts.
+ROUND_SECONDS = 400.0  # This time is longer than any pause between two attempts.
 STEPS_MAX = 60
-# If an engine remains in one of these states without a fault, production is broken, or the simulation no longer matches it and tests
-# nothing. A full disk or a failed write is not among them, because production recovers from it by itself.
+# If an engine remains in one of these states without a fault, production is broken, or the simulation no longer matches production and
+# tests nothing. A full disk or a failed write is not among these states, because production recovers from it by itself.
 DEFECTS = (SluiceError.code, MetaError.code, NotContinuousError.code, StagingError.code)
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The verdict about a history. `broken` says which guarantee was broken, and is empty if none was. `named` are the problems that
+    """The verdict about a history. `broken` says which guarantee was broken. It is empty if none was. `named` are the problems that
     production reports.
     """
 
@@ -68,13 +68,13 @@ def _judge(world: World) -> Verdict:
             line.kill(process)
     lines = [line for line in world.lines if line.started]
     rested = _rest(world, lines)
-    # Runs check the owner and the ledger of a table only when they write it. Therefore each table gets another change.
+    # Runs check the owner and the ledger of a table only when they write the table. So each table gets another change, and a run writes it.
     if world.meddled or len(lines) > 1:
         for line in lines:
             deeds: list[tuple[Deed, int]] = [("put", 1), ("log", 1)]
             line.endpoint.current.commit(changes_of(line.endpoint.current, deeds, world.next_number))
         rested = _rest(world, lines)
-    # The second destination is included, because it writes the same tables.
+    # The problems of the second destination count too, because it writes the same tables.
     named = tuple(sentence for line in lines for sentence in _problems(world, line))
     if world.refused:
         named = (*named, world.refused)
@@ -120,7 +120,7 @@ def _undisturbed(line: Installation) -> None:
         if now == before:
             break
         before = now
-    line.read()  # After a silence, the parser stores the last empty transaction.
+    line.read()  # After a silence, the parser stores the last empty transaction. So the engine reads once more.
     line.tick()
     for run in list(line.instance.runs):
         if run.job_name == line.job_name and run.status is DagsterRunStatus.QUEUED:

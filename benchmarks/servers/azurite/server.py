@@ -19,7 +19,7 @@ from sluice.object_stores.files import file_system
 SOURCE = Path(__file__).parent
 PACKAGES = ("package.json", "package-lock.json")
 ACCOUNT = "devstoreaccount1"
-# Azurite's documented key. Everybody has the same.
+# Azurite's documented key, which is the same for everybody.
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 INSTALL_SECONDS_MAX = 200.0
 
@@ -47,7 +47,8 @@ class AzuriteServer(ServerBehindProxy):
         self.folder.mkdir(parents=True, exist_ok=True)
         node, home = _installed(open_cache())
         program = home / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-        # Clients announce a newer version of the API than Azurite's, but use only what it has.
+        # Clients announce a newer version of the API than Azurite supports, but use only what Azurite supports. So Azurite must not check
+        # the version.
         words = ("--inMemoryPersistence", "--skipApiVersionCheck", "--silent", "--disableTelemetry")
         self.run([node, str(program), *words, "--blobHost", LOOPBACK, "--blobPort", str(self.own_port)])
         store, _ = file_system(f"az://{self.container}", self.options)

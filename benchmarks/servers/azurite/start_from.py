@@ -1,7 +1,7 @@
-"""Adds `startFrom` to Azurite. It is the parameter of List Blobs by which deltalake finds the newest commits.
+"""Adds the parameter `startFrom` of List Blobs to Azurite. deltalake finds the newest commits by this parameter.
 
-Azurite 3.35 ignores the parameter and lists all blobs. As a result, deltalake would read an older version of a table. This proxy leaves
-out the blobs before `startFrom`.
+Azurite 3.35 ignores the parameter and lists all blobs. As a result, deltalake would read an older version of a table. This proxy leaves out
+the blobs before `startFrom`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Forwards requests to an HTTP server. Proxies that change some requests or answers are based on it.
+"""Forwards requests to an HTTP server. Proxies that change some requests or answers are subclasses of the handler here.
 
-A proxy is a separate program, because deltalake blocks Python's other threads while it waits. Its arguments are its own port on 127.0.0.1
-and the port of the server.
+A proxy is a separate program, because deltalake blocks Python's other threads while it waits. The program's arguments are its own port on
+127.0.0.1 and the port of the server.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class ForwardingHandler(BaseHTTPRequestHandler):
         self.forward()
 
     def changed(self, content: bytes) -> bytes:
-        """Returns what the client gets for the content of an answer."""
+        """Returns the content that the client gets instead of the server's `content`."""
         return content
 
     def forward(self) -> None:
-        """Sends the request to the server, and its answer to the client."""
+        """Sends the request to the server, and the server's answer to the client."""
         answer, content = self.ask(self.command, self.path, self.body)
         content = self.changed(content)
         self.send_response_only(answer.status, answer.reason)

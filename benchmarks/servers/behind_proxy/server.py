@@ -14,8 +14,8 @@ START_SECONDS_MAX = 60.0
 
 
 class ServerBehindProxy:
-    """A server on 127.0.0.1 with a proxy that adds what it lacks. `name` is the server's name in errors and in the name of its log.
-    `proxy` is the module of the proxy. `port` is the port of the proxy, by default a free one.
+    """A server on 127.0.0.1 with a proxy that adds what the server lacks. `name` is the server's name in errors and in the name of its log.
+    `proxy` is the module of the proxy. `port` is the port of the proxy, by default a free port.
     """
 
     name: ClassVar[str]

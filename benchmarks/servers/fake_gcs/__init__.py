@@ -1,1 +1,1 @@
-"""Runs fake-gcs-server for the tests. It is an emulator of Google Cloud Storage, written as a Go module."""
+"""Runs fake-gcs-server for the tests. This emulator of Google Cloud Storage is a Go module."""

@@ -1,8 +1,10 @@
 """Adds to fake-gcs-server what clients of Google Cloud Storage need and the server lacks.
 
-For deltalake, it adds PUT and DELETE of the XML API, with conditions, copies and multipart uploads, and translates them to requests of the
-JSON API. It also adds the parameter `start-after` of lists, by which deltalake finds the newest commits. The server ignores it and lists
-all objects. For Hadoop's client, it adds moves, which become a copy and a DELETE.
+- For deltalake, it adds PUT and DELETE of the XML API, with conditions, copies and multipart uploads, and translates them to requests of
+  the JSON API.
+- For deltalake, it also adds the parameter `start-after` of lists, by which deltalake finds the newest commits. The server ignores this
+  parameter and lists all objects.
+- For Hadoop's client, it adds moves, which become a copy and a DELETE.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ class _Handler(ForwardingHandler):
         self._say_written(answer, found)
 
     def _move(self, move: re.Match[str], query: str) -> None:
-        del self.headers["Content-Encoding"]  # The client compresses the empty body.
+        # The client's body is compressed. The empty body that is sent here is not.
+        del self.headers["Content-Encoding"]
         place = f"{move['source']}/copyTo/b/{move['bucket']}/o/{move['target']}"
         answer, found = self.ask("POST", f"{place}?{query}", b"")
         if answer.status == http.client.OK:

@@ -19,7 +19,7 @@ INSTALL_SECONDS_MAX = 280.0
 
 
 class FakeGcsServer(ServerBehindProxy):
-    """A fake-gcs-server on 127.0.0.1 with one bucket, behind the proxy that adds what it lacks."""
+    """A fake-gcs-server on 127.0.0.1 with one bucket, behind the proxy that adds what the server lacks."""
 
     name, proxy = "fake-gcs-server", "benchmarks.servers.fake_gcs.proxy"
     bucket = "lake"
