@@ -161,7 +161,7 @@ class ClusterServers:
         with self._lock:
             if self._zookeeper is None:
                 made = KazooClient(hosts=self._hosts, timeout=SESSION_SECONDS)
-                made.add_listener(self._hear)
+                made.add_listener(self._session_changed)
                 try:
                     made.start(timeout=CONNECT_SECONDS)
                 except BaseException:
@@ -171,7 +171,7 @@ class ClusterServers:
                 self._zookeeper = made
             return self._zookeeper
 
-    def _hear(self, state: str) -> None:
+    def _session_changed(self, state: str) -> None:
         # SUSPENDED counts as the end of the session, because another client may get the node before this client notices that its session
         # ended.
         if state != "CONNECTED":

@@ -154,7 +154,7 @@ class Comparison:
         while left and not (found.late or found.open) and found.count < DIFFERENCES_MAX:
             looked, keys = self._candidates(left, DIFFERENCES_MAX)
             if keys:
-                self._settle(keys, found)
+                self._decide(keys, found)
             if len(keys) < DIFFERENCES_MAX:
                 left = left[len(looked) :]
             elif not self._left():
@@ -185,7 +185,7 @@ class Comparison:
     def _rows_a_chunk(self) -> int:
         return self._lake.row_count() // self._chunks.count
 
-    def _settle(self, first: Mapping[Key, DifferingKey], found: FoundDifferences) -> None:
+    def _decide(self, first: Mapping[Key, DifferingKey], found: FoundDifferences) -> None:
         """Reads the rows of the keys in `first` again until it is certain for each row whether it differs. Adds the results to `found`."""
         keys = list(first)
         before: Mapping[Key, Seen] = {}
@@ -209,7 +209,7 @@ class Comparison:
         # A row that changed at every look is different too, if at all looks one of its columns had the same two different values in source
         # and lake.
         sure |= {key for key in keys if columns and columns.get(key)}
-        self._tell(sure, rows, found)
+        self._add_rows(sure, rows, found)
         # `first` has the right `in_source`, because the first look compared whole chunks byte by byte. `_look` selects rows by the server's
         # collation. So it may return keys with other bytes, which are not in `first`.
         found.keys.update(
@@ -262,7 +262,7 @@ class Comparison:
         values = [key[0] for key in keys]
         return f'"{name}" BETWEEN {min(values)} AND {max(values)}'
 
-    def _tell(self, sure: Collection[Key], rows: Mapping[Key, ComparedRow], found: FoundDifferences) -> None:
+    def _add_rows(self, sure: Collection[Key], rows: Mapping[Key, ComparedRow], found: FoundDifferences) -> None:
         """Adds the differing rows to `found`. If the server considers a key of the source equal to a key of the lake, their two rows are
         reported as one row.
         """
@@ -330,13 +330,13 @@ class Comparison:
             now = self._tables.differing_rows(DIFFERENCES_MAX)
             sure = proven(before, now)
             if sure:
-                self._tell_rows({key: now[key] for key in sure}, found)
+                self._add_counted_rows({key: now[key] for key in sure}, found)
                 return source, lake, found
             before = now
         found.open = len(before)
         return source, lake, found
 
-    def _tell_rows(self, rows: Mapping[Key, Seen], found: FoundDifferences) -> None:
+    def _add_counted_rows(self, rows: Mapping[Key, Seen], found: FoundDifferences) -> None:
         every = dataclasses.replace(self._plan, key=tuple(column.name for column in self._plan.columns))
         for row, seen in sorted(rows.items(), key=repr):
             more = (seen.source or 0) - (seen.lake or 0)

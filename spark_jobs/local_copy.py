@@ -42,8 +42,8 @@ def local_copy(batch_dir: Path, stored: str, storage_options: Mapping[str, str])
         here = (
             batch_dir if _read(batch_dir / MANIFEST_FILE) == manifest else batch_dir.with_name(batch_dir.name + FETCHED)
         )
-        _forget_others(batch_dir)
-        _bring(folder, sizes, here)
+        _remove_others(batch_dir)
+        _download(folder, sizes, here)
     except (StoreError, OSError) as error:
         raise SparkJobError(f"the batch could not be downloaded from its store: {error}; Sluice tries again") from None
     _keep_time(here / MANIFEST_FILE, manifest)
@@ -54,7 +54,7 @@ def local_copy(batch_dir: Path, stored: str, storage_options: Mapping[str, str])
             shutil.rmtree(here, ignore_errors=True)
 
 
-def _bring(folder: StoreFolder, sizes: Mapping[str, int], here: Path) -> None:
+def _download(folder: StoreFolder, sizes: Mapping[str, int], here: Path) -> None:
     """Downloads the files that the local folder lacks. Subfolders have files that runs derived from the batch. These files are deleted and
     downloaded again, because the last run may have been on another host.
     """
@@ -64,7 +64,7 @@ def _bring(folder: StoreFolder, sizes: Mapping[str, int], here: Path) -> None:
     folder.get([name for name, size in sizes.items() if not _has(here / name, size)], here)
 
 
-def _forget_others(batch_dir: Path) -> None:
+def _remove_others(batch_dir: Path) -> None:
     """Deletes local copies of the batch that killed runs left on this host."""
     for left in batch_dir.parent.glob(f"*{FETCHED}"):
         shutil.rmtree(left, ignore_errors=True)

@@ -57,7 +57,7 @@ class UploadedFiles:
         url = f"{self._settings.url}/{self._mine}/{next(self._numbers)}"
         try:
             if not self._begun:
-                self._forget_left()
+                self._remove_old()
             self._begun = True
             return self._put(path, url)
         except (StoreError, OSError) as error:
@@ -92,7 +92,7 @@ class UploadedFiles:
     def _folder(self, name: str = "") -> StoreFolder:
         return StoreFolder(f"{self._settings.url}/{name}".rstrip("/"), self._settings.storage_options)
 
-    def _forget_left(self) -> None:
+    def _remove_old(self) -> None:
         for name in self._folder().children():
             begun = name.partition("-")[0]
             if begun.isdigit() and time.time() - int(begun) > LEFT_SECONDS:

@@ -15,7 +15,7 @@ CHECKSUM_BYTES = 4
 INTERESTING = (0, 1, 0x7F, 0x80, 0xFA, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF)
 # A greater payload is a decompression bomb that an earlier damage made. It is not damaged again.
 PLAIN_BYTES_MAX = 1 << 24
-STRETCH_MAX = 40  # The greatest number of events in a round.
+EVENTS_MAX = 40  # The greatest number of events in a round.
 
 
 def without_checksums(binlog: bytes) -> bytes:
@@ -53,7 +53,7 @@ def events_of(stream: bytes) -> list[Event]:
 def damaged(events: list[Event], chance: random.Random) -> list[Event]:
     """Returns a range of the events, with one to three damaged events. Sometimes one of the events is also left out or repeated."""
     begin = chance.randrange(len(events))
-    part = [events[0], *events[begin : begin + chance.randrange(1, STRETCH_MAX)]]
+    part = [events[0], *events[begin : begin + chance.randrange(1, EVENTS_MAX)]]
     for _ in range(chance.randrange(1, 4)):
         index = chance.randrange(len(part))
         part[index] = chance.choice(WAYS)(part[index], chance)

@@ -72,7 +72,7 @@ Part = Callable[[], Any]
 
 def collect(conf: Path, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Returns the report, without secrets, as values for JSON."""
-    texts, unreadable = _texts(conf)
+    texts, unreadable = _parsed_conf(conf)
     config = _config(conf)
     redactor = Redactor(_secrets(texts, conf.parent, config if isinstance(config, SluiceConfig) else None, environment))
     record: dict[str, Any] = {"written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
@@ -128,7 +128,7 @@ def _section(part: Any) -> str:
     )
 
 
-def _texts(conf: Path) -> tuple[dict[str, Any], dict[str, str]]:
+def _parsed_conf(conf: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns the parsed files of conf/, and a sentence for each file that cannot be parsed. Parsing drops comments, which may contain
     secrets.
     """

@@ -255,7 +255,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
     elif not engine:
         reason = NEVER_RAN
     elif stale:
-        state, reason = _silent(state, reason, age_seconds, held=held)
+        state, reason = _without_status(state, reason, age_seconds, held=held)
     if not held and (order := stop_order(directory)) is not None:
         state, reason = (
             "STOPPED",
@@ -269,7 +269,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         cursor=position_text(meta.get("cursor")),
         position=position_text(engine.get("position")),
         lag_seconds=round(float(engine["lag_seconds"]), 1) if "lag_seconds" in engine else None,
-        retention_left_hours=_left_now(engine.get("retention_left_hours"), age_seconds if stale else 0.0),
+        retention_left_hours=_retention_left(engine.get("retention_left_hours"), age_seconds if stale else 0.0),
         oldest_binlog_hours=None if stale else engine.get("oldest_binlog_hours"),
         rows_per_second=round(float(engine.get("rows_per_second") or 0.0), 1),
         ring_bytes=int(engine.get("ring_bytes") or 0),
@@ -303,7 +303,7 @@ def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
         return {}, None, [f"{error}; until then, the acked position and the reading process are unknown"]
 
 
-def _silent(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple[str, str]:
+def _without_status(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple[str, str]:
     """Returns the state and reason of an engine that no longer writes its status. If the engine could not start, keeps the reason of the
     failed start.
     """
@@ -319,7 +319,7 @@ def _silent(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple
     return "STOPPED", f"{heard}; start the engine again with `sluice up`"
 
 
-def _left_now(hours: float | None, unsaid_seconds: float) -> float | None:
+def _retention_left(hours: float | None, unsaid_seconds: float) -> float | None:
     """Returns the retention left, in hours. `hours` is the value that the engine wrote `unsaid_seconds` ago; less is left now."""
     return None if hours is None else round(max(0.0, hours - max(0.0, unsaid_seconds) / 3600), 2)
 

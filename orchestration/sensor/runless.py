@@ -68,7 +68,7 @@ class CheckPublisher:
         wanted = result_of(engine_key(self._destination), ENGINE_CHECK, why)
         with self._instance() as instance:
             newest = _newest(instance, dg.AssetCheckKey(wanted.asset_key, ENGINE_CHECK))
-            if (newest is None and wanted.passed) or (newest is not None and _says(newest) == _says(wanted)):
+            if (newest is None and wanted.passed) or (newest is not None and _content(newest) == _content(wanted)):
                 return False
             instance.report_runless_asset_event(wanted)
         return True
@@ -81,7 +81,7 @@ def _newest(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetChec
     return found if isinstance(found, dg.AssetCheckEvaluation) else None
 
 
-def _says(result: dg.AssetCheckEvaluation) -> tuple[bool, str]:
+def _content(result: dg.AssetCheckEvaluation) -> tuple[bool, str]:
     """Returns the parts of a result that decide whether two results say the same. Other parts may contain a time, which changes."""
     return result.passed, (result.description or "").partition(":")[0]
 

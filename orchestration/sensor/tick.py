@@ -169,7 +169,7 @@ class Ticker:
         except Exception as error:
             self._broken, self._broke = self._broken + 1, type(error).__name__
             self._again_at = time.monotonic() + broken_pause_seconds(self._broken)
-            self._tell_failed(error)
+            self._report_failed(error)
             raise
         finally:
             self._one_at_a_time.release()
@@ -190,7 +190,7 @@ class Ticker:
                 return answer
             hear(self._line.destination)
 
-    def _tell_failed(self, error: Exception) -> None:
+    def _report_failed(self, error: Exception) -> None:
         """Reports a failed tick to the engine, so that the engine's status does not blame the daemon."""
         with contextlib.suppress(Exception):  # The caller raises the tick's error, whatever happens here.
             self._host().get_or_start(self._line.destination).tell_tick(brief(error))
@@ -307,7 +307,7 @@ class Ticker:
                     return ""
                 case Rollback(run_id, reason):
                     failed = runs.failed(reference, next(run for run in records if run.run_id == run_id))
-                    return self._again(engine, batch, failed, f"{reason}: {reference}")
+                    return self._hand_out_again(engine, batch, failed, f"{reason}: {reference}")
                 case EndRun(run_id, reason):
                     _log.warning("run %s is ended: %s", run_id, reason)
                     runs.end(run_id, reason)
@@ -321,7 +321,7 @@ class Ticker:
                     return ""
         return ""
 
-    def _again(self, engine: EngineHandle, batch: OutstandingBatch, failed: Failed, what: str) -> str:
+    def _hand_out_again(self, engine: EngineHandle, batch: OutstandingBatch, failed: Failed, what: str) -> str:
         """Hands out a failed batch again, without the tables that cannot be merged. Returns why the tick must wait instead, or ""."""
         engine.tell_failing(in_a_loop(failed))
         if stops := tables_to_stop(failed.tables):

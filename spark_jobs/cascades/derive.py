@@ -90,7 +90,7 @@ def carried_out(  # noqa: PLR0917  two callers
                 for name, reason in found[1].items()
                 if name in buffered
             }
-            with _about(*buffered):
+            with _errors_of(*buffered):
                 buffer({}, lost)
     except _RaisedError as error:
         logger.warning("the changes that foreign keys made to rows could not be computed: %r", error.cause)
@@ -123,7 +123,7 @@ def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str])
 
 
 @contextlib.contextmanager
-def _about(*tables: str) -> Iterator[None]:
+def _errors_of(*tables: str) -> Iterator[None]:
     """Converts an error inside the `with` block to a _RaisedError that names `tables`. Does not convert an error that concerns the
     whole batch or Spark.
     """
@@ -159,12 +159,12 @@ class _Derivation:
         self._lake: dict[str, DeltaTable] = {}
         self._applied: dict[str, int] = {}
         for name, table in self._staged.items():
-            with _about(name):
+            with _errors_of(name):
                 self._lake[name] = DeltaTable(name, targets[name].path, batch.app_id(table), storage_options)
                 self._applied[name] = self._lake[name].refresh().applied_order_key
         self._events: list[Event] = []
         for events in batch.cascades:
-            with _about(*events.live_names):
+            with _errors_of(*events.live_names):
                 self._events += events_of(events)
         self._wanted: Wanted = defaultdict(set)
         self._rows: dict[str, dict[Values, CascadeRow]] = defaultdict(dict)
@@ -177,14 +177,14 @@ class _Derivation:
         reason for each table whose changes cannot be derived.
         """
         play = self._play()
-        with _about(*self._buffered):
+        with _errors_of(*self._buffered):
             buffer({name: passed for name, passed in play.passed.items() if name not in play.lost}, play.lost)
         errors = dict(play.errors)
         changed = {}
         for name, derived in play.derived.items():
             if name not in errors:
                 try:
-                    with _about(name):
+                    with _errors_of(name):
                         changed[name] = cascade_files.with_derived(
                             self._batch, self._staged[name], self._lake[name], derived
                         )
@@ -204,7 +204,7 @@ class _Derivation:
             )
             changes = self._changes()
             rows = {name: [dataclasses.replace(row) for row in found.values()] for name, found in self._rows.items()}
-            with _about(*self._staged):
+            with _errors_of(*self._staged):
                 play.run(rows, changes)
             missing = {where: values for where, values in play.missing.items() if values}
             if not missing:
@@ -223,7 +223,7 @@ class _Derivation:
         """
         name, rows = cascade.child_name, self._rows[cascade.child_name]
         try:
-            with _about(name):
+            with _errors_of(name):
                 by = dataclasses.replace(cascade, columns=columns)
                 for row in lake_rows(self._session, self._lake[name], by, values):
                     known = tuple(row.values[each] for each in cascade.key)
@@ -250,7 +250,7 @@ class _Derivation:
         if not wanted:
             return []
         staged = StagedImages(self._staged[name], key)
-        with _about(name):
+        with _errors_of(name):
             images = list(staged.relevant(wanted, set(self._rows[name]) if key else set()))
             while self._load_begun(name, key, images):
                 images = list(staged.relevant(wanted, set(self._rows[name])))

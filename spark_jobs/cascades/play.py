@@ -202,8 +202,8 @@ class Play:
         self.passed: dict[str, list[Passed]] = defaultdict(list)
         self.lost: dict[str, UnderivableChanges] = {}
         self._touched: dict[tuple[str, Values], _Touched] = {}
-        # The tables that `_hide_below` has already handled for the current event.
-        self._hidden: set[str] = set()
+        # The tables that `_refuse_children` has already handled for the current event.
+        self._children_refused: set[str] = set()
         self._at = (-1, -1)
         self.derived: dict[str, list[Derived]] = defaultdict(list)
         self.missing: Wanted = defaultdict(set)
@@ -252,7 +252,7 @@ class Play:
         if self._at != (event.at.order_key, event.at.index):
             self._touched.clear()
             self._at = event.at.order_key, event.at.index
-        self._hidden.clear()
+        self._children_refused.clear()
         waiting = [(event.parent, event.old, event.new)]
         begin = True
         while waiting:
@@ -283,7 +283,7 @@ class Play:
         if cascade.child_name in self._unreadable:
             self._refuse(event, cascade.child_name, self._unreadable[cascade.child_name])
         if cascade.child_name in self.errors:
-            self._hide_below(event, cascade.child_name)
+            self._refuse_children(event, cascade.child_name)
             return []
         if self._applied.get(cascade.child_name, -1) >= event.at.order_key:
             if event.at.order_key <= self._again_up_to:
@@ -292,7 +292,7 @@ class Play:
         try:
             if cascade.unlike:
                 raise _error(cascade, cascade.doubt)
-            keys = self._hit(event, cascade, before)
+            keys = self._referencing(event, cascade, before)
             return [change for key in keys for change in self._change(event, cascade, action, key, after)]
         except TableError as error:
             self._refuse(event, cascade.child_name, error)
@@ -309,29 +309,29 @@ class Play:
             if below.child_name not in self._buffered:
                 # The table below is not buffered, so it gets an error when this batch is merged. If the child's snapshot were published
                 # before the batch is repeated, the repeated run would derive nothing for the table below, and its changes would be lost.
-                self._lose(
+                self._read_again(
                     event,
                     child,
                     f"foreign keys pass changes on to {below.child_name}, which has no open snapshot",
                 )
-            self._hide(event, below)
+            self._refuse_child(event, below)
         if event.at.order_key <= self._buffered[child]:
             return
         if cascade.unlike:
-            self._lose(event, child, without_advice(_error(cascade, cascade.doubt).reason))
+            self._read_again(event, child, without_advice(_error(cascade, cascade.doubt).reason))
         elif change.after is not None and set(cascade.columns) & set(cascade.key):
-            self._lose(event, child, f"the foreign key {cascade.name} changed keys of rows of the table")
+            self._read_again(event, child, f"the foreign key {cascade.name} changed keys of rows of the table")
         else:
             self.passed[child].append(change)
 
-    def _lose(self, event: Event, table: str, why: str, through: str = "") -> None:
+    def _read_again(self, event: Event, table: str, why: str, through: str = "") -> None:
         """Records that the rows of a buffered table, and of the tables below it, must be read from the source again.
         `through` names a buffered parent that is the cause, if any."""
         if event.at.order_key > self._buffered[table]:
             known = self.lost.get(table)
             way = (known.through if known else frozenset()) | ({through} - {"", table})
             self.lost[table] = UnderivableChanges(known.why if known else why, way)
-        self._hide_below(event, table)
+        self._refuse_children(event, table)
 
     def _refuse_below(self, event: Event, cascade: Cascade) -> None:
         """Refuses the tables below the child that lack the event's changes. An earlier attempt merged the child at a later state, and the
@@ -357,29 +357,29 @@ class Play:
         from the source again instead.
         """
         if table in self._buffered:
-            self._lose(event, table, without_advice(error.reason))
+            self._read_again(event, table, without_advice(error.reason))
             return
         self.errors.setdefault(table, error)
-        self._hide_below(event, table)
+        self._refuse_children(event, table)
 
-    def _hide_below(self, event: Event, table: str) -> None:
-        """Calls `_hide` for the children of a table whose changes cannot be derived. Does this once per event and table."""
-        if table not in self._hidden:
-            self._hidden.add(table)
+    def _refuse_children(self, event: Event, table: str) -> None:
+        """Calls `_refuse_child` for the children of a table whose changes cannot be derived. Does this once per event and table."""
+        if table not in self._children_refused:
+            self._children_refused.add(table)
             for cascade in event.cascades:
                 if cascade.parent_name == table != cascade.child_name and cascade.child_name in event.live:
-                    self._hide(event, cascade)
+                    self._refuse_child(event, cascade)
 
-    def _hide(self, event: Event, cascade: Cascade) -> None:
+    def _refuse_child(self, event: Event, cascade: Cascade) -> None:
         """Records that the changes of the child cannot be derived, because the changes of its parent are unknown."""
         parent, child = cascade.parent_name, cascade.child_name
         if child in self._buffered:
             why = f"foreign keys change its rows when rows of {parent} change, which Sluice cannot follow"
             if parent in self._buffered:
                 why = f"foreign keys change rows of the table when rows of {parent} change, and a snapshot of {parent} is in progress"
-            self._lose(event, child, why, through=parent if parent in self._buffered else "")
+            self._read_again(event, child, why, through=parent if parent in self._buffered else "")
         elif parent in self._buffered and not self._is_behind(event, child):
-            self._hide_below(event, child)
+            self._refuse_children(event, child)
         elif parent in self._buffered:
             self._refuse(event, child, _error(cascade, f"a snapshot of {parent} is in progress"))
         else:
@@ -389,7 +389,7 @@ class Play:
             )
             self._refuse(event, child, TableError(child, why))
 
-    def _hit(self, event: Event, cascade: Cascade, before: Values) -> list[Values]:
+    def _referencing(self, event: Event, cascade: Cascade, before: Values) -> list[Values]:
         """Returns the keys of the child rows that reference the values `before`. Raises TableError if Sluice cannot tell whether a row
         references them.
         """

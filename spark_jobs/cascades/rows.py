@@ -67,7 +67,7 @@ class StagedImages:
         For a table without a key, yields the images that reference a wanted value. An image that lacks columns is yielded if it may
         reference a wanted value. If a row's key changes, its images under all of its keys are yielded.
         """
-        pointing = keys | self._pointing(wanted)
+        pointing = keys | self._referencing(wanted)
         indices, begin = positions_of(self.table), 0
         for segment in self.table.segments:
             if not isinstance(segment, ChangesSegment):
@@ -80,7 +80,7 @@ class StagedImages:
             yield from self._images(segment, indices[begin : begin + segment.rows], wanted, pointing)
             begin += segment.rows
 
-    def _pointing(self, wanted: Mapping[tuple[str, ...], set[Values]]) -> set[Values]:
+    def _referencing(self, wanted: Mapping[tuple[str, ...], set[Values]]) -> set[Values]:
         """Returns the keys of all rows with an image that references a `wanted` value. If the batch changes the key of such a row,
         returns all of the row's keys.
         """
@@ -92,7 +92,7 @@ class StagedImages:
             before: Values = ()
             for row in self._known(segment, spelled, names):
                 key = tuple(row[name] for name in self.key)
-                if _points(row, names, wanted):
+                if _references(row, names, wanted):
                     found.add(key)
                 if row.get(MOVED):
                     moves.append({before, key})
@@ -136,7 +136,7 @@ class StagedImages:
             known = {
                 name.lower(): row[name] for number, name in enumerate(spelled.values()) if _has(segment, row, number)
             }
-            matters = tuple(known[name] for name in self.key) in keys if self.key else _points(known, names, wanted)
+            matters = tuple(known[name] for name in self.key) in keys if self.key else _references(known, names, wanted)
             if matters:
                 at = ChangeOrder(row[ORDER_KEY], row_indices[index], row[COMMIT_TIME])
                 partial = len(known) < len(segment.columns)
@@ -158,7 +158,7 @@ def _has(segment: ChangesSegment, row: dict[str, Any], index: int) -> bool:
     return bool(row[f"{PRESENT}{index // GROUP_COLUMNS}"] >> index % GROUP_COLUMNS & 1)
 
 
-def _points(
+def _references(
     row: Mapping[str, Any], names: Sequence[tuple[str, ...]], wanted: Mapping[tuple[str, ...], set[Values]]
 ) -> bool:
     """Returns whether a row references a `wanted` value. If the row lacks some of the foreign key's columns, returns whether it may
@@ -209,7 +209,7 @@ def lake_rows(
         rows.append(
             (record, CascadeRow(known, record[ORDER_KEY] if record[ORDER_KEY] is not None else -1, of_lake=True))
         )
-    return [row for _, row in rows] if cascade.key else _left(rows)
+    return [row for _, row in rows] if cascade.key else _remaining(rows)
 
 
 def refuse_too_many(table: str, rows: int) -> None:
@@ -250,7 +250,7 @@ def _coarse_sql(column: str, type_name: str) -> str:
     return f"CAST(regexp_replace(hex({column}), '(00)+$', '') AS string)" if type_name == "binary" else column
 
 
-def _left(rows: list[tuple[dict[str, Any], CascadeRow]]) -> list[CascadeRow]:
+def _remaining(rows: list[tuple[dict[str, Any], CascadeRow]]) -> list[CascadeRow]:
     """Applies the records of a change log and returns the rows that remain. For a table without a key, whose lake table has a record per
     change.
     """

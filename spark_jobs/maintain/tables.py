@@ -389,12 +389,12 @@ def newest_cut_age_hours(
             f"the consistent snapshots of the tables at {path} cannot be read: {error}; check their disk or object store",
         ) from error
     tables: dict[str, dict[str, Any]] = json.loads(newest["tables"])
-    left = (_left_at(found, options) for name, found in tables.items() if names is None or name in names)
+    left = (_superseded_at(found, options) for name, found in tables.items() if names is None or name in names)
     since: dt.datetime = min([*rows["published_at"].to_pylist(), *(at for at in left if at is not None)])
     return max(0.0, (dt.datetime.now(dt.UTC) - since).total_seconds() / 3600)
 
 
-def _left_at(found: Mapping[str, Any], options: dict[str, str] | None) -> dt.datetime | None:
+def _superseded_at(found: Mapping[str, Any], options: dict[str, str] | None) -> dt.datetime | None:
     """Returns the time of the first commit after the version that a snapshot names. Returns None if there is no later commit, or its time
     is unknown.
     """

@@ -141,9 +141,9 @@ class History:
             time_us=position[1],
             deleted=deleted,
             at_position=at_position,
-            left=self._left(names),
+            left=self._dropped(names),
         )
-        commit = dataclasses.replace(self._aside(position[0], user_metadata), reads=True)
+        commit = dataclasses.replace(self._separate(position[0], user_metadata), reads=True)
         keys = _spelled(names, key)
         unread = sorted(frozenset(at.log.protocol().reader_features or ()) - FEATURES)
         if unread and self.session is None:
@@ -177,13 +177,13 @@ class History:
         of the rows with Sluice's columns. `read` has the source's columns, and the schema of the snapshot's files.
         """
         names = self._give(read[0], key, read[1], (position[0], user_metadata))
-        left = self._left(names)
+        left = self._dropped(names)
         differs = history_sql.HistoryDifference(
             names=names, key=tuple(key), order_key=position[0], time_us=position[1], left=left
         )
         ours = sql_text.delta_path(self.table.path)
         query = differs.query(f"({selection})", ours, sql_text.identifier, "timestamp_micros")
-        commit = dataclasses.replace(self._aside(position[0], user_metadata), reads=True)
+        commit = dataclasses.replace(self._separate(position[0], user_metadata), reads=True)
         differed = self._by_spark(query, _spelled(names, key), row_count(self.table), commit)
         if position[0] > self.table.applied:
             self.table.mark(position[0], user_metadata)
@@ -192,7 +192,7 @@ class History:
     def _commit(self, order_key: int, user_metadata: str) -> Commit:
         return Commit(table=self.table, order_key=order_key, user_metadata=user_metadata)
 
-    def _aside(self, order_key: int, user_metadata: str) -> Commit:
+    def _separate(self, order_key: int, user_metadata: str) -> Commit:
         """Returns a commit that applies no change of the stream. If the table has a commit with this order key, the new commit gets another
         app id, and that app id's next free order key.
         """
@@ -212,7 +212,7 @@ class History:
         if not self._is_small(segment.rows, segment.size_bytes):
             self._session.sql(staged_view(VIEW, segment, self._session.uploaded))
             fresh_images = images(VIEW, segment, self.table.applied)
-            query = history_sql.versions(fresh_images, names, segment.key, self._left(names))
+            query = history_sql.versions(fresh_images, names, segment.key, self._dropped(names))
             return self._by_spark(query, keys, segment.rows + row_count(self.table), commit)
         wanted = [OPERATION, ORDER_KEY, COMMIT_TIME, ROW, *names]
         staged = pq.read_table(segment.file, columns=wanted)
@@ -371,7 +371,7 @@ class History:
         ours = {column.name for column in PERIOD}
         return {name: kind for name, kind in self.table.columns.items() if name not in ours}
 
-    def _left(self, names: Mapping[str, str]) -> tuple[str, ...]:
+    def _dropped(self, names: Mapping[str, str]) -> tuple[str, ...]:
         """Returns the history's columns that store a column which the source no longer has. `names` has the history's column for each
         column of the source.
         """

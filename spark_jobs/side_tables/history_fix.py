@@ -23,27 +23,27 @@ from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.targets.report import TableTarget
 
 # Kinds of commits without rows: for an announced write, and for a confirmed one. Each kind has its own app id.
-WRITES, BUFFERED = "current-state-writes", "current-state-held"
+WRITES, CONFIRMED = "current-state-writes", "current-state-held"
 Written = TypeVar("Written")
 
 
 def is_due(table: SideTable) -> bool:
     """Returns whether a write of the current-state table was announced and has not been confirmed yet."""
-    return table.log is not None and table.aside(WRITES).applied > table.aside(BUFFERED).applied
+    return table.log is not None and table.aside(WRITES).applied > table.aside(CONFIRMED).applied
 
 
 def announce(table: SideTable, user_metadata: str) -> None:
     """Announces a write of the current-state table by a commit in the history, and syncs this commit to disk."""
     if table.log is not None and not is_due(table):
         began = time.time()
-        table.aside(WRITES).mark(table.aside(BUFFERED).applied + 1, user_metadata)
+        table.aside(WRITES).mark(table.aside(CONFIRMED).applied + 1, user_metadata)
         table.open().keep_on_disk(began)
 
 
 def settle(table: SideTable, user_metadata: str) -> None:
     """Confirms that the history has been compared with the current-state table."""
     if is_due(table):
-        table.aside(BUFFERED).mark(table.aside(WRITES).applied, user_metadata)
+        table.aside(CONFIRMED).mark(table.aside(WRITES).applied, user_metadata)
         table.open()
 
 
@@ -79,10 +79,10 @@ class HistoryFix:
         report = write()
         # A history that does not exist yet needs no update: it begins with the rows that the current-state table will have then.
         if table.log is not None:
-            self._hold(table)
+            self._update(table)
         return report
 
-    def _hold(self, table: SideTable) -> None:
+    def _update(self, table: SideTable) -> None:
         began = time.time()
         current_state = DeltaTable(self.owner.table, self.target.path, app_id_of(self.owner), self.storage_options)
         version = current_state.refresh().version

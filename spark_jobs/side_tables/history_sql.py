@@ -79,7 +79,7 @@ class HistoryDifference:
         # Each term has parentheses, because deltalake parses `a IS DISTINCT FROM b OR c` as `a IS DISTINCT FROM (b OR
         # c)`.
         differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
-        both = f"SELECT * FROM ({self._there(current_state, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
+        both = f"SELECT * FROM ({self._current(current_state, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
         # A row may have disappeared, or differ without a newer order key. Its change then gets the position of the current-state table,
         # because the change is not later than that.
         is_newer = "false" if self.at_position else "m_is AND (c_from IS NULL OR m_key > c_from)"
@@ -93,7 +93,7 @@ class HistoryDifference:
             f"SELECT {self._selected('m', opens, quote)} FROM found WHERE m_is AND (c_is IS NULL OR {differs})"
         )
 
-    def _there(self, current_state: str, quote: Quote, time: str) -> str:
+    def _current(self, current_state: str, quote: Quote, time: str) -> str:
         columns = ", ".join(f"m.{quote(name)} AS m_{at}" for at, name in enumerate(self.names))
         key = f"coalesce(m.{ORDER_KEY}, {self.order_key}) AS m_key, coalesce(m.{COMMIT_TIME}, {time}) AS m_time"
         alive = f" WHERE NOT ({self.deleted})" if self.deleted else ""

@@ -181,7 +181,7 @@ def _failure(name: str, error: Exception) -> TableError:
 def _write_log(share: Share) -> None:
     table = share.table(share.target.change_log, change_log.KIND)
     if share.has_rows:
-        _tell_gap(table, share)
+        _append_gap(table, share)
     for segment in share.staged.segments:
         change_log.append_segment(table, segment, share.record(segment))
     _keep(table, share, change_log.KIND)
@@ -223,7 +223,7 @@ def _begin(given: history.History, current_state: DeltaTable, share: Share) -> N
     if before.applied_order_key < 0 and not current_state.at(before.version).row_count:
         return
     record = share.record(segments[0])
-    key = _key_before(segments, before) if _keys(segments) else _there(history.kept_key(table), before)
+    key = _key_before(segments, before) if _keys(segments) else _existing(history.kept_key(table), before)
     if key:
         at = before.applied_order_key if before.applied_order_key >= 0 else first - 1
         given.take(current_state, before.version, key, (at, _began_us(share)), record)
@@ -239,7 +239,7 @@ def _begin(given: history.History, current_state: DeltaTable, share: Share) -> N
         settle(table, record)
 
 
-def _tell_gap(table: SideTable, share: Share) -> None:
+def _append_gap(table: SideTable, share: Share) -> None:
     """Appends a gap row to the change log if the log lacks changes that the current-state table had before the batch. The gap row means
     that the changes since the previous row are unknown.
     """
@@ -280,10 +280,10 @@ def _key_before(segments: tuple[Segment, ...], before: DeltaSnapshot) -> tuple[s
     }
     named = next(iter(_keys(segments)), ())
     key = tuple(name if name.lower() in before.columns else renames.get(name.lower(), name) for name in named)
-    return _there(key, before)
+    return _existing(key, before)
 
 
-def _there(key: tuple[str, ...], before: DeltaSnapshot) -> tuple[str, ...]:
+def _existing(key: tuple[str, ...], before: DeltaSnapshot) -> tuple[str, ...]:
     """Returns the key if the current-state table had all of its columns, otherwise ()."""
     return key if all(name.lower() in before.columns for name in key) else ()
 

@@ -56,8 +56,8 @@ class AffectedRows:
         `order_keys` are the order keys of the events. The sequence numbers of images are multiples of `step`.
         """
         given, keyed = self._given, bool(self.key)
-        read = [record for record, _ in self._records(given.chunks, self._points)]
-        images = list(self._records(given.changes, self._points))
+        read = [record for record, _ in self._records(given.chunks, self._references)]
+        images = list(self._records(given.changes, self._references))
         if not keyed:
             images = [(values, ours) for values, ours in images if ours[ORDER_KEY] > given.rows_key]
         else:
@@ -79,7 +79,7 @@ class AffectedRows:
     def _key_of(self, values: dict[str, Any]) -> Values:
         return tuple(values[name] for name in self.key)
 
-    def _points(self, rows: pa.Table) -> Mask:
+    def _references(self, rows: pa.Table) -> Mask:
         """Returns a mask of the rows that may reference a `wanted` value."""
         found = np.zeros(rows.num_rows, bool)
         for columns, values in self.wanted.items():
@@ -174,7 +174,7 @@ def _may_be(column: Any, values: set[Any]) -> Mask:
     """Returns a mask of the values that may equal one of these coarse values. The mask is also True for each value that Arrow cannot
     compare; `coarse` compares that value later.
     """
-    found = _is_in(_bare(column), values)
+    found = _is_in(_coarse(column), values)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return found | _true(pc.match_substring_regex(column, "[^ -~]"))
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
@@ -183,7 +183,7 @@ def _may_be(column: Any, values: set[Any]) -> Mask:
     return found
 
 
-def _bare(column: Any) -> Any:
+def _coarse(column: Any) -> Any:
     """Computes `coarse` with Arrow. The result is exact only for printable ASCII characters."""
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     return pc.utf8_lower(pc.utf8_rtrim(column, characters=" ")) if is_text else column

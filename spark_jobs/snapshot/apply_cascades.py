@@ -117,7 +117,7 @@ def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) 
     """
     step = len(events) + 2
     known, images = rows.found({event.at.order_key for _, event in events}, step)
-    changes: list[Image | Event] = [*images, *_placed(events, step)]
+    changes: list[Image | Event] = [*images, *_numbered(events, step)]
     changes.sort(key=lambda each: (each.at.order_key, each.at.index))
     cascades = [cascade for _, event in events for cascade in event.cascades]
     play = Play(cascades, {}, {(name, columns): values for columns, values in rows.wanted.items()})
@@ -135,7 +135,7 @@ def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) 
     return list({tuple(each.values[column] for column in rows.key): each for each in derived}.values())
 
 
-def _placed(events: Sequence[tuple[int, Event]], step: int) -> Iterator[Event]:
+def _numbered(events: Sequence[tuple[int, Event]], step: int) -> Iterator[Event]:
     """Yields the events with sequence numbers between those of the images. Events of the same parent row get the same number."""
     first: dict[ChangeOrder, int] = {}
     for number, (images, event) in enumerate(events):

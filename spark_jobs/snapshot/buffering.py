@@ -97,7 +97,7 @@ def buffer_table(
         if isinstance(segment, ChangesSegment) and segment.partial and (segment.moves or not segment.key):
             buffered = _read_again(staged.name, segment, holds, buffered)
         elif isinstance(segment, ChangesSegment):
-            rows += _hold(staged.name, segment, buffered)
+            rows += _buffer(staged.name, segment, buffered)
         else:
             buffered = holds.again(staged.name, segment.order_key, _why(segment))
     return report_of_buffered(staged, target.kept, rows, round((time.monotonic() - started) * 1000))
@@ -131,7 +131,7 @@ def _read_again(
     raise TableError(name, f"the snapshot of the table failed: {why}", state=IMAGE_NOT_FULL, for_good=True)
 
 
-def _hold(name: str, segment: ChangesSegment, buffered: BufferedChanges) -> int:
+def _buffer(name: str, segment: ChangesSegment, buffered: BufferedChanges) -> int:
     try:
         after = max(buffered.after, buffered_up_to(buffered.files))
         if segment.last_order_key <= after:

@@ -72,19 +72,19 @@ class FilesInFolder:
     def take(self, chunk: ReadChunk) -> TableFile:
         file = self._named()
         link(chunk.files.folder / chunk.name, file)
-        return self._placed(file)
+        return self._table_file(file)
 
     def write(self, schema: pa.Schema, tables: Iterable[pa.Table]) -> TableFile:
         file = self._named()
         _write_rows(file, schema, tables)
-        return self._placed(file)
+        return self._table_file(file)
 
     def _named(self) -> Path:
         """Returns the path of the next file. Its name has the form that Spark uses."""
         return self._folder / f"part-{next(self._numbers):05d}-{uuid.uuid4()}-c000.zstd.parquet"
 
     @staticmethod
-    def _placed(file: Path) -> TableFile:
+    def _table_file(file: Path) -> TableFile:
         sync(file)
         found = file.stat()
         return TableFile(
@@ -116,7 +116,7 @@ class FilesInStore:
             self._table.copy_file(chunk.files.store(), chunk.name, name, chunk.size)
         else:
             self._table.put_file(chunk.files.folder / chunk.name, name)
-        return self._placed(name, chunk.size, chunk.footer)
+        return self._table_file(name, chunk.size, chunk.footer)
 
     def write(self, schema: pa.Schema, tables: Iterable[pa.Table]) -> TableFile:
         name = self._named()
@@ -124,7 +124,7 @@ class FilesInStore:
         try:
             _write_rows(file, schema, tables)
             self._table.put_file(file, name)
-            return self._placed(name, file.stat().st_size, pq.read_metadata(file))
+            return self._table_file(name, file.stat().st_size, pq.read_metadata(file))
         finally:
             file.unlink(missing_ok=True)
 
@@ -142,7 +142,7 @@ class FilesInStore:
         self._begun.append(name)
         return name
 
-    def _placed(self, name: str, size: int, footer: pq.FileMetaData) -> TableFile:
+    def _table_file(self, name: str, size: int, footer: pq.FileMetaData) -> TableFile:
         self._complete[name] = size
         return TableFile(name=name, size=size, placed_at_ms=round(time.time() * 1000), footer=footer)
 

@@ -70,7 +70,7 @@ def _obstacles(given: Publication, before: DeltaSnapshot) -> Iterator[str]:
         yield CONFIGURED
     if before.exists:
         yield "the table exists already"
-    if why := _place_refused(target.path, given.chunks.url):
+    if why := _path_refused(target.path, given.chunks.url):
         yield why
     if target.layout:
         yield "conf/ defines the layout of the table"
@@ -92,7 +92,7 @@ def _default_properties(defaults: Callable[[], Sequence[str]]) -> Iterator[str]:
         yield f"the Spark session has default properties for new tables: {', '.join(found)}"
 
 
-def _place_refused(path: str, chunks_url: str) -> str:
+def _path_refused(path: str, chunks_url: str) -> str:
     """Returns why files of chunks cannot be put at a table's path. Returns "" if they can. `chunks_url` is empty if the chunks are
     local.
     """
@@ -169,7 +169,7 @@ def make_of_files(
             wanted,
             properties,
             lambda made: contents(FilesInFolder(made)),
-            aside=_aside(folder, given.snapshot_id),
+            aside=_temporary_name(folder, given.snapshot_id),
             check=lambda: fence.check(given.owner.table),
         )
     store = StoreFolder(given.target.path, storage_options)
@@ -184,13 +184,13 @@ def clear(given: Publication, fence: Fence, storage_options: Mapping[str, str]) 
     """
     folder = local_folder(given.target.path)
     if folder is not None:
-        for left in folder.parent.glob(f"{glob.escape(_aside(folder, ''))}*"):
+        for left in folder.parent.glob(f"{glob.escape(_temporary_name(folder, ''))}*"):
             shutil.rmtree(left, ignore_errors=True)
         return True
     return clear_path(given.owner.table, given.target.path, storage_options, fence)
 
 
-def _aside(folder: Path, snapshot_id: str) -> str:
+def _temporary_name(folder: Path, snapshot_id: str) -> str:
     return f".{folder.name}.snapshot-{snapshot_id}"
 
 
