@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from sluice.cdc_engine.config import DestinationConfig, GroupConfig, SluiceConfig, load_config
 from sluice.cdc_engine.config.conf_files import remote_record
+from sluice.cdc_engine.config.locations import is_in_a_store
 from sluice.cdc_engine.config.remote.record import problems as remote_problems
 from sluice.cdc_engine.config.remote.record import sentence
 from sluice.cdc_engine.destination_files import known_installation_id
@@ -104,8 +105,8 @@ def run_checks(conf: Path) -> Iterator[Finding]:
     yield Finding(transforms_sentence(config), tuple(transform_problems(config)), tuple(transform_warnings(config)))
     yield check_dagsters_settings(config, conf)
     yield from check_spark(config, conf)
-    if "://" in config.lake:
-        yield check_store(config, conf)
+    if stores := [f"{what} at {url}" for what, url in _stores(config)]:
+        yield check_store(config, conf, stores)
     yield check_semaphores()
     yield from (check_disk(what, folder) for what, folder in _folders(config))
 
@@ -327,13 +328,13 @@ def check_small_merges(config: SluiceConfig) -> Finding:
     return Finding(what, (), (why,) if why else ())
 
 
-def check_store(config: SluiceConfig, conf: Path) -> Finding:
-    """Checks the lake's object store with the same requests that a run sends."""
+def check_store(config: SluiceConfig, conf: Path, stores: list[str]) -> Finding:
+    """Checks the object stores of lake and staged batches with requests like those of engine and run. `stores` names them."""
     from sluice.console.lake.store import store_findings  # noqa: PLC0415
 
     ours = not config.spark.master and Stack(config, conf, _silent).starts_spark
     problems, warnings = store_findings(config, starts_spark=ours)
-    return Finding(f"lake at {config.lake}", tuple(problems), tuple(warnings))
+    return Finding(", ".join(stores), tuple(problems), tuple(warnings))
 
 
 def check_semaphores() -> Finding:
@@ -355,6 +356,12 @@ def check_disk(what: str, folder: Path) -> Finding:
             f"Sluice may not write to {existing}; change the owner of this folder, or configure another folder"
         )
     return Finding(f"{what} {folder}: {free_bytes / 2**30:.0f} GiB free", tuple(problems))
+
+
+def _stores(config: SluiceConfig) -> list[tuple[str, str]]:
+    """Returns the locations in object stores, each with its name in the output."""
+    given = [("lake", config.lake), ("staged batches", config.staging)]
+    return [(what, url) for what, url in given if is_in_a_store(url)]
 
 
 def _folders(config: SluiceConfig) -> list[tuple[str, Path]]:

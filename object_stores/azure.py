@@ -64,6 +64,8 @@ def azure_location(url: str, storage_options: Mapping[str, str]) -> AzureLocatio
     if not account:
         raise StoreError(f"{url} does not name an account: set azure_storage_account_name in `storage_options`")
     given = {name: known[name] for name in PASSED if name in known}
+    if token := given.get("sas_token", ""):
+        given["sas_token"] = f"?{token.removeprefix('?')}"  # pyarrow appends the token to URLs as it is.
     path = f"{match['container']}/{match['path']}".rstrip("/")
     endpoint = known.get("endpoint", "")
     return AzureLocation(account, path, {**given, **_endpoint(endpoint, account)}, endpoint)

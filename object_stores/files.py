@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from sluice.object_stores.azure import azure_location, is_azure
-from sluice.object_stores.errors import StoreError
+from sluice.object_stores.errors import StoreError, explained
 from sluice.object_stores.google import is_google
 from sluice.object_stores.options import YES, known, without_secrets
 
@@ -59,7 +59,7 @@ def as_store_error(url: str, options: Mapping[str, str]) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise StoreError(f"{url}: {without_secrets(str(error), options)}") from None
+        raise StoreError(f"{url}: {explained(without_secrets(str(error), options))}") from None
 
 
 def _s3(said: Mapping[str, str]) -> Any:

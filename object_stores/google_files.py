@@ -15,12 +15,11 @@ import pyarrow.fs as pafs
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import GCSStore
 
+from sluice.object_stores.errors import NO_BUCKET
 from sluice.object_stores.google import bucket_and_path, google_options
 
 # The timeouts of `files`, in the form of this library.
 CLIENT: Any = {"connect_timeout": "5s", "timeout": "60s", "allow_http": True}
-
-NO_BUCKET = "the bucket or container does not exist; create it, or correct the URL in conf/"
 
 
 def google_store(url: str, storage_options: Mapping[str, str]) -> tuple[Any, str]:

@@ -20,7 +20,10 @@ from sluice.secret_values import SecretUnavailable, filled_text, is_reference
 SECRET_CHARS_MIN = 6
 # deltalake prints the causes of an error as a tree. This pattern matches the tree's colours and arrows.
 DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")
-# By deltalake's name of an S3 option, in lower case and without aws_: Sluice's name. deltalake accepts all of these names.
+# Matches the signature of a SAS token in a URL. Azure's client writes the token's parameters in another order, so the whole token is not
+# found in its errors.
+SIGNATURE = re.compile(r"(?<=[?&]sig=)[^&\s'\"]+")
+# deltalake's name of an S3 option, in lower case and without aws_ → Sluice's name. deltalake accepts all of these names.
 NAMES = {
     "region": "region",
     "default_region": "region",
@@ -106,7 +109,7 @@ def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
         for form in (value, urllib.parse.quote(value, safe=""), urllib.parse.quote_plus(value)):
             if len(value) >= SECRET_CHARS_MIN:
                 text = text.replace(form, "***")
-    return text
+    return SIGNATURE.sub("***", text)
 
 
 def _is_plain(option: str) -> bool:

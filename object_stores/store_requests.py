@@ -19,9 +19,9 @@ from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, Pre
 from obstore.store import AzureStore, S3Store
 
 from sluice.object_stores.azure import azure_location, is_azure
-from sluice.object_stores.errors import StoreError
+from sluice.object_stores.errors import NO_BUCKET, StoreError
 from sluice.object_stores.google import is_google
-from sluice.object_stores.google_files import CLIENT, NO_BUCKET, google_store, without_debug_output
+from sluice.object_stores.google_files import CLIENT, google_store, without_debug_output
 from sluice.object_stores.options import YES, known, without_secrets
 
 # By Sluice's name of an S3 option: the store client's name.

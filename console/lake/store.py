@@ -1,15 +1,16 @@
-"""Checks whether this host can use the lake's object store: looks for jars and environment variables, and sends a request. `sluice check`
-calls this module.
+"""Checks whether this host can use the object stores of the lake and of staged batches: it looks for jars and environment variables, and
+sends requests. `sluice check` calls it.
 """
 
 from __future__ import annotations
 
 import os
+import uuid
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.config.locations import is_in_a_store
 from sluice.console.toolchain.setup import lacking
-from sluice.object_stores.errors import StoreError
+from sluice.object_stores.errors import NO_BUCKET, StoreError
 from sluice.object_stores.folder import StoreFolder
 from sluice.object_stores.options import without_secrets
 from sluice.orchestration.base.lake_settings import spark_stores, storage_options
@@ -32,7 +33,8 @@ def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[st
     except MergeFailedError as error:
         problems.append(f"{error}; set these variables where `sluice up` is started")
     else:
-        problems += [_answer(config.lake, options), _answer_of_staging(config, options)]
+        lake = _answer(config.lake, options) if is_in_a_store(config.lake) else ""
+        problems += [lake, _answer_of_staging(config, options)]
     return [each for each in problems if each], [each for each in warnings if each]
 
 
@@ -64,14 +66,31 @@ def _role(config: SluiceConfig) -> str:
 
 
 def _answer_of_staging(config: SluiceConfig, options: dict[str, str]) -> str:
-    """Returns why the object store of staged batches cannot be read. Returns "" if it can be read, or if conf/ configures no such store."""
-    staging = config.staging if is_in_a_store(config.staging) else ""
+    """Returns why the engine cannot use the object store of staged batches. Returns "" if it can, or if conf/ configures none. Writes a
+    small file, reads it, lists its folder and removes it, because the engine needs all four permissions.
+    """
+    if not is_in_a_store(config.staging):
+        return ""
+    name, act = "file", "opened"
     try:
-        if staging:
-            StoreFolder(staging, options).read("_sluice_check")
+        folder = StoreFolder(f"{config.staging}/_sluice_check/{uuid.uuid4().hex}", options)
+        act = "written"
+        folder.write(name, b"written and removed by sluice check")
+        act = "read"
+        folder.read(name)
+        act = "listed"
+        folder.sizes()
+        act = "removed"
+        folder.remove()
+    except FileNotFoundError as error:
+        return f"{_staging(config, act)}: {NO_BUCKET}: {without_secrets(str(error), options)}"
     except StoreError as error:
-        return f"staging cannot be read: {error}; see storage_options in sluice.yaml"
+        return f"{_staging(config, act)}: {error}; see storage_options in sluice.yaml"
     return ""
+
+
+def _staging(config: SluiceConfig, act: str) -> str:
+    return f"files of staging {config.staging} cannot be {act}"
 
 
 def _answer(lake: str, options: dict[str, str]) -> str:
