@@ -35,7 +35,7 @@ class PlayedConnection(SourceConnection):
         self._call(lambda: None)
         self._endpoint = self._world.endpoints[source.host]
         self._server: Server = self._endpoint.current
-        self._cut = self._endpoint.cut
+        self._closed = self._endpoint.closed
         self._unread: list[bytes] = []
         self._file: BinlogFile | None = None
         self._groups_sent = 0
@@ -140,7 +140,7 @@ class PlayedConnection(SourceConnection):
             actor.suspend()
             if actor.stopping():
                 raise InterruptedError
-        if self._endpoint.cut != self._cut:
+        if self._endpoint.closed != self._closed:
             raise SourceConnectionError(f"{self.source.address} closed the connection")
         content = binlog.packets(self._call(self._next))
         space[: len(content)] = content

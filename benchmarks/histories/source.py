@@ -272,11 +272,11 @@ def _kind(change: Change) -> int:
 
 @dataclasses.dataclass
 class Endpoint:
-    """The address of a source. `cut` increases when the connections to it are closed. `standby` is the server that can take over."""
+    """The address of a source. `closed` increases when the connections to it are closed. `standby` is the server that can take over."""
 
     current: Server
     standby: Server | None = None
-    cut: int = 0
+    closed: int = 0
 
     def fail_over(self, *, caught_up: bool) -> bool:
         """Makes the standby answer at this address. With `caught_up`, the standby first replicates all transactions of the current server.
@@ -285,7 +285,7 @@ class Endpoint:
         if self.standby is None or (caught_up and not self.standby.follow(self.current)):
             return False
         self.current, self.standby = self.standby, self.current
-        self.cut += 1
+        self.closed += 1
         return True
 
     def rebuild_standby(self, *, new_uuid: bool) -> bool:

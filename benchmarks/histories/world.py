@@ -312,7 +312,7 @@ def _restore(_: World, line: Installation, step: Step) -> None:
     server = line.endpoint.current
     if server.backup is not None:
         server.restore(server.backup, new_uuid=bool(step.number))
-        line.endpoint.cut += 1
+        line.endpoint.closed += 1
 
 
 def _follow(_: World, line: Installation, __: Step) -> None:
@@ -321,7 +321,7 @@ def _follow(_: World, line: Installation, __: Step) -> None:
 
 
 def _cut(_: World, line: Installation, __: Step) -> None:
-    line.endpoint.cut += 1
+    line.endpoint.closed += 1
 
 
 def _read(_: World, line: Installation, step: Step) -> None:

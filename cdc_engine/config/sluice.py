@@ -36,7 +36,7 @@ REMOTE = re.compile(r"sc://(?:\[[0-9a-fA-F:.]+\]|[^\s/;?#@:\[\]]+)(?::(\d{1,5}))
 PORT_MAX = 65_535
 # No parameter except `token` may contain a secret, because only `token` is filled in when a run connects.
 SECRET_PARAMETER = re.compile(r";(?!(?-i:token)=)[^=;]*(?:token|authorization|password|secret)[^=;]*=", re.IGNORECASE)
-OWN_FOLDERS = ("_sluice_quarantine", "_sluice_cuts")  # Folders in a lake that Sluice itself uses.
+OWN_FOLDERS = ("_sluice_quarantine", "_sluice_consistent_snapshots")  # Folders in a lake that Sluice itself uses.
 OWN_FOLDER = "is a folder that Sluice reserves for itself, or the whole lake"
 OTHER_PATH = "set another `path` for one of the two under `tables` in conf/destinations"
 # Settings that apply to a whole Delta table. If shards of one Delta table had different values, their runs would change the table back and

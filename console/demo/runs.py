@@ -16,7 +16,7 @@ from dagster import DagsterInstance, RunsFilter
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from sluice.lake_cut.cut import cuts_path
+from sluice.consistent_snapshot.find import consistent_snapshots_path
 from sluice.orchestration.base.batch_reference import DESTINATION_TAG
 
 
@@ -37,7 +37,7 @@ class RunLog:
     def __init__(self, dagster_home: Path, lake: str, destination: str, since: float) -> None:
         self._instance = DagsterInstance.from_config(str(dagster_home))
         self._destination, self._since = destination, since
-        self._cuts = cuts_path(lake, destination)
+        self._consistent_snapshots = consistent_snapshots_path(lake, destination)
 
     def read(self) -> RunSummary:
         records = [
@@ -57,9 +57,9 @@ class RunLog:
         snapshots in the lake: each batch records one after its last table.
         """
         try:
-            cuts = pa.table(DeltaTable(self._cuts).scan(columns=["order_key", "published_at"]))
+            rows = pa.table(DeltaTable(self._consistent_snapshots).scan(columns=["order_key", "published_at"]))
         except TableNotFoundError:
             return 0
         since = dt.datetime.fromtimestamp(self._since, dt.UTC)
-        ours: Any = pc.greater_equal(cuts["published_at"], pa.scalar(since, cuts["published_at"].type))
-        return len(cuts.filter(ours)["order_key"].unique())
+        ours: Any = pc.greater_equal(rows["published_at"], pa.scalar(since, rows["published_at"].type))
+        return len(rows.filter(ours)["order_key"].unique())

@@ -171,6 +171,6 @@ def _of_all(made: Looked) -> dict[str, dg.MetadataValue[Any]]:
         "written_anew": dg.MetadataValue.int(acts.count("compact") + acts.count("cluster")),
         "vacuumed": dg.MetadataValue.int(acts.count("vacuum")),
         "retention_hours": dg.MetadataValue.float(made.hours),
-        "cuts_removed": dg.MetadataValue.int(made.cuts),
+        "consistent_snapshots_removed": dg.MetadataValue.int(made.snapshots_removed),
         "failed": dg.MetadataValue.json(made.failed),
     }

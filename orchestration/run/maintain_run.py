@@ -42,20 +42,20 @@ class MaintainRequest:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Looked:
     """The result of the maintenance. `failed` has the reason for each "database.table" that failed. `hours` tells how long removed files
-    stay. `cuts` is the number of removed consistent snapshots.
+    stay. `snapshots_removed` is the number of removed consistent snapshots.
     """
 
     done: tuple[Maintained, ...]
     failed: dict[str, str]
     hours: float = 0.0
-    cuts: int = 0
+    snapshots_removed: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
             "tables": [each.to_json() for each in self.done],
             "failed": self.failed,
             "retention_hours": self.hours,
-            "cuts_removed": self.cuts,
+            "consistent_snapshots_removed": self.snapshots_removed,
         }
 
 
@@ -75,10 +75,10 @@ def run_maintenance(  # noqa: PLR0917  its dependencies and listeners
     names = _names(config, request)
     made: list[Maintained] = []
     failed: dict[str, str] = {}
-    hours, cuts = 0.0, 0
+    hours, snapshots_removed = 0.0, 0
     try:
         if request.vacuum:
-            hours, cuts, failed = _before_vacuum(ports, config, request, names, say)
+            hours, snapshots_removed, failed = _before_vacuum(ports, config, request, names, say)
             names = [name for name in names if name not in failed]
         clashes = known_clashes(config) if request.vacuum else {}
         for name in names:
@@ -111,7 +111,7 @@ def run_maintenance(  # noqa: PLR0917  its dependencies and listeners
     except TableError as error:
         raise MergeFailedError(lake_error_line(config, error)) from error
     failpoints.reach(failpoints.AFTER_MAINTENANCE)
-    return Looked(done=tuple(made), failed=failed, hours=hours, cuts=cuts)
+    return Looked(done=tuple(made), failed=failed, hours=hours, snapshots_removed=snapshots_removed)
 
 
 def _sentence(error: Exception) -> str:
@@ -150,12 +150,12 @@ def _before_vacuum(
     """Removes consistent snapshots that need files which VACUUM may delete. Returns for how many hours files must stay, the number of
     removed snapshots, and the reason for each table whose log cannot be read. VACUUM leaves out these tables.
     """
-    from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
+    from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
-    from sluice.spark_jobs.maintain.rule import RETENTION_HOURS, cut_hours  # noqa: PLC0415
-    from sluice.spark_jobs.maintain.tables import logged_hours, newest_cut_age_hours, prune_cuts  # noqa: PLC0415
+    from sluice.spark_jobs.maintain.rule import RETENTION_HOURS, snapshot_hours  # noqa: PLC0415
+    from sluice.spark_jobs.maintain.tables import logged_hours, newest_snapshot_age_hours, prune_consistent_snapshots  # noqa: PLC0415
 
-    path, options = cuts_path(config.lake, request.destination), storage_options(config.storage_options)
+    path, options = consistent_snapshots_path(config.lake, request.destination), storage_options(config.storage_options)
     with only_writer(ports, config, request.destination, say) as refusal:
         hours = _hours(config, request)
         if hours > (requested := _requested_hours(config, request)):
@@ -175,8 +175,8 @@ def _before_vacuum(
                 failed[name] = lake_error_line(config, _sentence(error))
                 say(f"{name}: {failed[name]}")
         logged = min((each for each in found if each is not None), default=RETENTION_HOURS)
-        kept = cut_hours(hours, logged, newest_cut_age_hours(path, options))
-        return hours, prune_cuts(path, kept, Fence(refusal), options), failed
+        kept = snapshot_hours(hours, logged, newest_snapshot_age_hours(path, options))
+        return hours, prune_consistent_snapshots(path, kept, Fence(refusal), options), failed
 
 
 def _requested_hours(config: SluiceConfig, request: MaintainRequest) -> float:
@@ -188,12 +188,12 @@ def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str
     """Returns for how many hours removed files of the tables `names` must stay, or of all tables. The newest consistent snapshot must stay
     readable, so the result grows while a destination is stopped. Raises TableError if the snapshots cannot be read.
     """
-    from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
+    from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415
     from sluice.spark_jobs.maintain.rule import hours_kept  # noqa: PLC0415
-    from sluice.spark_jobs.maintain.tables import newest_cut_age_hours  # noqa: PLC0415
+    from sluice.spark_jobs.maintain.tables import newest_snapshot_age_hours  # noqa: PLC0415
 
-    path, options = cuts_path(config.lake, request.destination), storage_options(config.storage_options)
-    return hours_kept(_requested_hours(config, request), newest_cut_age_hours(path, options, names))
+    path, options = consistent_snapshots_path(config.lake, request.destination), storage_options(config.storage_options)
+    return hours_kept(_requested_hours(config, request), newest_snapshot_age_hours(path, options, names))
 
 
 def _one(

@@ -24,7 +24,7 @@ from sluice.orchestration.base.ports import MergeFailedError, Ports, PublishOutc
 from sluice.orchestration.base.shown_tables import shown_tables
 from sluice.orchestration.base.table_catalog import delta_key
 from sluice.orchestration.run.catalog.registration import register_after_run
-from sluice.orchestration.run.cuts import CutAmendments
+from sluice.orchestration.run.consistent_snapshots import SnapshotAmendments
 from sluice.orchestration.run.merge_run import JoinedSentences, as_failure, give_way, only_writer
 from sluice.orchestration.run.table_events import TableEvents
 
@@ -119,7 +119,7 @@ class _SnapshotListener:
     def __init__(self, context: dg.OpExecutionContext, config: SluiceConfig, destination: str, ports: Ports) -> None:
         self._context, self._config, self._destination, self._ports = context, config, destination, ports
         self._events = TableEvents(context, config, destination)
-        self._cuts = CutAmendments(config, destination)
+        self._consistent_snapshots = SnapshotAmendments(config, destination)
         self._observed: dict[str, float] = {}
         self._outcomes: dict[str, PublishOutcome] = {}
         # Published tables whose shared assets are not reported yet.
@@ -170,20 +170,22 @@ class _SnapshotListener:
         return self._spark
 
     def _amend(self, table: str, label: int) -> None:
-        self._cuts.add(table, label, self._fence)
+        self._consistent_snapshots.add(table, label, self._fence)
 
     def amend_rest(self) -> None:
         """Adds all waiting tables to the newest consistent snapshot. Raises MergeFailedError, SluiceError."""
-        if self._cuts.waiting:
+        if self._consistent_snapshots.waiting:
             with lake_errors(self._config), self.run_lock():
-                self._cuts.write(self._fence)
+                self._consistent_snapshots.write(self._fence)
 
     def _amend_amid_reading(self) -> None:
         """Adds the waiting tables to the newest consistent snapshot while another table is read for long. If the run were killed, the
         tables would be missing there until the next batch. Does nothing while a merge runs, because the merge's own snapshot
         contains the tables. Only logs an error, because the end of the run tries again.
         """
-        if not self._cuts.waiting or self._ports.files().run_lock_held(self._config.destination_dir(self._destination)):
+        if not self._consistent_snapshots.waiting or self._ports.files().run_lock_held(
+            self._config.destination_dir(self._destination)
+        ):
             return
         try:
             self.amend_rest()

@@ -24,7 +24,7 @@ from sluice.orchestration.base.ports import (
     TableFailure,
 )
 from sluice.orchestration.run.catalog.registration import register_after_run
-from sluice.orchestration.run.cuts import keep_cut
+from sluice.orchestration.run.consistent_snapshots import publish_for_batch
 from sluice.orchestration.run.table_locks import table_locks_of, written_target
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None])
 
     def merged(batch: StagedBatch) -> None:
         _refuse(odd, order.tables)
-        keep_cut(config, order.destination, order.run, batch, fence, buffered=buffers.names)
+        publish_for_batch(config, order.destination, order.run, batch, fence, buffered=buffers.names)
 
     try:
         merge_batch(

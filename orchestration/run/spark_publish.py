@@ -11,7 +11,7 @@ from sluice.cdc_engine.position import file_number, order_key
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.orchestration.base.lake_settings import lake_error_line, spark_settings, storage_options
 from sluice.orchestration.base.ports import MergeFailedError, PublishOutcome, SparkAwayError
-from sluice.orchestration.run.cuts import CutAmendments
+from sluice.orchestration.run.consistent_snapshots import SnapshotAmendments
 from sluice.orchestration.run.spark_merge import KeptRecords
 from sluice.orchestration.run.table_locks import table_locks_of, written_target
 
@@ -78,7 +78,7 @@ def spark_publish(
             table_locks=table_locks_of(config, destination, run),
         )
         if amend is None:
-            CutAmendments(config, destination).add(record.name, published.label, refusal)
+            SnapshotAmendments(config, destination).add(record.name, published.label, refusal)
         else:
             amend(record.name, published.label)
         return published

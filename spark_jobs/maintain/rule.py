@@ -118,7 +118,7 @@ def depth_of(lows: Sequence[Any], highs: Sequence[Any]) -> float:
     return float(np.mean(begun - ended))
 
 
-def hours_kept(retention_hours: float, newest_cut_age_hours: float | None) -> float:
+def hours_kept(retention_hours: float, newest_snapshot_age_hours: float | None) -> float:
     """Returns for how many hours to keep files that are no longer part of a table. The result is long enough that the newest consistent
     snapshot stays readable, however old it is.
 
@@ -126,7 +126,7 @@ def hours_kept(retention_hours: float, newest_cut_age_hours: float | None) -> fl
     of its tables are at later versions than the newest snapshot. MARGIN_HOURS applies even if there is no snapshot, because a VACUUM of
     zero hours would delete the files of a commit in progress.
     """
-    return float(math.ceil(max(retention_hours, (newest_cut_age_hours or 0.0) + MARGIN_HOURS)))
+    return float(math.ceil(max(retention_hours, (newest_snapshot_age_hours or 0.0) + MARGIN_HOURS)))
 
 
 def log_hours(log_days: int, kept_hours: float) -> int:
@@ -144,11 +144,11 @@ def hours_of(interval: str) -> float:
     return float(found["count"]) * _HOURS[found["unit"].lower()] if found else RETENTION_HOURS
 
 
-def cut_hours(hours: float, logged_hours: float, newest_cut_age_hours: float | None) -> float:
+def snapshot_hours(hours: float, logged_hours: float, newest_snapshot_age_hours: float | None) -> float:
     """Returns the number of past hours whose consistent snapshots can all be read after a VACUUM that keeps removed files for `hours`.
 
     A table's log names removed files for `logged_hours`. VACUUM also deletes files that the log no longer names. The newest snapshot can
     always be read.
     """
-    needed = 0.0 if newest_cut_age_hours is None else newest_cut_age_hours + MARGIN_HOURS
+    needed = 0.0 if newest_snapshot_age_hours is None else newest_snapshot_age_hours + MARGIN_HOURS
     return min(hours, max(logged_hours, needed))

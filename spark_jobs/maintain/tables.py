@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from sluice.lake_cut.cut import newest_row
+from sluice.consistent_snapshot.find import newest_row
 from sluice.spark_jobs import sql_text
-from sluice.spark_jobs.cuts import NAME as CUTS
+from sluice.spark_jobs.consistent_snapshots import NAME as CONSISTENT_SNAPSHOTS
 from sluice.spark_jobs.durable_lake import sync_commits
 from sluice.spark_jobs.errors import SparkUnavailableError, TableError, unreadable_log
 from sluice.spark_jobs.fence import READ_ONLY, Fence
@@ -364,7 +364,7 @@ def _record(table: MaintainedTable) -> str:
     return maintenance_record(table.owner, table.run)
 
 
-def newest_cut_age_hours(
+def newest_snapshot_age_hours(
     path: str, storage_options: Mapping[str, str] | None = None, names: Collection[str] | None = None
 ) -> float | None:
     """Returns the age in hours of the oldest table version that the newest consistent snapshot needs. Returns None if there is no snapshot.
@@ -385,7 +385,7 @@ def newest_cut_age_hours(
         return None
     except (DeltaError, OSError) as error:
         raise TableError(
-            CUTS,
+            CONSISTENT_SNAPSHOTS,
             f"the consistent snapshots of the tables at {path} cannot be read: {error}; check their disk or object store",
         ) from error
     tables: dict[str, dict[str, Any]] = json.loads(newest["tables"])
@@ -409,7 +409,9 @@ def _superseded_at(found: Mapping[str, Any], options: dict[str, str] | None) -> 
     return dt.datetime.fromtimestamp(int(commit["timestamp"]) / 1e3, dt.UTC)
 
 
-def prune_cuts(path: str, hours: float, fence: Fence, storage_options: Mapping[str, str] | None = None) -> int:
+def prune_consistent_snapshots(
+    path: str, hours: float, fence: Fence, storage_options: Mapping[str, str] | None = None
+) -> int:
     """Removes the consistent snapshots whose files VACUUM is about to delete, so that every remaining snapshot can be read. Also joins the
     files of the table of snapshots. Returns the number of removed rows. Raises TableError if Delta refuses the write.
     """
@@ -422,14 +424,14 @@ def prune_cuts(path: str, hours: float, fence: Fence, storage_options: Mapping[s
         amended = set(rows.filter(old)["order_key"].to_pylist()) & set(
             rows.filter(pc.invert(old))["order_key"].to_pylist()
         )
-        fence.check(CUTS)
+        fence.check(CONSISTENT_SNAPSHOTS)
         gone = log.delete(
             f"published_at < arrow_cast('{limit.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
             + (f" OR order_key IN ({', '.join(map(str, sorted(amended)))})" if amended else "")
         )
-        fence.check(CUTS)
+        fence.check(CONSISTENT_SNAPSHOTS)
         log.optimize.compact()
-        fence.check(CUTS)
+        fence.check(CONSISTENT_SNAPSHOTS)
         log.vacuum(retention_hours=1, enforce_retention_duration=False, dry_run=False)
         log.update_incremental()
         sync_commits(path, begun, log.version())
@@ -437,7 +439,7 @@ def prune_cuts(path: str, hours: float, fence: Fence, storage_options: Mapping[s
         return 0
     except (DeltaError, OSError) as error:
         raise TableError(
-            CUTS,
+            CONSISTENT_SNAPSHOTS,
             f"the consistent snapshots of the tables at {path} cannot be cleaned up: {error}; the next "
             "maintenance run tries again",
             own=False,

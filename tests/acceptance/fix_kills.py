@@ -16,10 +16,10 @@ from sluice.cdc_engine import destination_files
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState
+from sluice.consistent_snapshot import deltalake_tables, read_consistent_snapshot
 from sluice.console.stack.stack import CODE_SERVER, SPARK, StackOptions
 from sluice.equality.destination import ComparedDestination, compare_destination
 from sluice.equality.values import Extent
-from sluice.lake_cut import deltalake_tables, read_cut
 from sluice.orchestration.base import failpoints
 from tests.telemetry.fix_collector import Collector, collecting
 from tests.waiting import wait_for
@@ -229,7 +229,7 @@ class KillBench:
         """Checks that a consistent snapshot has as many versions of counters as journal entries. Each transaction adds one of each per
         counter.
         """
-        cut = read_cut(self.pipeline.config.lake, self.pipeline.destination)
+        cut = read_consistent_snapshot(self.pipeline.config.lake, self.pipeline.destination)
         tables = deltalake_tables(cut)
         (versions, entries) = (
             QueryBuilder()

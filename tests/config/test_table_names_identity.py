@@ -28,7 +28,7 @@ ENCODED = {
     "a@002fb": "a@0040002fb",
     "a`b": "a@0060b",
     "a[b]*?": "a@005bb@005d@002a@003f",
-    "_sluice_cuts": "@005fsluice_cuts",
+    "_sluice_consistent_snapshots": "@005fsluice_cuts",
     "_SLUICE_QUARANTINE": "@005fSLUICE_QUARANTINE",
     "_delta_log": "@005fdelta_log",
     " x": "@0020x",
@@ -64,11 +64,18 @@ def test_identity_no_table_is_outside_the_lake_or_inside_another_one(tmp_path: P
     """Defect 6: a table name with `..` was outside the lake, at another table's path, or at one of Sluice's own paths."""
     config = config_of(tmp_path, shop="")
     lake = Path(config.lake)
-    for name in ("../../../outside", "../billing/inv", "../_sluice_cuts/shop", "orders/2024", "..", "."):
+    for name in (
+        "../../../outside",
+        "../billing/inv",
+        "../_sluice_consistent_snapshots/shop",
+        "orders/2024",
+        "..",
+        ".",
+    ):
         path = Path(config.table_path("shop", "shop", name))
         assert path.resolve().parent == lake / "shop", name
     assert Path(config.table_path("shop", "..", "x")).resolve().parent.parent == lake
-    assert Path(config.table_path("shop", "_sluice_cuts", "shop")) == lake / "@005fsluice_cuts" / "shop"
+    assert Path(config.table_path("shop", "_sluice_consistent_snapshots", "shop")) == lake / "@005fsluice_cuts" / "shop"
     assert (
         path_clashes(config, {"shop": ["shop.orders", "shop.orders/2024", "billing.inv", "shop.../billing/inv"]}) == []
     )
@@ -107,7 +114,7 @@ def test_identity_paths_in_a_store_are_compared_as_the_store_reads_them(tmp_path
 
 
 @pytest.mark.found
-@pytest.mark.parametrize("path", ["lake/_sluice_cuts/shop", "lake/_sluice_quarantine", "lake"])
+@pytest.mark.parametrize("path", ["lake/_sluice_consistent_snapshots/shop", "lake/_sluice_quarantine", "lake"])
 def test_identity_a_path_among_sluice_s_own_is_a_clash(tmp_path: Path, path: str) -> None:
     """Defect 6: `path` could name a folder that Sluice reserves for itself, or the lake as a whole."""
     with pytest.raises(ConfigurationError, match=r"crm\.old of shop"):

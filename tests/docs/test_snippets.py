@@ -28,8 +28,8 @@ from typer.testing import CliRunner
 from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.table_meta.table_list.writing import write_tables
+from sluice.consistent_snapshot.find import SCHEMA, consistent_snapshots_path
 from sluice.console.main import app
-from sluice.lake_cut.cut import SCHEMA, cuts_path
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -134,7 +134,9 @@ def publish(folder: Path) -> None:
     now = dt.datetime.now(dt.UTC)
     row: dict[str, Any] = {field.name: 1 if field.type == pa.int64() else "x" for field in SCHEMA}
     row |= {"commit_time": now, "published_at": now, "tables": json.dumps({"shop.orders": table})}
-    deltalake.write_deltalake(cuts_path(str(folder), "shop"), pa.Table.from_pylist([row], schema=SCHEMA))
+    deltalake.write_deltalake(
+        consistent_snapshots_path(str(folder), "shop"), pa.Table.from_pylist([row], schema=SCHEMA)
+    )
 
 
 @pytest.fixture

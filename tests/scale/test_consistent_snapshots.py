@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.lake_cut import read_cut
-from sluice.lake_cut.cut import cuts_path
-from sluice.spark_jobs import cuts
-from sluice.spark_jobs.cuts import PublishedTables, publish_cut
+from sluice.consistent_snapshot import read_consistent_snapshot
+from sluice.consistent_snapshot.find import consistent_snapshots_path
+from sluice.spark_jobs import consistent_snapshots
+from sluice.spark_jobs.consistent_snapshots import PublishedTables, publish_consistent_snapshot
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.fence import BY_HAND, Fence
 from sluice.spark_jobs.table_owner import TableRecord
-from tests.lake_cut.test_cut import batch
+from tests.consistent_snapshot.test_consistent_snapshot import batch
 from tests.scale.fix_many_tables import MANY, table_name
 
 LIMIT, KEPT, AT_ONCE = 20, 12, 4
@@ -27,7 +27,7 @@ BATCHES = 2 * LIMIT + 5
 
 def published(lake: Path, last: int, *, first: int = 1, fence: Fence = BY_HAND) -> str:
     """Publishes a snapshot of a thousand tables for each batch from `first` to `last`. Returns the path of the table of snapshots."""
-    path = cuts_path(str(lake), "shop")
+    path = consistent_snapshots_path(str(lake), "shop")
     for end in range(first, last + 1):
         tables = {
             table_name(number): (
@@ -36,7 +36,7 @@ def published(lake: Path, last: int, *, first: int = 1, fence: Fence = BY_HAND) 
             )
             for number in range(MANY)
         }
-        publish_cut(batch(end), path, PublishedTables(tables=tables, run="run"), fence)
+        publish_consistent_snapshot(batch(end), path, PublishedTables(tables=tables, run="run"), fence)
     return path
 
 
@@ -46,9 +46,9 @@ def test_rows_beyond_the_bound_are_removed_and_a_rewrite_has_few_of_them_in_memo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect 27: a rewrite read all rows at once, two gigabytes for 3,000 tables."""
-    monkeypatch.setattr(cuts, "CUTS_MAX", LIMIT)
-    monkeypatch.setattr(cuts, "CUTS_KEPT", KEPT)
-    monkeypatch.setattr(cuts, "ROWS_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(consistent_snapshots, "SNAPSHOTS_MAX", LIMIT)
+    monkeypatch.setattr(consistent_snapshots, "SNAPSHOTS_KEPT", KEPT)
+    monkeypatch.setattr(consistent_snapshots, "ROWS_AT_ONCE", AT_ONCE)
     sizes, write = list[int](), deltalake.write_deltalake
 
     def seen(path: str, rows: Any, **given: Any) -> None:
@@ -67,9 +67,9 @@ def test_rows_beyond_the_bound_are_removed_and_a_rewrite_has_few_of_them_in_memo
     assert KEPT < len(keys) < KEPT + LIMIT
     assert len(sizes) > 2
     assert max(sizes) <= AT_ONCE
-    newest = read_cut(str(tmp_path), "shop")
+    newest = read_consistent_snapshot(str(tmp_path), "shop")
     assert (newest.order_key, newest.tables[table_name(0)].version, len(newest.tables)) == (BATCHES, BATCHES, MANY)
-    earlier = read_cut(str(tmp_path), "shop", at=_at(keys[0]))
+    earlier = read_consistent_snapshot(str(tmp_path), "shop", at=_at(keys[0]))
     assert earlier.tables[table_name(4)].version == keys[0]
 
 
@@ -77,7 +77,7 @@ def test_rows_beyond_the_bound_are_removed_and_a_rewrite_has_few_of_them_in_memo
 def test_ha_a_run_that_loses_its_lock_while_a_rewrite_reads_commits_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuts, "CUTS_MAX", LIMIT)
+    monkeypatch.setattr(consistent_snapshots, "SNAPSHOTS_MAX", LIMIT)
     path, checks = published(tmp_path, LIMIT + 1), list[str]()
 
     def refusal() -> str:
@@ -90,12 +90,12 @@ def test_ha_a_run_that_loses_its_lock_while_a_rewrite_reads_commits_nothing(
     assert checks == ["", "lost"]
     assert deltalake.DeltaTable(path).version() == LIMIT
     published(tmp_path, LIMIT + 2, first=LIMIT + 2)
-    assert read_cut(str(tmp_path), "shop").order_key == LIMIT + 2
+    assert read_consistent_snapshot(str(tmp_path), "shop").order_key == LIMIT + 2
 
 
 @pytest.mark.scale
 def test_rows_that_are_rewritten_together_are_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuts, "CUTS_MAX", LIMIT)
+    monkeypatch.setattr(consistent_snapshots, "SNAPSHOTS_MAX", LIMIT)
     path = published(tmp_path, LIMIT + 2)
     files = sorted((each for each in Path(path).glob("*.parquet")), key=lambda each: pq.read_metadata(each).num_rows)
     alone, together = files[0], files[-1]

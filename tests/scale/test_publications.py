@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sluice.orchestration.run import cuts as run_cuts
-from sluice.orchestration.run.cuts import SHARE, CutAmendments
+from sluice.orchestration.run import consistent_snapshots as run_snapshots
+from sluice.orchestration.run.consistent_snapshots import SHARE, SnapshotAmendments
 from sluice.orchestration.run.table_locks import written_target
-from sluice.spark_jobs import cuts
-from sluice.spark_jobs.cuts import AmendedTable
+from sluice.spark_jobs import consistent_snapshots
+from sluice.spark_jobs.consistent_snapshots import AmendedTable
 from tests.fix_ledgers import at
 from tests.scale.fix_many_tables import (
     MANY,
@@ -32,7 +32,7 @@ class Written:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.tables = 0.0, list[list[str]]()
-        monkeypatch.setattr(cuts, "amend_newest", self._amend)
+        monkeypatch.setattr(consistent_snapshots, "amend_newest", self._amend)
 
     def clock(self) -> float:
         return self.now
@@ -52,7 +52,7 @@ def test_the_newest_snapshot_is_written_again_for_many_publications_at_a_time(
     config, _ = make_destination(tmp_path, MANY)
     keep_lake_tables(config, MANY)
     written = Written(monkeypatch)
-    amendments = CutAmendments(config, "shop", written.clock)
+    amendments = SnapshotAmendments(config, "shop", written.clock)
     for number in range(MANY):
         written.now += PUBLICATION_SECONDS
         amendments.add(table_name(number), 1, str)
@@ -70,7 +70,7 @@ def test_a_table_that_was_made_anew_before_the_snapshot_was_written_is_left_to_i
     config, _ = make_destination(tmp_path, 3)
     kept = keep_lake_tables(config, 3)
     written = Written(monkeypatch)
-    amendments = CutAmendments(config, "shop", written.clock)
+    amendments = SnapshotAmendments(config, "shop", written.clock)
     for number in range(3):
         amendments.add(table_name(number), 1, str)
     kept.keep({table_name(1): ("another", 0), table_name(2): (f"id-{table_name(2)}", 9)})
@@ -87,17 +87,17 @@ def test_a_table_that_raises_keeps_no_other_table_out_of_the_newest_snapshot(
     config, _ = make_destination(tmp_path, 3)
     keep_lake_tables(config, 3)
     written = Written(monkeypatch)
-    amendments = CutAmendments(config, "shop", written.clock)
+    amendments = SnapshotAmendments(config, "shop", written.clock)
     for number in range(3):
         amendments.add(table_name(number), 1, str)
-    real = run_cuts._side_tables
+    real = run_snapshots._side_tables
 
     def odd(config: Any, destination: str, records: Any, name: str) -> Any:
         if name == table_name(1):
             raise KeyError("_sluice_operation")
         return real(config, destination, records, name)
 
-    monkeypatch.setattr(run_cuts, "_side_tables", odd)
+    monkeypatch.setattr(run_snapshots, "_side_tables", odd)
     amendments.write(str)
     assert written.tables == [[table_name(0)], [table_name(2)]]
 
@@ -109,7 +109,7 @@ def test_the_path_of_each_table_is_computed_once_for_the_snapshot_of_a_batch(tmp
     config, _ = make_destination(tmp_path, MANY)
     kept = keep_lake_tables(config, MANY)
     with counted() as found:
-        current_states, side_tables = run_cuts._recorded_tables(config, "shop", kept, set())
+        current_states, side_tables = run_snapshots._recorded_tables(config, "shop", kept, set())
     assert len(current_states) == len(side_tables) == MANY
     assert found.named["table_path"] == MANY
     assert found.named["target"] == 0

@@ -18,9 +18,9 @@ import yaml
 from sluice.cdc_engine import destination_files
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.consistent_snapshot import read_consistent_snapshot
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
-from sluice.lake_cut import read_cut
 from sluice.orchestration.base.lake_settings import spark_settings
 from sluice.orchestration.base.ports import MergeOrder, Ports
 from sluice.orchestration.run.rows.backfill import Done, run_backfill
@@ -109,7 +109,7 @@ class Pipeline:
 
     def is_in_newest_snapshot(self) -> bool:
         """Returns whether the newest consistent snapshot of the tables has the table's newest version."""
-        version = read_cut(self.config.lake, "shop").tables[self.name].version
+        version = read_consistent_snapshot(self.config.lake, "shop").tables[self.name].version
         return version == deltalake.DeltaTable(self.path).version()
 
     def open_versions(self) -> dict[int, str]:

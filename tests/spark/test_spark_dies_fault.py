@@ -21,10 +21,10 @@ from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
 from sluice.cdc_engine.snapshot.groups import run_all
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.consistent_snapshot import read_consistent_snapshot
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.ports import free_port
 from sluice.console.toolchain.spark.server import SparkConnectServer
-from sluice.lake_cut import read_cut
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.failpoints import (
     AFTER_CHUNK,
@@ -164,7 +164,7 @@ def test_a_repair_whose_spark_dies_is_right_when_it_is_done_again_equality(
 
 def test_maintenance_whose_spark_dies_leaves_all_right_cut(shop: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
     broken_off(shop, monkeypatch, shop.maintain, BEFORE_MAINTENANCE, BETWEEN_MAINTAINED, AFTER_MAINTENANCE)
-    cut = read_cut(shop.config.lake, "shop")
+    cut = read_consistent_snapshot(shop.config.lake, "shop")
     assert cut.tables[shop.name].version >= 0
 
 

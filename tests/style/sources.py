@@ -16,7 +16,7 @@ PRODUCT = (
     "orchestration",
     "spark_jobs",
     "equality",
-    "lake_cut",
+    "consistent_snapshot",
     "object_stores",
     "batch_manifest",
     "secret_values",

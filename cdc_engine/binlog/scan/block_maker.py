@@ -82,7 +82,9 @@ class BlockMaker:
             file_created=self.files.created,
         )
 
-    def cut(self, changes: tuple[TableChange, ...] = (), statement: LoggedStatement | None = None) -> Iterator[Block]:
+    def end_block(
+        self, changes: tuple[TableChange, ...] = (), statement: LoggedStatement | None = None
+    ) -> Iterator[Block]:
         """Yields a block with the events and ends of transactions since the last call, and with `changes` and `statement`. Yields nothing
         if the block would be empty.
         """

@@ -121,7 +121,7 @@ class ControlEvents:
     # ── files ──
 
     def _rotate(self, event: bytes) -> Iterator[Block]:
-        yield from self._maker.cut()
+        yield from self._maker.end_block()
         if self._state[at.OPEN_ROWS]:
             raise BinlogFormatError(
                 "the binlog file ends inside a transaction", self._maker.file, int(self._state[at.FILE_END])
@@ -140,7 +140,7 @@ class ControlEvents:
             yield from self._position_at_begin(event)
 
     def _previous_gtids(self, event: bytes) -> Iterator[Block]:
-        yield from self._maker.cut()
+        yield from self._maker.end_block()
         try:
             previous = GtidSet.decode(self._body(event))
         except ValueError as error:
@@ -158,15 +158,15 @@ class ControlEvents:
         The empty transaction gets the time of the last commit. The time in the header of the file's first events is not usable: on a
         delayed replica, it is later than the commits that follow.
         """
-        yield from self._maker.cut()
+        yield from self._maker.end_block()
         self._add_end(event, self._maker.last_time_us)
-        yield from self._maker.cut()
+        yield from self._maker.end_block()
 
     def _gtid_list(self, event: bytes) -> Iterator[Block]:
         """If the executed set is unknown, uses MariaDB's GTID list at the beginning of a file as the executed set. Of several entries for a
         domain, the last entry counts.
         """
-        yield from self._maker.cut()
+        yield from self._maker.end_block()
         if not self._maker.executed.known:
             body = self._body(event)
             count = int.from_bytes(body[:4], "little") & ((1 << GTID_LIST_COUNT_BITS) - 1)
@@ -184,8 +184,8 @@ class ControlEvents:
         body = np.frombuffer(self._body(event), np.uint8)
         reference, changes = self._references.reference(body, self._maker.position(self._time_us(event)))
         if changes:
-            yield from self._maker.cut()
-            yield from self._maker.cut(changes)
+            yield from self._maker.end_block()
+            yield from self._maker.end_block(changes)
         self._memory.remember_table(body, reference)
 
     # ── statements ──
@@ -219,7 +219,7 @@ class ControlEvents:
         These rows get a transaction offset that is DEFINITION_BYTES after the end of the statement. So their order key is above the
         statement's, and below that of every later transaction.
         """
-        yield from self._maker.cut()
+        yield from self._maker.end_block()
         stands_alone = not self._state[at.OPEN]
         position = self._maker.position(self._time_us(event))
         changes = self._apply(statement, position)
@@ -229,7 +229,7 @@ class ControlEvents:
             self._add_end(event)
         else:
             self._state[at.TRANSACTION_OFFSET] = self._state[at.FILE_END] + DEFINITION_BYTES
-        yield from self._maker.cut(changes, self._logged(statement, event))
+        yield from self._maker.end_block(changes, self._logged(statement, event))
 
     def _logged(self, statement: control.QueryStatement, event: bytes) -> LoggedStatement:
         seconds, server = struct.unpack_from("<IxI", event)
@@ -258,10 +258,10 @@ class ControlEvents:
             return
         changes = self._apply(statement, self._maker.position(self._time_us(event)))
         if changes:
-            yield from self._maker.cut()
+            yield from self._maker.end_block()
             self._references.forget()
             self._memory.forget_tables()
-            yield from self._maker.cut(changes)
+            yield from self._maker.end_block(changes)
         yield from self._end_if_alone(event)
 
     def _load(self, event: bytes) -> Iterator[Block]:
@@ -314,9 +314,9 @@ class ControlEvents:
             yield from self._end(event)
 
     def _end(self, event: bytes) -> Iterator[Block]:
-        yield from self._maker.cut()
+        yield from self._maker.end_block()
         self._add_end(event)
-        yield from self._maker.cut()
+        yield from self._maker.end_block()
 
     def _add_end(self, event: bytes, time_us: int | None = None) -> None:
         state, ends = self._state, self._memory.ends

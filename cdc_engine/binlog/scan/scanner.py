@@ -132,7 +132,7 @@ class Scanner:
         self._state[at.OVERHEAD] = PACKET_OVERHEAD if self._packets and not naked else 0
         self._use(buffer)
         verdict = yield from self._events(buffer)
-        yield from self._maker.cut()
+        yield from self._maker.end_block()
         if verdict not in (ScanStatus.INCOMPLETE, ScanStatus.LARGE, ScanStatus.NOT_AN_EVENT):
             raise self._broken(verdict)
         self.last_verdict = verdict
@@ -154,10 +154,10 @@ class Scanner:
             if verdict == ScanStatus.HAND_OVER:
                 yield from self._hand_over(buffer)
             elif verdict == ScanStatus.SWITCH:
-                yield from self._maker.cut()
+                yield from self._maker.end_block()
                 self._use(buffer)
             elif verdict == ScanStatus.FULL:
-                yield from self._maker.cut()
+                yield from self._maker.end_block()
             else:
                 return verdict
 
@@ -176,7 +176,7 @@ class Scanner:
                 raise BinlogFormatError("a compressed event contains another compressed event")
             content = content_of(event)
         except BinlogFormatError as error:
-            yield from self._maker.cut()
+            yield from self._maker.end_block()
             raise type(error)(error.reason, self._maker.file, offset) from error
         yield from self._unpack(self._decompressed, content, offset)
 
@@ -188,10 +188,10 @@ class Scanner:
         try:
             verdict = yield from unpacker.inside(content, begin)
         except BinlogFormatError as error:
-            yield from self._maker.cut()
+            yield from self._maker.end_block()
             raise type(error)(error.reason, self._maker.file, offset) from error
         if verdict != ScanStatus.INCOMPLETE:
-            yield from self._maker.cut()
+            yield from self._maker.end_block()
             raise BinlogFormatError(SENTENCES[verdict], self._maker.file, offset)
 
     def _scan(self, buffer: Bytes) -> ScanStatus:
@@ -203,7 +203,7 @@ class Scanner:
         try:
             yield from self._control.take(event)
         except BinlogFormatError as error:
-            yield from self._maker.cut()
+            yield from self._maker.end_block()
             if error.offset < 0:
                 raise type(error)(error.reason, self._maker.file, int(self._state[at.BEGAN])) from error
             raise

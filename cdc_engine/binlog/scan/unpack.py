@@ -85,7 +85,7 @@ class Unpacker:
         if len(self._arena) - self._end < count:
             yield from self._fresh(limits.READ_BUFFER_BYTES)
         if not self._maker.uses(self._arena):
-            yield from self._maker.cut()
+            yield from self._maker.end_block()
             self._maker.use(self._arena)
 
     def _room_to_go_on(self, left: int) -> Iterator[Block]:
@@ -120,7 +120,7 @@ class Unpacker:
 
     def _fresh(self, size: int) -> Iterator[Block]:
         """Yields a block of the events in the old arena, then moves the bytes that are not scanned yet to a new arena of `size` bytes."""
-        yield from self._maker.cut()
+        yield from self._maker.end_block()
         arena: Bytes = np.empty(size, np.uint8)
         tail = self._arena[self._begin : self._end]
         arena[: len(tail)] = tail

@@ -220,7 +220,7 @@ def following(blocks: Sequence[WindowBlock], ended: WindowCount) -> Key | None:
     return next((name for name in found if name is not None), None)
 
 
-def cut(
+def pieces_after(
     blocks: Sequence[WindowBlock], begin: WindowCount, bytes_max: int, entries_max: int, *, isolated: bool = False
 ) -> tuple[tuple[WindowPiece, ...], WindowCount]:
     """Returns the pieces of the stream after `begin`, up to the limits, and the count after them. Returns at least one row event or

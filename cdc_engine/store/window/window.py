@@ -26,7 +26,6 @@ from sluice.cdc_engine.store.window.positions import (
     WindowCount,
     WindowPosition,
     WindowReading,
-    cut,
     ends_before,
     entries_between,
     following,
@@ -34,6 +33,7 @@ from sluice.cdc_engine.store.window.positions import (
     key_of,
     last_offset,
     open_after,
+    pieces_after,
     position_at,
     transaction_at,
     unseen,
@@ -143,8 +143,9 @@ class Window:
         """Returns the changes after a position as soon as there are any. If none arrive in time, returns a reading without pieces. Returns
         None if the position is not in the window. Raises ConsumerStoppedError if the position counts other row events than the window.
 
-        Whenever the reader wakes up, it calls `given_up`, and stops waiting if that returns True. `entries_max` is as in `cut`. With
-        `full`, waits until `bytes_max` or `entries_max` is reached, or half of the window's size, so that the position stays in the window.
+        Whenever the reader wakes up, it calls `given_up`, and stops waiting if that returns True. `entries_max` is as in `pieces_after`.
+        With `full`, waits until `bytes_max` or `entries_max` is reached, or half of the window's size, so that the position stays in the
+        window.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
@@ -160,7 +161,7 @@ class Window:
                 stops = given_up()
                 enough = stops or not full or self._has_after(counted, bytes_max, entries_max)
                 if enough or left <= 0:
-                    pieces, end = cut(self._blocks, counted, bytes_max, entries_max, isolated=self._isolated)
+                    pieces, end = pieces_after(self._blocks, counted, bytes_max, entries_max, isolated=self._isolated)
                     if pieces:
                         return WindowReading(
                             pieces, self._remembered(self._window_position(end)), again, in_time=enough

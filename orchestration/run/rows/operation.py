@@ -16,7 +16,7 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.lake_settings import lake_error_line, lake_errors, spark_settings, storage_options
 from sluice.orchestration.base.ports import MergeFailedError
-from sluice.orchestration.run.cuts import CutAmendments
+from sluice.orchestration.run.consistent_snapshots import SnapshotAmendments
 from sluice.orchestration.run.merge_run import only_writer_of_rows_read
 from sluice.orchestration.run.spark_merge import KeptRecords, settings_unread, targets_of
 from sluice.orchestration.run.table_locks import table_locks_of, written_target
@@ -116,7 +116,7 @@ def _merge(
     if not rows:
         return []
     merged: list[TableReport] = []
-    snapshots = CutAmendments(run.config, run.destination)
+    snapshots = SnapshotAmendments(run.config, run.destination)
 
     def done(report: TableReport, up_to: int) -> None:
         merged.append(report)

@@ -22,7 +22,7 @@ from sluice.console.lake.life import known_life
 from sluice.console.lake.tables import DestinationLake
 from sluice.console.main import app
 from sluice.console.shards_check import shards_problems, shards_sentence, shards_warnings
-from sluice.orchestration.run.cuts import _as_they_stand
+from sluice.orchestration.run.consistent_snapshots import _as_they_stand
 from sluice.spark_jobs.table_owner import Owner, TableRecord
 from sluice.spark_jobs.targets.shards import owners
 

@@ -56,7 +56,9 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[MaintainRequest]:
         tell: Callable[[Maintained], None] = done
         say("looked")
         tell(MADE)
-        return Looked(done=(MADE,), failed={"shop.odd": "no disk"} if request.force else {}, hours=168.0, cuts=2)
+        return Looked(
+            done=(MADE,), failed={"shop.odd": "no disk"} if request.force else {}, hours=168.0, snapshots_removed=2
+        )
 
     monkeypatch.setattr(maintain_jobs, "run_maintenance", run)
     return found

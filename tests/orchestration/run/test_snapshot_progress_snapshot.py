@@ -18,9 +18,9 @@ from sluice.cdc_engine.snapshot.work import SnapshotDependencies
 from sluice.orchestration.base.table_catalog import delta_key
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run import snapshot_run
-from sluice.orchestration.run.cuts import CutAmendments
+from sluice.orchestration.run.consistent_snapshots import SnapshotAmendments
 from sluice.orchestration.run.snapshot_run import LONG_READ_ROWS
-from sluice.spark_jobs.cuts import AmendedTable
+from sluice.spark_jobs.consistent_snapshots import AmendedTable
 from sluice.spark_jobs.errors import TableError
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
@@ -95,7 +95,7 @@ def test_a_table_is_told_of_every_few_seconds_and_not_of_each_chunk(
     assert len(set(ends)) == len(ends), "it is guessed anew each time"
 
 
-class Amendments(CutAmendments):
+class Amendments(SnapshotAmendments):
     """Tables that wait all the time, and counts how often the newest consistent snapshot is written. The first write fails if `refused`."""
 
     def __init__(self, refused: str = "") -> None:
@@ -117,7 +117,7 @@ def test_published_tables_are_in_the_newest_snapshot_before_a_large_table_is_rea
     reading.
     """
     amendments, written = Amendments(refused), list[int]()
-    monkeypatch.setattr(snapshot_run, "CutAmendments", lambda *_: amendments)
+    monkeypatch.setattr(snapshot_run, "SnapshotAmendments", lambda *_: amendments)
 
     def read(hands: SnapshotDependencies) -> None:
         record, clock = being_read(time.time()), time.time()

@@ -11,9 +11,9 @@ import pytest
 
 from sluice.batch_manifest.table_report import TableReport
 from sluice.cdc_engine.config import SluiceConfig, SparkConfig, TableConfig
+from sluice.consistent_snapshot import read_consistent_snapshot, spark_views
 from sluice.console.toolchain.ports import free_port
 from sluice.console.toolchain.spark.server import SparkConnectServer
-from sluice.lake_cut import read_cut, spark_views
 from sluice.orchestration.base.lake_settings import storage_options, target
 from sluice.orchestration.base.ports import MergeFailedError, MergeOrder
 from sluice.orchestration.code_server import WARM_MODULES
@@ -68,7 +68,7 @@ def test_cut_forks_of_the_warm_process_merge_and_publish(tmp_path: Path, spark_s
     rows: Any = deltalake.QueryBuilder().register("t", table).execute("SELECT id FROM t ORDER BY id").read_all()
     assert [row.as_py() for row in rows["id"]] == [1, 3]
     # Each run's last commit is a consistent snapshot, and Spark reads the table at this snapshot.
-    cut = read_cut(config.lake, "shop")
+    cut = read_consistent_snapshot(config.lake, "shop")
     assert (cut.tables["shop.orders"].version, cut.order_key) == (found[-1][3], 4002)
     spark = SparkSettings(remote=spark_server.url, sessions_file=tmp_path / "lanes.json")
     with open_sessions(spark, 1) as (session,):

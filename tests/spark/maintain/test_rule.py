@@ -23,12 +23,12 @@ from sluice.spark_jobs.maintain.rule import (
     SMALL_FILES_MAX,
     FileFacts,
     MaintenanceAct,
-    cut_hours,
     depth_of,
     due,
     hours_kept,
     hours_of,
     log_hours,
+    snapshot_hours,
 )
 from sluice.spark_jobs.maintain.tables import (
     CLUSTERED_PROPERTY,
@@ -130,10 +130,10 @@ def test_a_table_says_for_how_long_it_remembers_files(told: str, hours: float) -
 
 
 def test_no_cut_stays_whose_files_the_log_has_forgotten_cut() -> None:
-    assert cut_hours(168.0, 168.0, 0.1) == 168.0
-    assert cut_hours(720.0, 168.0, 0.1) == 168.0, "the table was told to remember longer only now"
-    assert cut_hours(2.0, 168.0, 0.1) == 2.0
-    assert cut_hours(401.0, 168.0, 400.0) == 401.0, "the newest stays"
+    assert snapshot_hours(168.0, 168.0, 0.1) == 168.0
+    assert snapshot_hours(720.0, 168.0, 0.1) == 168.0, "the table was told to remember longer only now"
+    assert snapshot_hours(2.0, 168.0, 0.1) == 2.0
+    assert snapshot_hours(401.0, 168.0, 400.0) == 401.0, "the newest stays"
 
 
 def test_files_are_counted_as_they_can_be_joined(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from sluice.batch_manifest.values import LakeColumn
-from sluice.lake_cut.cut import cuts_path
-from sluice.spark_jobs import cuts
-from sluice.spark_jobs.cuts import PublishedTables, publish_cut
+from sluice.consistent_snapshot.find import consistent_snapshots_path
+from sluice.spark_jobs import consistent_snapshots
+from sluice.spark_jobs.consistent_snapshots import PublishedTables, publish_consistent_snapshot
 from sluice.spark_jobs.errors import LostCommitError, TableError
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.side_tables.side_table import SideTable
@@ -109,10 +109,10 @@ def test_fault_a_consistent_snapshot_whose_commit_was_replaced_is_no_success(
     batch = read_staged_batch(
         stage(tmp_path / "staging", {"shop.orders": [Changes(ORDERS, [Image(INSERT, 9, {"id": 1})])]})
     )
-    path = cuts_path(str(tmp_path), "shop")
+    path = consistent_snapshots_path(str(tmp_path), "shop")
     tables = {"shop.orders": (f"{tmp_path}/orders", TableRecord(table_id="t", version=1))}
     published = PublishedTables(tables=tables, stopped=(), run="r")
-    appended = cuts._appended
+    appended = consistent_snapshots._appended
 
     def replaced(*given: Any) -> Any:
         appended(*given)
@@ -121,6 +121,6 @@ def test_fault_a_consistent_snapshot_whose_commit_was_replaced_is_no_success(
         assert newest.exists()
         return deltalake.DeltaTable(path)
 
-    monkeypatch.setattr(cuts, "_appended", replaced)
+    monkeypatch.setattr(consistent_snapshots, "_appended", replaced)
     with pytest.raises(LostCommitError):
-        publish_cut(batch, path, published, BY_HAND)
+        publish_consistent_snapshot(batch, path, published, BY_HAND)

@@ -20,12 +20,12 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.staging.table_files import TableFiles
 from sluice.cdc_engine.states import SnapshotState
 from sluice.cdc_engine.table_meta.history import effects, history
+from sluice.consistent_snapshot import read_consistent_snapshot
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.equality.values import Verdict
-from sluice.lake_cut import read_cut
 from sluice.orchestration.base.ports import MergeFailedError
-from sluice.orchestration.run import cuts, table_locks
+from sluice.orchestration.run import consistent_snapshots, table_locks
 from sluice.spark_jobs.batch import run_batch
 from sluice.spark_jobs.cascades import derive
 from sluice.spark_jobs.snapshot import table_buffering
@@ -46,7 +46,7 @@ STAGES: dict[str, Stage] = {
     "staging": (TableFiles, "add", lambda files, *_: files.table),
     "target": (table_locks, "target", lambda _config, _destination, name: name),
     "merge": (run_batch._BatchWork, "_small_job", lambda _work, staged: staged.table),
-    "snapshot": (cuts, "_current_state", lambda _config, _destination, _records, name: name),
+    "snapshot": (consistent_snapshots, "_current_state", lambda _config, _destination, _records, name: name),
 }
 # The state of all other stages is MERGE_FAILED.
 STATES = {"table map": "SCHEMA_UNKNOWN", "statement": "SCHEMA_UNKNOWN"}
@@ -151,7 +151,10 @@ def test_tables_that_raise_at_random_in_each_stage_stop_by_name(
             assert stopped[table][0] == STATES.get(stage, "MERGE_FAILED"), (stage, stopped[table])
             assert type(wrong).__name__ in stopped[table][1] or str(wrong) in stopped[table][1], stopped[table]
         shop.require_equal(*stopped, *HELD)
-        cut = {name.partition(".")[2]: each.stopped for name, each in read_cut(shop.config.lake, "shop").tables.items()}
+        cut = {
+            name.partition(".")[2]: each.stopped
+            for name, each in read_consistent_snapshot(shop.config.lake, "shop").tables.items()
+        }
         assert {name for name, still in cut.items() if still} == {*stopped, *HELD} & set(cut)
         child = chance.choice(["c", "b"])
         shop.captured.run(f"DELETE FROM {shop.captured.database}.p WHERE id IN (1, 2, 105)")

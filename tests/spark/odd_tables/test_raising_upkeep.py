@@ -23,7 +23,7 @@ from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.equality import destination as equality
 from sluice.orchestration.base.ports import MergeFailedError, Ports
-from sluice.orchestration.run import cuts, table_locks
+from sluice.orchestration.run import consistent_snapshots, table_locks
 from sluice.orchestration.run.maintain_run import MaintainRequest, run_maintenance
 from sluice.orchestration.run.rows import repair
 from sluice.orchestration.run.rows.backfill import run_backfill
@@ -56,21 +56,21 @@ REPAIR: dict[str, Stage] = {
     "reading": (SourceRows, "read", lambda _rows, name, *_: name),
     "choice": (repair, "_chosen", lambda _scope, rows: rows.name),
     "fold": (rows_merge, "folded", lambda name, *_: name),
-    "snapshot": (cuts, "_current_state", lambda _config, _destination, _records, name: name),
+    "snapshot": (consistent_snapshots, "_current_state", lambda _config, _destination, _records, name: name),
 }
 BACKFILL: dict[str, Stage] = {
     "target": (table_locks, "target", lambda _config, _destination, name: name),
     "fold": (rows_merge, "folded", lambda name, *_: name),
     "merge": (rows_merge, "merge_table", lambda _session, _batch, table, *_: table.name),
-    "snapshot": (cuts, "_current_state", lambda _config, _destination, _records, name: name),
+    "snapshot": (consistent_snapshots, "_current_state", lambda _config, _destination, _records, name: name),
 }
 PUBLICATION: dict[str, Stage] = {
     "rows": (publish, "publish", lambda _session, given, *_: given.owner.table),
-    "snapshot": (cuts, "_current_state", lambda _config, _destination, _records, name: name),
+    "snapshot": (consistent_snapshots, "_current_state", lambda _config, _destination, _records, name: name),
 }
 MERGE: dict[str, Stage] = {
     "history": (run_batch, "write_side_tables", lambda _session, share: share.staged.name),
-    "snapshot": (cuts, "_side_tables", lambda _config, _destination, _records, name: name),
+    "snapshot": (consistent_snapshots, "_side_tables", lambda _config, _destination, _records, name: name),
 }
 
 

@@ -17,6 +17,7 @@ from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
 from sluice.cdc_engine.snapshot.groups import run_all
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.consistent_snapshot import read_consistent_snapshot
 from sluice.console.lake.accept import Acceptance, accept
 from sluice.console.lake.history import captured_table, history_of
 from sluice.console.lake.life import known_life
@@ -26,7 +27,6 @@ from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.equality.destination import ComparedDestination, compare_destination
 from sluice.equality.values import Extent, TableResult
-from sluice.lake_cut import read_cut
 from sluice.orchestration.run.rows.repair import plan_repair
 from sluice.orchestration.run.rows.request import RepairRequest
 from sluice.orchestration.run.spark_publish import spark_publish
@@ -94,7 +94,7 @@ def test_a_table_without_a_mirror_is_compared_taken_anew_cut_and_asked_history(
         )
         pipeline.resnapshot(engine)
         assert pipeline.compared(engine).equal, "what `repair` would have done"
-        cut = read_cut(pipeline.config.lake, "shop")
+        cut = read_consistent_snapshot(pipeline.config.lake, "shop")
         assert set(cut.tables) == {f"{numbers}__log", f"{numbers}__history"}
         assert cut.tables[f"{numbers}__history"].version == deltalake.DeltaTable(history).version()
         (count,) = ask(pipeline.config, f"SELECT count(*) FROM {numbers}__history WHERE n < 1000 AND is_current").rows()

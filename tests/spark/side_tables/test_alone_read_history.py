@@ -15,11 +15,11 @@ import pytest
 from sluice.batch_manifest.values import LakeColumn
 from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.destination_files import LakeTables
+from sluice.consistent_snapshot import read_consistent_snapshot
 from sluice.equality.history_side import HistorySide
 from sluice.equality.table_plan import ORDER_KEY
-from sluice.lake_cut import read_cut
 from sluice.object_stores.stored_files import StoredFiles
-from sluice.orchestration.run.cuts import keep_cut
+from sluice.orchestration.run.consistent_snapshots import publish_for_batch
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.snapshot.publication import Publication
 from sluice.spark_jobs.snapshot.publish import publish
@@ -110,8 +110,8 @@ def test_a_cut_names_logs_and_histories_and_no_mirror_that_is_not_wanted_cut(alo
     records.keep({NAME: ("a current_state that was", 3), "shop.items": ("items", 5)})
     for (name, kind), record in alone.records.kept_beside.items():
         records.keep_side_table(name, kind, (record.table_id, record.version))
-    keep_cut(config, "shop", "run", read_staged_batch(staged), BY_HAND, buffered=[NAME])
-    tables = read_cut(config.lake, "shop").tables
+    publish_for_batch(config, "shop", "run", read_staged_batch(staged), BY_HAND, buffered=[NAME])
+    tables = read_consistent_snapshot(config.lake, "shop").tables
     assert set(tables) == {"shop.items", f"{NAME}__log", f"{NAME}__history"}
     history = tables[f"{NAME}__history"]
     assert (history.path, history.stopped) == (alone.target.history, False)

@@ -17,12 +17,12 @@ from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks,
 from sluice.cdc_engine.meta.resume_requests import request
 from sluice.cdc_engine.snapshot.groups import run_all
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.consistent_snapshot import read_consistent_snapshot
 from sluice.console.status.report import StatusReport, read_status, render
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.equality.destination import ComparedDestination, compare_destination
 from sluice.equality.values import Extent, TableResult, Verdict
-from sluice.lake_cut import read_cut
 from sluice.orchestration.checks.stopped import older_tables
 from sluice.orchestration.run.spark_publish import spark_publish
 from tests.instance.fix_destination import running
@@ -87,7 +87,9 @@ class Shop(Pipeline):
         assert f"{len(tables)} tables in the lake are older" in shown.getvalue()
         results = self.compared()
         assert {name for name, each in results.items() if "older than the cursor" in each.reason} == tables
-        assert {each.name for each in read_cut(self.config.lake, "shop").tables.values() if each.stopped} == names
+        assert {
+            each.name for each in read_consistent_snapshot(self.config.lake, "shop").tables.values() if each.stopped
+        } == names
 
     def compared(self) -> dict[str, TableResult]:
         asked = ComparedDestination(self.config, "shop", source_of(self.config.destinations["shop"]))

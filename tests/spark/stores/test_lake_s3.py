@@ -18,12 +18,12 @@ from deltalake import write_deltalake
 from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from sluice.cdc_engine.config import SluiceConfig, SparkConfig
 from sluice.cdc_engine.source.server import Source
+from sluice.consistent_snapshot import deltalake_tables, read_consistent_snapshot, spark_views
 from sluice.console.lake.store import store_findings
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.equality.destination import ComparedDestination, compare_destination
 from sluice.equality.values import Extent, Verdict
-from sluice.lake_cut import deltalake_tables, read_cut, spark_views
 from sluice.object_stores.folder import StoreFolder
 from sluice.orchestration.base.lake_settings import storage_options
 from sluice.orchestration.base.ports import MergeFailedError, MergeOrder
@@ -139,7 +139,7 @@ def test_s3_a_run_merges_and_publishes_its_cut_and_the_table_is_watched(
     spark_merge(order, lambda outcome: told.append(outcome.name))
     assert told == [NAME]
     options = storage_options(config.storage_options)
-    cut = read_cut(config.lake, "shop", storage_options=options)
+    cut = read_consistent_snapshot(config.lake, "shop", storage_options=options)
     (table,) = deltalake_tables(cut, options).values()
     assert pa.table(table.scan()).num_rows == len(FIRST)
     with open_sessions(SparkSettings(remote=spark_server.url), 1) as (session,):

@@ -22,7 +22,7 @@ NAMES = [
     *(
         "../../../outside",
         "../billing/inv",
-        "../_sluice_cuts/shop",
+        "../_sluice_consistent_snapshots/shop",
         "orders",
         "orders/2024",
         "..",
@@ -83,7 +83,9 @@ def test_tables_with_names_that_no_file_has(
         odd.say("INSERT INTO {table} VALUES (3, 3, 'three', 3, 3)")
         odd.settle(engine)
         lake = Path(odd.config.lake)
-        tables = {log.parent for log in tmp_path.rglob("_delta_log") if log.is_dir()} - {lake / "_sluice_cuts" / "shop"}
+        tables = {log.parent for log in tmp_path.rglob("_delta_log") if log.is_dir()} - {
+            lake / "_sluice_consistent_snapshots" / "shop"
+        }
         assert {path.parent for path in tables} == {lake / odd.captured.database}
         assert len(tables) == len(NAMES) + 4  # `numbers`, and `log/ged` with its change log and its history
         asked = ComparedDestination(odd.config, "shop", source_of(odd.config.destinations["shop"]))

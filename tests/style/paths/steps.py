@@ -72,7 +72,7 @@ STREAM = (
     Step(FRAMING, "PacketFramer.received", "finds whole packets in the bytes"),
     Step(SCANNER, "Scanner.feed > Scanner._events > Scanner._scan", "scans the events in the packets"),
     Step(KERNEL, "scan", "indexes the events where they are in the buffer"),
-    Step(BLOCK_MAKER, "BlockMaker.cut > BlockMaker._block", "makes a block of buffer and index", "Scanner.feed"),
+    Step(BLOCK_MAKER, "BlockMaker.end_block > BlockMaker._block", "makes a block of buffer and index", "Scanner.feed"),
     Step(PARSER, "EventParser._accept", "passes the block on, and moves the position", "EventParser._take"),
     Step(
         SINK,
@@ -285,7 +285,7 @@ INTERVAL = (
     Step(FRAMING, "PacketFramer.received", "finds whole packets in the bytes", "blocks_to_end"),
     Step(SCANNER, "Scanner.feed > Scanner._events > Scanner._scan", "scans the events in the packets"),
     Step(KERNEL, "scan", "indexes the events where they are in the buffer"),
-    Step(BLOCK_MAKER, "BlockMaker.cut > BlockMaker._block", "makes a block of buffer and index", "Scanner.feed"),
+    Step(BLOCK_MAKER, "BlockMaker.end_block > BlockMaker._block", "makes a block of buffer and index", "Scanner.feed"),
     Step(STAGING, "stage > _Staging.take_batch > _Staging.take", "stages slice after slice", "IntervalReader.staged"),
     Step(TABLE_FILES, "runs_by_table", "groups the row events of a slice by table"),
     Step(STAGING, "_Staging._rows", "decodes the row events of a table", "_Staging.take"),

@@ -15,12 +15,17 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from sluice.lake_cut import CutError, deltalake_tables, duckdb_views, read_cut
-from sluice.lake_cut.cut import SCHEMA, cuts_path
-from sluice.spark_jobs import cuts
-from sluice.spark_jobs.cuts import AmendedTable, PublishedTables, amend_newest, publish_cut
+from sluice.consistent_snapshot import ConsistentSnapshotError, deltalake_tables, duckdb_views, read_consistent_snapshot
+from sluice.consistent_snapshot.find import SCHEMA, consistent_snapshots_path
+from sluice.spark_jobs import consistent_snapshots
+from sluice.spark_jobs.consistent_snapshots import (
+    AmendedTable,
+    PublishedTables,
+    amend_newest,
+    publish_consistent_snapshot,
+)
 from sluice.spark_jobs.fence import BY_HAND
-from sluice.spark_jobs.maintain.tables import newest_cut_age_hours, prune_cuts
+from sluice.spark_jobs.maintain.tables import newest_snapshot_age_hours, prune_consistent_snapshots
 from sluice.spark_jobs.staged_batch import StagedBatch
 from sluice.spark_jobs.table_owner import TableRecord
 
@@ -64,8 +69,11 @@ class Shop:
 
     def publish(self, staged: StagedBatch, *stopped: str) -> bool:
         tables = {name: (self.paths[name], record) for name, record in self.records.items()}
-        return publish_cut(
-            staged, cuts_path(self.lake, "shop"), PublishedTables(tables=tables, stopped=stopped, run="r"), BY_HAND
+        return publish_consistent_snapshot(
+            staged,
+            consistent_snapshots_path(self.lake, "shop"),
+            PublishedTables(tables=tables, stopped=stopped, run="r"),
+            BY_HAND,
         )
 
 
@@ -93,12 +101,12 @@ def transactions(table: Any) -> list[int]:
 
 
 def test_cut_readers_see_a_transaction_in_all_tables_or_in_none(shop: Shop) -> None:
-    cut = read_cut(shop.lake, "shop")
+    cut = read_consistent_snapshot(shop.lake, "shop")
     found = {name: transactions(table) for name, table in deltalake_tables(cut).items()}
     assert found == {"shop.orders": [1], "shop.items": [1]}
     shop.merge("shop.items", 2)
     assert shop.publish(batch(200))
-    cut = read_cut(shop.lake, "shop")
+    cut = read_consistent_snapshot(shop.lake, "shop")
     assert (cut.order_key, cut.file, cut.offset, cut.gtid_set) == (200, "b.000001", 200, "x:1")
     assert {name: transactions(table) for name, table in deltalake_tables(cut).items()} == {
         "shop.orders": [1, 2],
@@ -108,7 +116,10 @@ def test_cut_readers_see_a_transaction_in_all_tables_or_in_none(shop: Shop) -> N
 
 def test_cut_duckdb_joins_whole_transactions(shop: Shop) -> None:
     connection = connected()
-    assert duckdb_views(connection, read_cut(shop.lake, "shop")) == ['"shop"."items"', '"shop"."orders"']
+    assert duckdb_views(connection, read_consistent_snapshot(shop.lake, "shop")) == [
+        '"shop"."items"',
+        '"shop"."orders"',
+    ]
     torn = (
         "SELECT count(*) FROM shop.orders LEFT JOIN shop.items USING (transaction) WHERE shop.items.transaction IS NULL"
     )
@@ -117,12 +128,12 @@ def test_cut_duckdb_joins_whole_transactions(shop: Shop) -> None:
 
 def test_cut_a_crash_before_it_leaves_the_cut_before_and_one_after_it_writes_nothing_twice(shop: Shop) -> None:
     shop.merge("shop.items", 2)
-    assert read_cut(shop.lake, "shop").order_key == 100, "the run was killed before its last commit"
+    assert read_consistent_snapshot(shop.lake, "shop").order_key == 100, "the run was killed before its last commit"
     assert shop.publish(batch(200, delivery=2))
-    versions = DeltaTable(cuts_path(shop.lake, "shop")).version()
+    versions = DeltaTable(consistent_snapshots_path(shop.lake, "shop")).version()
     assert not shop.publish(batch(200, delivery=3)), "killed after it: the same batch comes again"
     assert not shop.publish(batch(150, delivery=4)), "and so may a part of it, cut anew"
-    assert DeltaTable(cuts_path(shop.lake, "shop")).version() == versions
+    assert DeltaTable(consistent_snapshots_path(shop.lake, "shop")).version() == versions
     assert shop.publish(batch(100, ledger="ba9876543210")), "another ledger has positions of its own"
 
 
@@ -132,13 +143,13 @@ def test_cut_has_a_table_that_was_published_anew_where_it_is_of_that_position(sh
     """
     shop.merge("shop.items", 7)
     anew = shop.paths["shop.items"], shop.records["shop.items"]
-    path = cuts_path(shop.lake, "shop")
+    path = consistent_snapshots_path(shop.lake, "shop")
     assert not amend_newest(path, [AmendedTable(tables={"shop.items": anew}, label=101, newest=100)], BY_HAND), (
         "it has changes of a batch that is not in all tables"
     )
-    assert read_cut(shop.lake, "shop").tables["shop.items"].version == 0
+    assert read_consistent_snapshot(shop.lake, "shop").tables["shop.items"].version == 0
     assert amend_newest(path, [AmendedTable(tables={"shop.items": anew}, label=100, newest=100)], BY_HAND)
-    cut = read_cut(shop.lake, "shop")
+    cut = read_consistent_snapshot(shop.lake, "shop")
     assert (cut.order_key, cut.tables["shop.items"].version, cut.tables["shop.orders"].version) == (100, 1, 0)
     assert not shop.publish(batch(100, delivery=2)), "the position is still the last one"
     assert not amend_newest(
@@ -152,19 +163,19 @@ def test_cut_has_no_table_at_an_earlier_version_after_it_was_amended(shop: Shop,
     published = shop.paths["shop.items"], shop.records["shop.items"]
     shop.merge("shop.items", 7)
     assert shop.publish(batch(200), *stopped)
-    path = cuts_path(shop.lake, "shop")
+    path = consistent_snapshots_path(shop.lake, "shop")
     for newest in (100, 200):
         assert not amend_newest(
             path, [AmendedTable(tables={"shop.items": published}, label=100, newest=newest)], BY_HAND
         )
-    table = read_cut(shop.lake, "shop").tables["shop.items"]
+    table = read_consistent_snapshot(shop.lake, "shop").tables["shop.items"]
     assert (table.version, table.stopped) == (1, bool(stopped))
 
 
 def test_cut_that_was_amended_needs_files_since_it_was_first_published(shop: Shop) -> None:
-    path, hour = cuts_path(shop.lake, "shop"), dt.timedelta(hours=1)
+    path, hour = consistent_snapshots_path(shop.lake, "shop"), dt.timedelta(hours=1)
     _published_before(path, 9 * hour)
-    assert newest_cut_age_hours(path) == pytest.approx(9.0, abs=0.1)
+    assert newest_snapshot_age_hours(path) == pytest.approx(9.0, abs=0.1)
     shop.merge("shop.items", 7)
     assert amend_newest(
         path,
@@ -175,20 +186,20 @@ def test_cut_that_was_amended_needs_files_since_it_was_first_published(shop: Sho
         ],
         BY_HAND,
     )
-    assert newest_cut_age_hours(path) == pytest.approx(9.0, abs=0.1), "the other tables are as they were"
-    assert prune_cuts(path, 8.0, BY_HAND) == 2, "both name what VACUUM takes"
+    assert newest_snapshot_age_hours(path) == pytest.approx(9.0, abs=0.1), "the other tables are as they were"
+    assert prune_consistent_snapshots(path, 8.0, BY_HAND) == 2, "both name what VACUUM takes"
 
 
 def test_cut_of_a_version_that_was_left_before_it_was_published_needs_files_since_then(shop: Shop) -> None:
-    path = cuts_path(shop.lake, "shop")
+    path = consistent_snapshots_path(shop.lake, "shop")
     shop.merge("shop.items", 7)  # This is version 1, which no consistent snapshot contains.
     for commit in (Path(shop.paths["shop.items"]) / "_delta_log").glob("*1.json"):
         told = commit.read_text()
         stamp = re.search(r'"timestamp":(\d+)', told)
         assert stamp
         commit.write_text(told.replace(stamp[0], f'"timestamp":{int(stamp[1]) - 5 * 3_600_000}'))
-    assert newest_cut_age_hours(path) == pytest.approx(5.0, abs=0.1)
-    assert newest_cut_age_hours(path, names=["shop.orders"]) == pytest.approx(0.0, abs=0.1)
+    assert newest_snapshot_age_hours(path) == pytest.approx(5.0, abs=0.1)
+    assert newest_snapshot_age_hours(path, names=["shop.orders"]) == pytest.approx(0.0, abs=0.1)
 
 
 def _published_before(path: str, age: dt.timedelta) -> None:
@@ -201,12 +212,15 @@ def test_cut_is_found_by_time_and_says_which_tables_stand_still(shop: Shop) -> N
     shop.merge("shop.items", 2)
     shop.publish(batch(200), "shop.items")
     then = dt.datetime.fromtimestamp(EPOCH_SECONDS + 150, dt.UTC)
-    assert read_cut(shop.lake, "shop", at=then).order_key == 100
-    assert [table.stopped for _, table in sorted(read_cut(shop.lake, "shop").tables.items())] == [True, False]
-    with pytest.raises(CutError, match="no consistent snapshot of shop is as old as"):
-        read_cut(shop.lake, "shop", at=dt.datetime.fromtimestamp(EPOCH_SECONDS, dt.UTC))
-    with pytest.raises(CutError, match="has no consistent snapshot of the tables of nowhere"):
-        read_cut(shop.lake, "nowhere")
+    assert read_consistent_snapshot(shop.lake, "shop", at=then).order_key == 100
+    assert [table.stopped for _, table in sorted(read_consistent_snapshot(shop.lake, "shop").tables.items())] == [
+        True,
+        False,
+    ]
+    with pytest.raises(ConsistentSnapshotError, match="no consistent snapshot of shop is as old as"):
+        read_consistent_snapshot(shop.lake, "shop", at=dt.datetime.fromtimestamp(EPOCH_SECONDS, dt.UTC))
+    with pytest.raises(ConsistentSnapshotError, match="has no consistent snapshot of the tables of nowhere"):
+        read_consistent_snapshot(shop.lake, "nowhere")
 
 
 @pytest.mark.found
@@ -217,7 +231,7 @@ def test_cut_names_that_differ_by_case_only_are_numbered(tmp_path: Path) -> None
     for number, name in enumerate(NAMED_ALIKE):
         shop.merge(name, number)
     shop.publish(batch(100))
-    cut = read_cut(shop.lake, "shop")
+    cut = read_consistent_snapshot(shop.lake, "shop")
     connection = connected()
     made = duckdb_views(connection, cut)
     found = {name: connection.execute(f"SELECT transaction FROM {name}").fetchall() for name in made}
@@ -234,36 +248,36 @@ def test_cut_names_that_differ_by_case_only_are_numbered(tmp_path: Path) -> None
 @pytest.mark.found
 def test_cut_a_table_without_a_view_is_named_and_the_others_have_theirs(shop: Shop) -> None:
     """Defect 25: if one table could not be read, no table had a view."""
-    cut = read_cut(shop.lake, "shop")
+    cut = read_consistent_snapshot(shop.lake, "shop")
     log = Path(shop.paths["shop.items"]) / "_delta_log"
     for file in log.iterdir():
         file.unlink()
     connection = connected()
-    with pytest.raises(CutError, match=r"version 0 of shop\.items") as raised:
+    with pytest.raises(ConsistentSnapshotError, match=r"version 0 of shop\.items") as raised:
         duckdb_views(connection, cut)
     assert "shop.orders" not in str(raised.value)
     assert connection.execute("SELECT count(*) FROM shop.orders").fetchall() == [(1,)]
 
 
 def test_cut_a_table_that_was_made_anew_or_whose_version_is_gone_is_named(shop: Shop, tmp_path: Path) -> None:
-    cut = read_cut(shop.lake, "shop")
+    cut = read_consistent_snapshot(shop.lake, "shop")
     log = tmp_path / "shop/items/_delta_log"
     for file in log.iterdir():
         file.unlink()
-    with pytest.raises(CutError, match=r"version 0 of shop.items at .* cannot be read"):
+    with pytest.raises(ConsistentSnapshotError, match=r"version 0 of shop.items at .* cannot be read"):
         deltalake_tables(cut)
     write_deltalake(shop.paths["shop.items"], pa.table({"transaction": [9]}))
-    with pytest.raises(CutError, match="is not the table in the consistent snapshot"):
+    with pytest.raises(ConsistentSnapshotError, match="is not the table in the consistent snapshot"):
         deltalake_tables(cut)
 
 
 def test_cut_the_table_of_cuts_keeps_the_newest(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuts, "CUTS_MAX", 5)
-    monkeypatch.setattr(cuts, "CUTS_KEPT", 3)
+    monkeypatch.setattr(consistent_snapshots, "SNAPSHOTS_MAX", 5)
+    monkeypatch.setattr(consistent_snapshots, "SNAPSHOTS_KEPT", 3)
     for end in range(200, 1200, 100):
         assert shop.publish(batch(end))
-    rows: list[Any] = pa.table(DeltaTable(cuts_path(shop.lake, "shop")).scan())["order_key"].to_pylist()
+    rows: list[Any] = pa.table(DeltaTable(consistent_snapshots_path(shop.lake, "shop")).scan())["order_key"].to_pylist()
     assert sorted(rows)[-1] == 1100
     assert len(rows) < 9
     assert not shop.publish(batch(1100)), "what was published is known after the rewrite too"
-    assert read_cut(shop.lake, "shop").order_key == 1100
+    assert read_consistent_snapshot(shop.lake, "shop").order_key == 1100

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.lake_cut import read_cut
-from sluice.lake_cut.cut import cuts_path
-from sluice.orchestration.run.cuts import CutAmendments, keep_cut
-from sluice.spark_jobs.cuts import newest_order_key
+from sluice.consistent_snapshot import read_consistent_snapshot
+from sluice.consistent_snapshot.find import consistent_snapshots_path
+from sluice.orchestration.run.consistent_snapshots import SnapshotAmendments, publish_for_batch
+from sluice.spark_jobs.consistent_snapshots import newest_order_key
 from sluice.spark_jobs.fence import BY_HAND
-from tests.lake_cut.test_cut import batch
+from tests.consistent_snapshot.test_consistent_snapshot import batch
 from tests.scale.fix_many_tables import keep_lake_tables, make_destination, table_name
 
 FIRST, PUBLISHED = table_name(0), table_name(1)
@@ -24,12 +24,12 @@ class Shop:
 
     def __init__(self, config: SluiceConfig) -> None:
         self._config, self._records = config, keep_lake_tables(config, 2)
-        self.amendments = CutAmendments(config, "shop", clock=itertools.count().__next__)
+        self.amendments = SnapshotAmendments(config, "shop", clock=itertools.count().__next__)
 
     def merge(self, end: int, version: int, *held: str) -> None:
         """Merges a batch into the published table, unless its changes are buffered, and publishes a consistent snapshot."""
         self._records.keep({PUBLISHED: (f"id-{PUBLISHED}", version)})
-        keep_cut(self._config, "shop", "run", batch(end), BY_HAND, buffered=held)
+        publish_for_batch(self._config, "shop", "run", batch(end), BY_HAND, buffered=held)
 
     def publish(self, version: int) -> None:
         """Publishes the table as a snapshot run does, immediately after another publication, so that it waits."""
@@ -40,18 +40,18 @@ class Shop:
 
     def repair(self, version: int) -> None:
         self._records.keep({PUBLISHED: (f"id-{PUBLISHED}", version)})
-        CutAmendments(self._config, "shop").add(PUBLISHED, 9, str)
+        SnapshotAmendments(self._config, "shop").add(PUBLISHED, 9, str)
 
     @property
     def newest(self) -> tuple[int, int, bool]:
         """Returns the order key of the newest snapshot, and the table's version and whether it has stopped."""
-        cut = read_cut(self._config.lake, "shop")
+        cut = read_consistent_snapshot(self._config.lake, "shop")
         table = cut.tables[PUBLISHED]
         return cut.order_key, table.version, table.stopped
 
     @property
     def newest_key(self) -> int | None:
-        return newest_order_key(cuts_path(self._config.lake, "shop"))
+        return newest_order_key(consistent_snapshots_path(self._config.lake, "shop"))
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""Finds a consistent snapshot of the tables in `_sluice_cuts`, a Delta table. A row of it has the version of each table of a destination
-at one position of the source.
+"""Finds a consistent snapshot of the tables in `_sluice_consistent_snapshots`, a Delta table. Each of its rows has the version of each
+table of a destination at one position of the source.
 
-A run writes a row as its last commit, after all tables of the batch (`spark_jobs.cuts`).
+A run writes a row as its last commit, after all tables of the batch (`spark_jobs.consistent_snapshots`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-FOLDER = "_sluice_cuts"
+FOLDER = "_sluice_consistent_snapshots"
 FIELDS: list[tuple[str, pa.DataType]] = [
     ("order_key", pa.int64()),
     ("commit_time", pa.timestamp("us", "UTC")),
@@ -35,12 +35,12 @@ FIELDS: list[tuple[str, pa.DataType]] = [
 SCHEMA = pa.schema(FIELDS)
 
 
-class CutError(Exception):
+class ConsistentSnapshotError(Exception):
     """Raised if there is no such consistent snapshot, or if its tables cannot be opened at their versions. The message says what to do."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CutTable:
+class TableAtVersion:
     """One table of a consistent snapshot. If `stopped`, it is at an earlier position than the other tables, because it has stopped."""
 
     name: str
@@ -51,7 +51,7 @@ class CutTable:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cut:
+class ConsistentSnapshot:
     """A consistent snapshot: a position of the source, and the version of each table there. `commit_time` is the time of the last
     transaction in it. `tables` is by "database.table".
     """
@@ -64,44 +64,44 @@ class Cut:
     offset: int
     gtid_set: str
     server_uuid: str
-    tables: Mapping[str, CutTable]
+    tables: Mapping[str, TableAtVersion]
 
 
-def cuts_path(lake: str, destination: str) -> str:
+def consistent_snapshots_path(lake: str, destination: str) -> str:
     """Returns the path of the Delta table with a destination's consistent snapshots."""
     return f"{lake}/{FOLDER}/{destination}"
 
 
-def read_cut(
+def read_consistent_snapshot(
     lake: str,
     destination: str,
     *,
     at: dt.datetime | None = None,
     storage_options: Mapping[str, str] | None = None,
-) -> Cut:
+) -> ConsistentSnapshot:
     """Returns the newest consistent snapshot, or with `at` the newest one without a transaction that was committed after `at`. Raises
-    CutError if there is none or it cannot be read.
+    ConsistentSnapshotError if there is none or it cannot be read.
     """
-    path = cuts_path(lake, destination)
+    path = consistent_snapshots_path(lake, destination)
     try:
         log = deltalake.DeltaTable(path, storage_options=dict(storage_options or {}) or None)
         row = newest_row(log, at)
         oldest = None if row else _oldest(log)
     except TableNotFoundError as error:
-        raise CutError(
+        raise ConsistentSnapshotError(
             f"{path} has no consistent snapshot of the tables of {destination} yet: the first merged batch writes one"
         ) from error
     except (DeltaError, OSError) as error:
-        raise CutError(
+        raise ConsistentSnapshotError(
             f"the consistent snapshots of the tables at {path} cannot be read: {error}; check the disk or "
             "object store of the lake"
         ) from error
     if row is None:
-        raise CutError(
+        raise ConsistentSnapshotError(
             f"no consistent snapshot of {destination} is as old as {at}; the oldest consistent snapshot is from "
             f"{oldest}"
         )
-    return _cut(row)
+    return _snapshot_of(row)
 
 
 def newest_row(log: deltalake.DeltaTable, at: dt.datetime | None = None) -> dict[str, Any] | None:
@@ -125,7 +125,7 @@ def _oldest(log: deltalake.DeltaTable) -> dt.datetime | None:
     return pc.min(times).as_py()  # type: ignore[no-any-return]
 
 
-def _cut(row: Mapping[str, Any]) -> Cut:
-    tables = {name: CutTable(name=name, **found) for name, found in json.loads(row["tables"]).items()}
-    names = {field.name for field in dataclasses.fields(Cut)} - {"tables"}
-    return Cut(**{name: row[name] for name in names}, tables=tables)
+def _snapshot_of(row: Mapping[str, Any]) -> ConsistentSnapshot:
+    tables = {name: TableAtVersion(name=name, **found) for name, found in json.loads(row["tables"]).items()}
+    names = {field.name for field in dataclasses.fields(ConsistentSnapshot)} - {"tables"}
+    return ConsistentSnapshot(**{name: row[name] for name in names}, tables=tables)

@@ -17,18 +17,23 @@ import pytest
 from typer.testing import CliRunner
 
 from sluice.cdc_engine import destination_files
+from sluice.consistent_snapshot.find import (
+    SCHEMA,
+    ConsistentSnapshotError,
+    consistent_snapshots_path,
+    read_consistent_snapshot,
+)
 from sluice.console.lake.history import captured_table, history_of
 from sluice.console.main import app
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
-from sluice.lake_cut.cut import SCHEMA, CutError, cuts_path, read_cut
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.ports import Ports
 from sluice.orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
 from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.maintain import rule
-from sluice.spark_jobs.maintain.tables import newest_cut_age_hours, prune_cuts
+from sluice.spark_jobs.maintain.tables import newest_snapshot_age_hours, prune_consistent_snapshots
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline, killed_at
 
@@ -59,7 +64,7 @@ def test_small_files_are_joined_and_old_ones_removed_and_cuts_can_be_read(
             pipeline.merge(engine)
         before = maintained(pipeline)
         assert [each.act for each in before.done] == ["nothing"], "it does not pay"
-        old = read_cut(lake, "shop")
+        old = read_consistent_snapshot(lake, "shop")
         monkeypatch.setattr(rule, "SMALL_FILES_MAX", 1)
         (made,) = maintained(pipeline).done
         assert (made.act, made.after.files) == ("compact", 1)
@@ -69,7 +74,7 @@ def test_small_files_are_joined_and_old_ones_removed_and_cuts_can_be_read(
         pipeline.change(f"DELETE FROM {numbers} WHERE n = 1", f"UPDATE {numbers} SET filler = 'new' WHERE n = 2")
         pipeline.merge(engine)
         assert pipeline.rows() == {0: "", 2: "new", 3: ""}
-        new = read_cut(lake, "shop")
+        new = read_consistent_snapshot(lake, "shop")
         assert new.tables[numbers].version > old.tables[numbers].version
         there = files(pipeline.path)
         kept = maintained(pipeline, optimize=False, vacuum=True).done[0]
@@ -82,7 +87,7 @@ def test_small_files_are_joined_and_old_ones_removed_and_cuts_can_be_read(
         looked = maintained(pipeline, optimize=False, vacuum=True, retention_hours=0.0)
         assert (looked.hours, looked.failed) == (2.0, {}), "for the newest cut"
         assert pipeline.rows() == {0: "", 2: "new", 3: ""}
-        version = read_cut(lake, "shop").tables[numbers].version
+        version = read_consistent_snapshot(lake, "shop").tables[numbers].version
         assert _count(deltalake.DeltaTable(pipeline.path, version=version)) == 8
         pipeline.captured.insert([7])
         pipeline.merge(engine)
@@ -103,20 +108,20 @@ def _count(log: deltalake.DeltaTable) -> int:
 
 
 def test_cuts_that_name_what_is_gone_go_before_it_and_the_newest_stays_cut(tmp_path: Path) -> None:
-    path = cuts_path(str(tmp_path), "shop")
-    assert newest_cut_age_hours(path) is None
-    assert prune_cuts(path, 1.0, BY_HAND) == 0
+    path = consistent_snapshots_path(str(tmp_path), "shop")
+    assert newest_snapshot_age_hours(path) is None
+    assert prune_consistent_snapshots(path, 1.0, BY_HAND) == 0
     now = dt.datetime.now(dt.UTC)
     for key, hours in ((1, 30.0), (2, 20.0), (3, 10.0)):
         _lay(path, key, now - dt.timedelta(hours=hours))
-    assert newest_cut_age_hours(path) == pytest.approx(10.0, abs=0.1)
-    kept = rule.hours_kept(5.0, newest_cut_age_hours(path))
-    assert prune_cuts(path, kept, BY_HAND) == 2
-    assert read_cut(str(tmp_path), "shop").order_key == 3
-    with pytest.raises(CutError, match="as old as"):
-        read_cut(str(tmp_path), "shop", at=now - dt.timedelta(hours=15))
+    assert newest_snapshot_age_hours(path) == pytest.approx(10.0, abs=0.1)
+    kept = rule.hours_kept(5.0, newest_snapshot_age_hours(path))
+    assert prune_consistent_snapshots(path, kept, BY_HAND) == 2
+    assert read_consistent_snapshot(str(tmp_path), "shop").order_key == 3
+    with pytest.raises(ConsistentSnapshotError, match="as old as"):
+        read_consistent_snapshot(str(tmp_path), "shop", at=now - dt.timedelta(hours=15))
     assert len(deltalake.DeltaTable(path).file_uris()) == 1
-    assert prune_cuts(path, kept, BY_HAND) == 0
+    assert prune_consistent_snapshots(path, kept, BY_HAND) == 0
 
 
 def _lay(path: str, key: int, published_at: dt.datetime) -> None:
@@ -166,5 +171,5 @@ def test_maintenance_that_is_killed_anywhere_leaves_tables_right_and_is_done_aga
         assert not json.loads(again.stdout)["failed"]
         assert sorted(pipeline.rows()) == list(range(1, number + 1))
         assert sorted(pipeline.rows(pipeline.config.table_path("shop", *other.split(".")))) == [1, 2, 4, 5, 7, 8]
-        assert read_cut(pipeline.config.lake, "shop").tables[pipeline.name].version >= 0
+        assert read_consistent_snapshot(pipeline.config.lake, "shop").tables[pipeline.name].version >= 0
         assert not engine.status().stopped_tables

@@ -11,26 +11,30 @@ from typing import Any
 import deltalake
 from deltalake.exceptions import DeltaError
 
-from sluice.lake_cut.cut import Cut, CutError, CutTable
+from sluice.consistent_snapshot.find import ConsistentSnapshot, ConsistentSnapshotError, TableAtVersion
 
 
-def deltalake_tables(cut: Cut, storage_options: Mapping[str, str] | None = None) -> dict[str, deltalake.DeltaTable]:
-    """Returns "database.table" → the table at its version. Raises CutError if a version no longer exists."""
-    return {table.name: _opened(table, storage_options) for table in cut.tables.values()}
+def deltalake_tables(
+    snapshot: ConsistentSnapshot, storage_options: Mapping[str, str] | None = None
+) -> dict[str, deltalake.DeltaTable]:
+    """Returns "database.table" → the table at its version. Raises ConsistentSnapshotError if a version no longer exists."""
+    return {table.name: _opened(table, storage_options) for table in snapshot.tables.values()}
 
 
-def duckdb_views(connection: Any, cut: Cut, storage_options: Mapping[str, str] | None = None) -> list[str]:
+def duckdb_views(
+    connection: Any, snapshot: ConsistentSnapshot, storage_options: Mapping[str, str] | None = None
+) -> list[str]:
     """Creates views `database.table` in a DuckDB connection, and returns their names. The connection must have loaded the delta extension.
 
     `storage_options` are deltalake's options for a lake in an object store. DuckDB does not use them, so the connection also needs
     DuckDB's extension and secret for the object store.
 
     DuckDB ignores letter case in names. If names differ only in letter case, the views are called `table__1`, `table__2`, …. If some
-    tables cannot be read, creates the views of all others, and then raises CutError.
+    tables cannot be read, creates the views of all others, and then raises ConsistentSnapshotError.
     """
     made: list[str] = []
     failed: dict[str, Exception] = {}
-    named = list(_named(cut))
+    named = list(_named(snapshot))
     for (table, _, _), (database, short) in zip(
         named, _distinguished([(database, short) for _, database, short in named]), strict=True
     ):
@@ -50,15 +54,17 @@ def duckdb_views(connection: Any, cut: Cut, storage_options: Mapping[str, str] |
     return made
 
 
-def spark_views(spark: Any, cut: Cut, storage_options: Mapping[str, str] | None = None) -> list[str]:
+def spark_views(
+    spark: Any, snapshot: ConsistentSnapshot, storage_options: Mapping[str, str] | None = None
+) -> list[str]:
     """Creates temporary views `database_table` in a Spark session with Delta, and returns their names.
 
     Spark ignores letter case in names, and `a_b.c` and `a.b_c` give the same name. Such views get `__1`, `__2`, … at the end. Raises
-    CutError as `duckdb_views` does.
+    ConsistentSnapshotError as `duckdb_views` does.
     """
     made: list[str] = []
     failed: dict[str, Exception] = {}
-    named = list(_named(cut))
+    named = list(_named(snapshot))
     for (table, _, _), (_, name) in zip(
         named, _distinguished([("", f"{database}_{short}") for _, database, short in named]), strict=True
     ):
@@ -77,17 +83,17 @@ def spark_views(spark: Any, cut: Cut, storage_options: Mapping[str, str] | None 
 
 
 def _refuse(failed: Mapping[str, Exception]) -> None:
-    """Raises CutError if any table failed. `failed` has the error of each."""
+    """Raises ConsistentSnapshotError if any table failed. `failed` has the error of each."""
     if failed:
         why = "; ".join(
-            str(error) if isinstance(error, CutError) else f"the view of {name} cannot be made: {error}"
+            str(error) if isinstance(error, ConsistentSnapshotError) else f"the view of {name} cannot be made: {error}"
             for name, error in failed.items()
         )
-        raise CutError(why) from next(iter(failed.values()))
+        raise ConsistentSnapshotError(why) from next(iter(failed.values()))
 
 
-def _named(cut: Cut) -> Iterator[tuple[CutTable, str, str]]:
-    for name, table in sorted(cut.tables.items()):
+def _named(snapshot: ConsistentSnapshot) -> Iterator[tuple[TableAtVersion, str, str]]:
+    for name, table in sorted(snapshot.tables.items()):
         database, _, short = name.partition(".")
         yield table, database, short
 
@@ -110,20 +116,20 @@ def _of_spark(path: str) -> str:
     return path.replace("s3://", "s3a://", 1) if path.startswith("s3://") else path
 
 
-def _opened(table: CutTable, storage_options: Mapping[str, str] | None) -> deltalake.DeltaTable:
-    """Opens a table at its version. Raises CutError if the version cannot be read, or if the table has another id, because it was created
-    again.
+def _opened(table: TableAtVersion, storage_options: Mapping[str, str] | None) -> deltalake.DeltaTable:
+    """Opens a table at its version. Raises ConsistentSnapshotError if the version cannot be read, or if the table has another id because it
+    was created again.
     """
     options = dict(storage_options or {}) or None
     try:
         found = deltalake.DeltaTable(table.path, version=table.version, storage_options=options)
         table_id = str(found.metadata().id)
     except (DeltaError, OSError) as error:
-        raise CutError(
+        raise ConsistentSnapshotError(
             f"version {table.version} of {table.name} at {table.path} cannot be read: {error}; read a newer consistent snapshot"
         ) from error
     if table_id != table.table_id:
-        raise CutError(
+        raise ConsistentSnapshotError(
             f"{table.name} at {table.path} is not the table in the consistent snapshot; read a newer "
             "consistent snapshot"
         )

@@ -22,17 +22,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from sluice.lake_cut.cut import SCHEMA, newest_row
+from sluice.consistent_snapshot.find import SCHEMA, newest_row
 from sluice.spark_jobs.durable_lake import sync_commits
 from sluice.spark_jobs.errors import LostCommitError, TableError
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.staged_batch import StagedBatch
 from sluice.spark_jobs.table_owner import TableRecord
 
-NAME = "_sluice_cuts"
-# After every CUTS_MAX commits, the table is rewritten with its newest CUTS_KEPT rows, which cover almost three days at
+NAME = "_sluice_consistent_snapshots"
+# After every SNAPSHOTS_MAX commits, the table is rewritten with its newest SNAPSHOTS_KEPT rows, which cover almost three days at
 # one batch per minute.
-CUTS_MAX, CUTS_KEPT = 5_000, 4_000
+SNAPSHOTS_MAX, SNAPSHOTS_KEPT = 5_000, 4_000
 ROWS_AT_ONCE = 32  # A rewrite has this many rows in memory at a time.
 # Consecutive rows are almost equal. So one compressed group of many rows is several times smaller than the same rows compressed one by
 # one.
@@ -71,7 +71,7 @@ def app_id(batch: StagedBatch) -> str:
     return f"sluice/{batch.destination}/{batch.ledger_id}/{NAME}"
 
 
-def publish_cut(
+def publish_consistent_snapshot(
     batch: StagedBatch,
     path: str,
     published: PublishedTables,
@@ -217,12 +217,12 @@ def _appended(  # noqa: PLR0917  two callers, alike
     transaction: deltalake.Transaction | None,
     options: dict[str, str] | None,
 ) -> Any:
-    """Appends the row and returns the table. After every CUTS_MAX commits, rewrites the table with its newest rows instead, and deletes
+    """Appends the row and returns the table. After every SNAPSHOTS_MAX commits, rewrites the table with its newest rows instead, and deletes
     files that no reader needs.
     """
     rows: Any = row
     mode, written = "append", None
-    if log is not None and log.version() and log.version() % CUTS_MAX == 0:
+    if log is not None and log.version() and log.version() % SNAPSHOTS_MAX == 0:
         rows, mode, written = _with_newest(fence, log, row), "overwrite", TOGETHER
     properties = deltalake.CommitProperties(app_transactions=[transaction] if transaction else None)
     fence.check(NAME)
@@ -244,7 +244,7 @@ def _with_newest(fence: Fence, log: Any, row: pa.Table) -> pa.RecordBatchReader:
     Checks the fence again at the end of the stream, immediately before the commit, because reading the rows may take minutes.
     """
     keys: Any = pa.table(log.scan(columns=["order_key"]))["order_key"].to_pylist()
-    oldest = sorted(keys)[-CUTS_KEPT:][0]
+    oldest = sorted(keys)[-SNAPSHOTS_KEPT:][0]
     kept = log.to_pyarrow_dataset().scanner(
         filter=pc.field("order_key") >= oldest, batch_size=ROWS_AT_ONCE, batch_readahead=1, fragment_readahead=1
     )

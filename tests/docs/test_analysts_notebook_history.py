@@ -16,9 +16,9 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from sluice.lake_cut.cut import cuts_path
+from sluice.consistent_snapshot.find import consistent_snapshots_path
 from sluice.spark_jobs.conflicts import CommitConflicts
-from sluice.spark_jobs.cuts import PublishedTables, publish_cut
+from sluice.spark_jobs.consistent_snapshots import PublishedTables, publish_consistent_snapshot
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT
 from sluice.spark_jobs.side_tables.write import Share, write_side_tables
@@ -91,8 +91,11 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
             assert isinstance(result, tuple), result
             write_side_tables(None, Share(batch=batch, staged=staged, target=target, context=BY_HAND_CONTEXT))
             records[staged.name] = (path, result[1])
-        publish_cut(
-            _ended(batch), cuts_path(lake, "shop"), PublishedTables(tables=records, stopped=(), run="r"), BY_HAND
+        publish_consistent_snapshot(
+            _ended(batch),
+            consistent_snapshots_path(lake, "shop"),
+            PublishedTables(tables=records, stopped=(), run="r"),
+            BY_HAND,
         )
     _feed(f"{lake}/shop/payments")
     return lake

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from sluice.cdc_engine.config import SluiceConfig
-    from sluice.spark_jobs.cuts import AmendedTable
+    from sluice.spark_jobs.consistent_snapshots import AmendedTable
     from sluice.spark_jobs.fence import Fence
     from sluice.spark_jobs.staged_batch import StagedBatch
     from sluice.spark_jobs.table_owner import TableRecord
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 SHARE = 20  # A run spends at most 1/SHARE of its time on rewriting the newest consistent snapshot.
 
 
-def keep_cut(
+def publish_for_batch(
     config: SluiceConfig,
     destination: str,
     run: str,
@@ -45,8 +45,8 @@ def keep_cut(
     logs and histories get new versions. Raises MergeError for tables whose location cannot be found, and TableError if Delta refuses the
     commit.
     """
-    from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
-    from sluice.spark_jobs.cuts import PublishedTables, publish_cut  # noqa: PLC0415
+    from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415
+    from sluice.spark_jobs.consistent_snapshots import PublishedTables, publish_consistent_snapshot  # noqa: PLC0415
 
     directory = config.destination_dir(destination)
     records = LakeTables(directory)
@@ -60,7 +60,7 @@ def keep_cut(
     }
     published = PublishedTables(tables=_as_they_stand(found), stopped=standing, run=run)
     options = storage_options(config.storage_options)
-    publish_cut(batch, cuts_path(config.lake, destination), published, fence, options)
+    publish_consistent_snapshot(batch, consistent_snapshots_path(config.lake, destination), published, fence, options)
 
 
 def _recorded_tables(
@@ -94,7 +94,7 @@ def _recorded_tables(
     return current_states, side_tables
 
 
-class CutAmendments:
+class SnapshotAmendments:
     """Collects the tables that a run corrected outside the stream, and adds them to the destination's newest consistent snapshot.
 
     The snapshot is one row with all tables, so rewriting it costs more the more tables a destination has. After a rewrite, the run waits
@@ -116,15 +116,15 @@ class CutAmendments:
         A shard is not added, because its Delta table may have rows of other shards that belong to no consistent snapshot yet. The snapshot
         of the next batch includes it.
         """
-        from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
-        from sluice.spark_jobs.cuts import AmendedTable, newest_order_key  # noqa: PLC0415
+        from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415
+        from sluice.spark_jobs.consistent_snapshots import AmendedTable, newest_order_key  # noqa: PLC0415
 
         there = self._recorded_tables(LakeTables(self._config.destination_dir(self._destination)), table)
         if there and target(self._config, self._destination, table).shard is None:
             # Only a batch changes the newest order key, and no batch is merged while this run holds the lock. So it is read once per hold.
             if self._newest is None or self._newest[0] is not refusal:
                 options = storage_options(self._config.storage_options)
-                path = cuts_path(self._config.lake, self._destination)
+                path = consistent_snapshots_path(self._config.lake, self._destination)
                 self._newest = refusal, newest_order_key(path, options)
             self.waiting[table] = AmendedTable(tables=there, label=label, newest=self._newest[1])
         if self._clock() >= self._due:
@@ -137,8 +137,8 @@ class CutAmendments:
         A table is recorded with the version that it had when it was added, even if an incomplete batch has merged since then. A table is
         left out if it was created again since then, or if a batch has recorded a snapshot since then, because that snapshot has the table.
         """
-        from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
-        from sluice.spark_jobs.cuts import amend_newest  # noqa: PLC0415
+        from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415
+        from sluice.spark_jobs.consistent_snapshots import amend_newest  # noqa: PLC0415
         from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
 
         if not self.waiting:
@@ -146,7 +146,7 @@ class CutAmendments:
         began, records = self._clock(), LakeTables(self._config.destination_dir(self._destination))
         as_added = [each for name, each in self.waiting.items() if self._is_as_added(records, name, each)]
         options = storage_options(self._config.storage_options)
-        amend_newest(cuts_path(self._config.lake, self._destination), as_added, Fence(refusal), options)
+        amend_newest(consistent_snapshots_path(self._config.lake, self._destination), as_added, Fence(refusal), options)
         self.waiting.clear()
         self._due = self._clock() + SHARE * (self._clock() - began)
 
