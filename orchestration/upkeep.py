@@ -45,7 +45,7 @@ class ShownDefinitions:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reload, self._clock = reload, clock
-        # For each destination: the digest of its tables, and when to read them again.
+        # For each destination: the digest of its tables, and the time from which its list of tables is read again.
         self._tables = dict[str, tuple[str, float]]()
         self._shown = self._tried = self._seen(in_use)
         self._again_at, self._reported = 0.0, ""

@@ -77,19 +77,19 @@ class NoRecords:
         return None
 
     def keep(self, name: str, record: TableRecord) -> None:
-        """Does nothing."""
+        """Does nothing, because no records are stored."""
 
     def keep_all(self, records: Mapping[str, TableRecord]) -> None:
-        """Does nothing."""
+        """Does nothing, because no records are stored."""
 
     def side_table(self, name: str, kind: str) -> TableRecord | None:  # noqa: ARG002
         return None
 
     def keep_side_table(self, name: str, kind: str, record: TableRecord) -> None:
-        """Does nothing."""
+        """Does nothing, because no records are stored."""
 
     def forget_current_state_table(self, name: str) -> None:
-        """Does nothing."""
+        """Does nothing, because no records are stored."""
 
 
 NO_RECORDS = NoRecords()

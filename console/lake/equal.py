@@ -28,7 +28,7 @@ MARKS = {
 def extent_of(sample: float, *, full: bool, since_last: bool, settle_seconds: float) -> Extent:
     """Returns how much the comparison covers. Raises ConfigurationError if two options exclude each other."""
     if sum((sample > 0, full, since_last)) > 1:
-        raise ConfigurationError("--sample, --full and --since-last exclude each other")
+        raise ConfigurationError("--sample, --full and --since-last exclude each other: give only one of them")
     if sample:
         return Extent(mode="sample", percent=sample, settle_seconds=settle_seconds)
     return Extent(mode="since-last" if since_last else "full", settle_seconds=settle_seconds)

@@ -250,7 +250,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
     if away and not engine:
         state, reason = (
             "STANDBY",
-            f"the engine on {away} reads it; `sluice status` on that host and Dagster's plots show lag",
+            f"the engine on {away} reads this destination; `sluice status` on that host and Dagster's plots show lag",
         )
     elif not engine:
         reason = NEVER_RAN

@@ -85,7 +85,7 @@ class EngineProcess:
             age = time.monotonic() - self._started
             if ended and age < AGAIN_SECONDS:
                 raise EngineStartingError(
-                    f"the process of the engines ended: {self._last_line()}; it is started again soon"
+                    f"the process of the engines ended: {self._last_line()}; Sluice starts the process again soon"
                 )
             # A process that has just started does not hold the lock yet.
             begins = self._process is not None and not ended

@@ -163,4 +163,4 @@ def _new_tables(config: SluiceConfig, destination: str, digest: str) -> tuple[st
     if _digest_of_tables(config, destination) in {digest, ""}:
         return ()
     loaded = f"the tables of {destination} have changed since this code location was loaded"
-    return (f'{loaded}; they are merged all the same, and "Reload" of the code location shows them',)
+    return (f'{loaded}; Sluice merges the changed tables all the same, and "Reload" of the code location shows them',)

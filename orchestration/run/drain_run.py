@@ -145,7 +145,7 @@ def _all(
         if why := why_not_alone():
             # This run is not the attached one, so it must not write `unreported`. Its success settles its batch.
             yield tables
-            work.say(f"this run ends with its batch: {why}")
+            work.say(f"this run ends after its first batch: {why}")
             return
         if reference is first:
             yield work.unreported.left(work.say)

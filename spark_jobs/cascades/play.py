@@ -344,7 +344,7 @@ class Play:
                 and self._is_behind(event, below.child_name)
             ):
                 lost = cascade.child_name
-                why = f"its rows depend on changes of {lost}, which are merged already and whose files were removed"
+                why = f"the table depends on changes of {lost}, which are merged already and whose files were removed"
                 self._refuse(event, below.child_name, _error(below, why))
 
     def _is_behind(self, event: Event, table: str) -> bool:
@@ -374,7 +374,7 @@ class Play:
         """Records that the changes of the child cannot be derived, because the changes of its parent are unknown."""
         parent, child = cascade.parent_name, cascade.child_name
         if child in self._buffered:
-            why = f"foreign keys change its rows when rows of {parent} change, which Sluice cannot follow"
+            why = f"foreign keys change rows of the table when rows of {parent} change, which Sluice cannot follow"
             if parent in self._buffered:
                 why = f"foreign keys change rows of the table when rows of {parent} change, and a snapshot of {parent} is in progress"
             self._read_again(event, child, why, through=parent if parent in self._buffered else "")

@@ -59,7 +59,7 @@ AGAIN = (
 )
 RESUME = "sluice snapshot resume"
 AS_READ = "the Parquet files that the snapshot wrote were added to the table as they are, without Spark"
-BEFORE = "an earlier run made the commit, and ended before it recorded this"
+BEFORE = "an earlier run made the commit, and ended before it recorded the commit"
 # This table property has the id of the snapshot from which the table was created.
 SNAPSHOT_PROPERTY = "sluice.snapshot"
 

@@ -114,7 +114,7 @@ def _obstacles(facts: MergeFacts) -> Iterator[str]:
     if facts.mapping not in MAPPINGS:
         yield f"the table's columns are mapped by {facts.mapping}"
     if facts.rounded:
-        yield "the minimum and maximum of its files may be rounded, which Spark corrects first"
+        yield "the minimum and maximum of the table's files may be rounded, which Spark corrects first"
     if facts.partitioned:
         yield "the table is partitioned"
     yield from _obstacles_in_columns(facts)
