@@ -4,7 +4,7 @@ Every server has its own folder (`memory_folder`) and a free port. It is stopped
 ends too.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
@@ -136,9 +136,15 @@ def s3_store(s3_place: S3Server) -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="session")
-def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzuriteServer]:
+def azure_place(tmp_path_factory: pytest.TempPathFactory) -> AzuriteServer:
+    """Returns an Azure Blob Storage that is not started. Spark gets its address when Spark starts."""
+    return AzuriteServer(tmp_path_factory.mktemp("azurite"))
+
+
+@pytest.fixture(scope="session")
+def azurite(azure_place: AzuriteServer) -> Iterator[AzuriteServer]:
     """Starts an Azure Blob Storage for the whole run. A test uses its own prefix in it. If npm cannot install it, skips the test."""
-    yield from _started(AzuriteServer(tmp_path_factory.mktemp("azurite")))
+    yield from _started(azure_place)
 
 
 @pytest.fixture(scope="session")
@@ -183,18 +189,24 @@ def product_spark_server(
 
 @pytest.fixture(scope="session")
 def few_rows_spark_server(
-    tmp_path_factory: pytest.TempPathFactory, stores_of_spark: Mapping[str, Mapping[str, str]]
+    tmp_path_factory: pytest.TempPathFactory,
+    stores_of_spark: Mapping[str, Mapping[str, str]],
+    azure_place: AzuriteServer,
 ) -> Iterator[SparkConnectServer]:
-    """Starts a Spark server like `product_spark_server`, but with the settings FEW_ROWS. With them, statements over a few rows take half
-    of the processor time.
+    """Starts a Spark server like `product_spark_server`, but with the settings FEW_ROWS, and with a client of Azure. With FEW_ROWS,
+    statements over a few rows take half of the processor time.
     """
-    yield from _running_spark(tmp_path_factory.mktemp("spark"), ServerSettings(more=FEW_ROWS), stores_of_spark)
+    settings = ServerSettings(more={**FEW_ROWS, **azure_place.spark_settings})
+    yield from _running_spark(tmp_path_factory.mktemp("spark"), settings, stores_of_spark, (*EXTRAS, "azure"))
 
 
 def _running_spark(
-    folder: Path, settings: ServerSettings, stores: Mapping[str, Mapping[str, str]]
+    folder: Path,
+    settings: ServerSettings,
+    stores: Mapping[str, Mapping[str, str]],
+    extras: Sequence[str] = EXTRAS,
 ) -> Iterator[SparkConnectServer]:
-    server = SparkConnectServer(None, folder, memory="2g", settings=settings, extras=EXTRAS)
+    server = SparkConnectServer(None, folder, memory="2g", settings=settings, extras=extras)
     for store, options in stores.items():
         server.tell(spark_settings(store, options), spark_environment(store, options))
     try:

@@ -29,6 +29,11 @@ class S3Server:
         self._process: ChildProcess | None = None
 
     @property
+    def root(self) -> str:
+        """The URL of the bucket for Sluice and deltalake."""
+        return f"s3://{self.bucket}"
+
+    @property
     def endpoint(self) -> str:
         return f"http://{LOOPBACK}:{self.port}"
 

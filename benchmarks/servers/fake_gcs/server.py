@@ -25,6 +25,11 @@ class FakeGcsServer(ServerBehindProxy):
     bucket = "lake"
 
     @property
+    def root(self) -> str:
+        """The URL of the bucket for Sluice and deltalake."""
+        return f"gs://{self.bucket}"
+
+    @property
     def endpoint(self) -> str:
         return f"http://{LOOPBACK}:{self.port}"
 

@@ -1,4 +1,4 @@
-"""Tests Spark in each kind of store for which Sluice starts it: a run that is killed during a MERGE, OPTIMIZE and VACUUM."""
+"""Tests Spark in each kind of store: a run that is killed during a MERGE, OPTIMIZE and VACUUM."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ from tests.spark.staged import INSERT, LEDGER_ID, Changes, Image
 __all__ = ["runs"]
 pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.store]
 DURING = "during"
-STORES = {"s3": ("s3", "s3_store"), "google": ("gs", "fake_gcs")}
+STORES = {"s3": "s3_store", "google": "fake_gcs", "azure": "azurite"}
 
 
 @pytest.fixture(params=STORES)
 def store_lake(request: pytest.FixtureRequest, lake: Lake) -> Lake:
-    scheme, fixture = STORES[request.param]
-    store = request.getfixturevalue(fixture)
-    lake.root, lake.storage_options = f"{scheme}://{store.bucket}/{uuid.uuid4().hex[:12]}", store.options
+    store = request.getfixturevalue(STORES[request.param])
+    lake.root, lake.storage_options = f"{store.root}/{uuid.uuid4().hex[:12]}", store.options
     lake.way = "spark"
     return lake
 
