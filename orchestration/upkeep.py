@@ -121,7 +121,8 @@ def keep_up(watch: ConfWatch) -> None:
 
     Call this before the definitions are read: this process and the process from which runs are forked read them afterwards.
     """
-    stopping, lookers = threading.Event(), [first_definitions(watch.in_use).look, LogFiles().look]
+    stopping = threading.Event()
+    lookers: list[Callable[[InUse], None]] = [first_definitions(watch.in_use).look, LogFiles().look]
     if watch.in_use.config.engine.kind == "embedded":
         from sluice.cdc_engine.instance.freed_memory import FreedMemory  # noqa: PLC0415  needed by engine processes only
         from sluice.cdc_engine.keeping import launcher  # noqa: PLC0415  as above

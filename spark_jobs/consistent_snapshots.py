@@ -217,8 +217,8 @@ def _appended(  # noqa: PLR0917  two callers, alike
     transaction: deltalake.Transaction | None,
     options: dict[str, str] | None,
 ) -> Any:
-    """Appends the row and returns the table. After every SNAPSHOTS_MAX commits, rewrites the table with its newest rows instead, and deletes
-    files that no reader needs.
+    """Appends the row and returns the table. After every SNAPSHOTS_MAX commits, rewrites the table with its newest rows instead,
+    and deletes files that no reader needs.
     """
     rows: Any = row
     mode, written = "append", None

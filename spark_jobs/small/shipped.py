@@ -48,7 +48,8 @@ def code_of(work: Work) -> tuple[bytes, str]:
     from pyspark import cloudpickle  # noqa: PLC0415
 
     _register()
-    code = cloudpickle.dumps((work, _classes()))
+    write: Any = cloudpickle.dumps  # pyspark has no types.
+    code = write((work, _classes()))
     return code, f"_sluice_{hashlib.blake2b(code, digest_size=16).hexdigest()}"
 
 
@@ -77,11 +78,12 @@ def _written(argument: Any) -> bytes:
     _register()
     names, buffer = {each: name for name, each in _classes().items()}, io.BytesIO()
 
-    class Writer(cloudpickle.Pickler):  # type: ignore[misc]
+    class Writer(cloudpickle.Pickler):
         def persistent_id(self, value: Any) -> str | None:
             return names.get(value) if isinstance(value, type) else None
 
-    Writer(buffer).dump(argument)
+    writer: Any = Writer
+    writer(buffer).dump(argument)
     return buffer.getvalue()
 
 

@@ -224,9 +224,19 @@ def test_an_error_of_a_store_does_not_tell_its_secrets(monkeypatch: pytest.Monke
 def test_the_code_for_executors_is_written_once_and_read_once_per_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has half a megabyte. Writing and reading it for each batch took as long as merging three tables."""
     written, read = list[object](), list[object]()
-    writes, reads = cloudpickle.dumps, pickle.loads
-    monkeypatch.setattr(cloudpickle, "dumps", lambda value: written.append(value) or writes(value))
-    monkeypatch.setattr(pickle, "loads", lambda data: read.append(data) or reads(data))
+    writes: Any = cloudpickle.dumps
+    reads = pickle.loads
+
+    def write(value: Any) -> bytes:
+        written.append(value)
+        return bytes(writes(value))
+
+    def load(data: bytes) -> Any:
+        read.append(data)
+        return reads(data)
+
+    monkeypatch.setattr(cloudpickle, "dumps", write)
+    monkeypatch.setattr(pickle, "loads", load)
     shipped.forget()
     for number in range(3):
         given = {"target": TableTarget(path=f"/lake/{number}"), "other": Fraction(number)}

@@ -15,7 +15,7 @@ def test_the_job_can_be_pickled_and_takes_no_secret_of_another_store_with_it(mon
     monkeypatch.setenv("OTHER_STORE", "secret-of-another-store")
     assert options.resolved({"token": "$OTHER_STORE"}) == {"token": "secret-of-another-store"}
     dumps: Any = cloudpickle.dumps
-    pickled = dumps(small_job._shipped(small_job._task([[]], {})))
+    pickled = dumps(small_job._task([[]], {}))
     assert b"ResolvedSecrets" in pickled  # The class is sent by value.
     assert b"secret-of-another-store" not in pickled
     assert options.without_secrets("secret-of-another-store", {}) == "***"
