@@ -167,6 +167,19 @@ def bench_soak(
     raise typer.Exit(0 if run(json_file, length) else 1)
 
 
+@bench_app.command("years")
+def bench_years(
+    days: Annotated[int, typer.Option(min=100, help="Days that pass.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same days.")] = 1,
+    answers: Annotated[int, typer.Option(min=1, help="Answers of operators that are kept.")] = 500,
+    json_file: BenchJson = None,
+) -> None:
+    """Let years of statements, snapshots and approvals pass in one destination. Exit code 1 if its files or its memory grow without end."""
+    from benchmarks.soak.years import run  # noqa: PLC0415
+
+    raise typer.Exit(1 if run(json_file, days=days, seed=seed, answers_kept=answers) else 0)
+
+
 @bench_app.command("fuzz")
 def bench_fuzz(
     seconds: Annotated[int, typer.Option(min=1, help="Seconds of all runs together.")] = 600,

@@ -1,4 +1,4 @@
-"""Tests one transaction of 2 GB from a real server, through a whole engine in a process of its own, which never uses 700 MB."""
+"""Tests that an engine needs little memory for the largest transactions, rows and tables of a real server. It has a process of its own."""
 
 from __future__ import annotations
 
@@ -36,3 +36,44 @@ def test_two_gigabytes_in_one_transaction_need_little_memory(fresh_mysql80: Serv
     assert found["bytes"] > ROWS * ROW_BYTES
     assert found["peak_bytes"] < PEAK_BYTES_MAX
     assert not list((captured.directory / "spill").iterdir()), "what was acked leaves nothing on disk"
+
+
+WIDE_ROWS, WIDE_COLUMNS = 20_000, 4096
+LARGE_ROWS, LARGE_ROW_BYTES = 16, 64 * MEBIBYTE
+LARGE_PEAK_BYTES_MAX = 1200 * MEBIBYTE
+
+
+@pytest.mark.scale
+@pytest.mark.timeout(600)
+def test_a_gigabyte_of_rows_of_64_megabytes_needs_memory_for_a_few_of_them(
+    fresh_mysql80: ServerFactory, tmp_path: Path
+) -> None:
+    captured = Captured(tmp_path, fresh_mysql80(options={**OPTIONS, "max_allowed_packet": 128 * MEBIBYTE}))
+    captured.run(TABLE.format(captured.database))
+    engine = engine_process.start(captured.conf, LARGE_ROWS)
+    captured.wait_until_running()
+    captured.run(INSERT.format(captured.database, LARGE_ROWS, LARGE_ROW_BYTES))
+    found = engine_process.finished(engine, 400)
+    assert (found["rows"], found["batches"]) == (LARGE_ROWS, 1)
+    assert found["bytes"] > LARGE_ROWS * LARGE_ROW_BYTES
+    assert found["peak_bytes"] < LARGE_PEAK_BYTES_MAX
+
+
+@pytest.mark.scale
+@pytest.mark.timeout(600)
+def test_a_table_with_as_many_columns_as_mysql_allows_needs_little_memory(
+    fresh_mysql80: ServerFactory, tmp_path: Path
+) -> None:
+    captured = Captured(tmp_path, fresh_mysql80(options=OPTIONS))
+    columns = ", ".join(f"c{number} TINYINT DEFAULT {number % 100}" for number in range(WIDE_COLUMNS - 1))
+    captured.run(f"CREATE TABLE {captured.database}.huge (n INT PRIMARY KEY AUTO_INCREMENT, {columns}) ENGINE=MyISAM")
+    engine = engine_process.start(captured.conf, WIDE_ROWS)
+    captured.wait_until_running()
+    numbers = "WITH RECURSIVE numbers AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM numbers WHERE n < {})"
+    captured.run(
+        "SET SESSION cte_max_recursion_depth = 100000",
+        f"INSERT INTO {captured.database}.huge (c0) {numbers.format(WIDE_ROWS)} SELECT n % 100 FROM numbers",
+    )
+    found = engine_process.finished(engine, 400)
+    assert found["rows"] == WIDE_ROWS
+    assert found["peak_bytes"] < PEAK_BYTES_MAX
