@@ -90,7 +90,7 @@ def _answer_of_staging(config: SluiceConfig, options: dict[str, str]) -> str:
 
 
 def _staging(config: SluiceConfig, act: str) -> str:
-    return f"files of staging {config.staging} cannot be {act}"
+    return f"staging {config.staging} cannot be {act}"
 
 
 def _answer(lake: str, options: dict[str, str]) -> str:

@@ -285,7 +285,7 @@ def test_s3_check_asks_the_store_of_staging(s3_prefix: Store, tmp_path: Path, mo
     assert store_findings(config, starts_spark=False) == ([], [])
     monkeypatch.setenv("LAKE_SECRET", "another-secret")
     (problem,), _ = store_findings(config, starts_spark=False)
-    assert problem.startswith(f"staging cannot be read: {s3_prefix.url}: ")
+    assert problem.startswith(f"staging {s3_prefix.url} cannot be written: ")
     assert "another-secret" not in problem
 
 

@@ -141,7 +141,7 @@ def test_azure_check_reports_what_is_missing_without_secrets(
     monkeypatch.setenv("LAKE_KEY", wrong)
     problems, _ = store_findings(staged, starts_spark=True)
     assert [each.partition(":")[0].split()[0] for each in problems] == ["the", "staging"]
-    assert all("devstoreaccount1" in each for each in problems), "the account is no secret"
+    assert "devstoreaccount1" in problems[0], "the account is no secret"
     assert wrong not in str(problems)
     monkeypatch.delenv("LAKE_KEY")
     (problem,), _ = store_findings(staged, starts_spark=True)
