@@ -25,8 +25,8 @@ OPTIONS = StackOptions(spark_memory="3g", die_with_parent=True, awaits_warm_up=T
 
 class Pipeline:
     """A complete Sluice. `destination` is the name of its destination, and of the only database that this destination captures. `others`
-    are more destinations of this form, on the same server. `settings` are further settings of all of them. `spark` is the address of a
-    running Spark. If it is empty, a Spark is started.
+    are more destinations of this form, on the same server. `settings` are further settings of all of them, and `main` those of
+    sluice.yaml. `spark` is the address of a running Spark. If it is empty, a Spark is started.
 
     The caller starts the server and creates the tables before `start`, because the tables become assets when the code server starts.
     """
@@ -39,10 +39,11 @@ class Pipeline:
         *,
         spark: str = "",
         settings: Mapping[str, Any] | None = None,
+        main: Mapping[str, Any] | None = None,
         options: StackOptions = OPTIONS,
         others: Sequence[str] = (),
     ) -> None:
-        self._settings, self._others = dict(settings or {}), tuple(others)
+        self._settings, self._main, self._others = dict(settings or {}), dict(main or {}), tuple(others)
         self.folder, self.destination = folder, destination
         self._spark, self._options = spark, options
         server_options: dict[str, str | int | None] = {"max_binlog_size": 1 << 30, "default_time_zone": "+00:00"}
@@ -121,6 +122,7 @@ class Pipeline:
             "lake": str(self.folder / "lake"),
             "ports": {"webserver": free_port(), "code_server": free_port(), "spark_connect": spark},
             "spark": {"remote": self._spark or f"sc://127.0.0.1:{spark}"},
+            **self._main,
         }
         (conf / "sluice.yaml").write_text(yaml.safe_dump(main))
         self._write_destinations(conf)

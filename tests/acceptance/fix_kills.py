@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from sluice.console.stack.stack import CODE_SERVER, SPARK, StackOptions
 from sluice.equality.destination import ComparedDestination, compare_destination
 from sluice.equality.values import Extent
 from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.lake_settings import storage_options
 from tests.telemetry.fix_collector import Collector, collecting
 from tests.waiting import wait_for
 
@@ -94,9 +95,9 @@ class Workload:
 
 
 class KillBench:
-    """A pipeline with failpoints, and the processes that it kills."""
+    """A pipeline with failpoints, and the processes that it kills. `main` are settings of sluice.yaml, for example a lake in a store."""
 
-    def __init__(self, folder: Path, collector: Collector) -> None:
+    def __init__(self, folder: Path, collector: Collector, main: Mapping[str, Any] | None = None) -> None:
         self.collector = collector
         self.gates = folder / "gates"
         self.gates.mkdir()
@@ -105,6 +106,7 @@ class KillBench:
             DATABASE,
             _silent,
             settings=SETTINGS,
+            main=main,
             options=StackOptions(
                 spark_memory="2g",
                 die_with_parent=True,
@@ -195,9 +197,12 @@ class KillBench:
             gate.unlink()
 
     def kill(self, victim: str, at_gate: int) -> None:
-        """Sends SIGKILL to the engine's host, the run at the gate, the Spark server or MySQL."""
+        """Sends SIGKILL to the engine's host, the run at the gate, the Spark server, MySQL, or all processes of Sluice ("stack")."""
         if victim == "mysql":
             self.pipeline.server.kill()
+            return
+        if victim == "stack":
+            assert not self.pipeline.stack.kill()
             return
         if victim == "run":
             os.kill(at_gate, signal.SIGKILL)
@@ -217,11 +222,11 @@ class KillBench:
         exactly once.
         """
         config, name = self.pipeline.config, self.pipeline.destination
-        asked = ComparedDestination(config, name, source_of(config.destinations[name]))
+        asked = ComparedDestination(config, name, source_of(config.destinations[name]), self.storage_options)
         tables = [f"{DATABASE}.{table}" for table in ("counters", "moving", "journal", "early")]
         for result in compare_destination(asked, tables, Extent()):
             assert result.equal, result
-        log = _rows(self.pipeline.table_path("journal"), "SELECT count(*), count(DISTINCT entry) FROM t")
+        log = _rows(self.table("journal"), "SELECT count(*), count(DISTINCT entry) FROM t")
         assert log[0][0] == log[0][1], "an entry of the journal was applied twice"
         self._require_whole_transactions()
 
@@ -229,8 +234,10 @@ class KillBench:
         """Checks that a consistent snapshot has as many versions of counters as journal entries. Each transaction adds one of each per
         counter.
         """
-        cut = read_consistent_snapshot(self.pipeline.config.lake, self.pipeline.destination)
-        tables = deltalake_tables(cut)
+        snapshot = read_consistent_snapshot(
+            self.pipeline.config.lake, self.pipeline.destination, storage_options=self.storage_options
+        )
+        tables = deltalake_tables(snapshot, self.storage_options)
         (versions, entries) = (
             QueryBuilder()
             .register("t", tables[f"{DATABASE}.{name}"])
@@ -239,20 +246,27 @@ class KillBench:
             .as_py()
             for name, what in (("counters", "sum(version)"), ("journal", "count(*)"))
         )
-        assert versions == entries, f"at {cut.file}:{cut.offset} {versions} versions and {entries} entries"
+        assert versions == entries, f"at {snapshot.file}:{snapshot.offset} {versions} versions and {entries} entries"
 
     def require_versions_never_went_back(self) -> None:
-        path = self.pipeline.table_path("counters")
         seen: dict[int, int] = {}
-        for version in range(DeltaTable(str(path)).version() + 1):
-            for key, value in _rows(path, "SELECT id, version FROM t", version):
+        for version in range(self.table("counters").version() + 1):
+            for key, value in _rows(self.table("counters", version), "SELECT id, version FROM t"):
                 assert value >= seen.get(key, 0), f"counter {key} went from {seen[key]} to {value} in version {version}"
                 seen[key] = value
         assert len(seen) == KEYS
 
+    @property
+    def storage_options(self) -> dict[str, str]:
+        return storage_options(self.pipeline.config.storage_options)
 
-def _rows(path: Path, statement: str, version: int | None = None) -> list[tuple[Any, ...]]:
-    table = DeltaTable(str(path), version=version)
+    def table(self, name: str, version: int | None = None) -> DeltaTable:
+        """Opens a table of the lake without Spark."""
+        path = self.pipeline.config.table_path(DATABASE, DATABASE, name)
+        return DeltaTable(path, version=version, storage_options=self.storage_options or None)
+
+
+def _rows(table: DeltaTable, statement: str) -> list[tuple[Any, ...]]:
     if not {"id", "entry"} & {field.name for field in table.schema().fields}:
         return []
     answer = QueryBuilder().register("t", table).execute(statement).read_all()
@@ -271,8 +285,13 @@ def _silent(_: str) -> None:
 # The stack is stopped after the last test of this package. Otherwise its ticks would use an eighth of a core until all tests have run.
 @pytest.fixture(scope="package")
 def kill_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillBench]:
+    yield from running_bench(tmp_path_factory.mktemp("kills"))
+
+
+def running_bench(folder: Path, main: Mapping[str, Any] | None = None) -> Iterator[KillBench]:
+    """Yields a started bench, and stops it at the end. `main` are settings of sluice.yaml."""
     with collecting() as collector:
-        bench = KillBench(tmp_path_factory.mktemp("kills"), collector)
+        bench = KillBench(folder, collector, main)
         try:
             bench.start()
             yield bench
