@@ -71,7 +71,7 @@ print(kept, too_early, size() - before)
 
 @pytest.mark.found
 def test_an_engine_s_process_returns_the_buffers_that_it_has_freed() -> None:
-    """Defect 38: the code server grew from 450 to 770 MB while a dozen stopped tables were resumed, and kept it."""
+    """Defect 40: the code server grew from 450 to 770 MB while a dozen stopped tables were resumed, and kept it."""
     kept, too_early, returned = _buffers(40)
     assert (kept >= 38, too_early >= 38, returned <= 3) == (True, True, True), (kept, too_early, returned)
     kept, _, returned = _buffers(8)

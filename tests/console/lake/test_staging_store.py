@@ -38,7 +38,7 @@ def staged_at(folder: Path, staging: str, options: dict[str, str], patch: pytest
 def test_store_check_says_that_the_bucket_of_staged_batches_is_missing(
     request: pytest.FixtureRequest, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect 38: a missing file and a missing bucket looked the same to the check, so it reported nothing."""
+    """Defect 41: a missing file and a missing bucket looked the same to the check, so it reported nothing."""
     scheme, fixture = STORES[store]
     server = request.getfixturevalue(fixture)
     config = staged_at(tmp_path, f"{scheme}no-such-bucket/staged", server.options, monkeypatch)
@@ -75,7 +75,7 @@ def sas_token(permissions: str) -> str:
 def test_azure_check_says_that_the_token_does_not_allow_to_write_staged_batches(
     azurite: AzuriteServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
 ) -> None:
-    """Defect 39: a token without a question mark became a folder in URLs, and errors showed the signature of a token with one."""
+    """Defect 42: a token without a question mark became a folder in URLs, and errors showed the signature of a token with one."""
     token = mark + sas_token("rl")
     monkeypatch.setenv("LAKE_TOKEN", token)
     options = {name: value for name, value in azurite.options.items() if "key" not in name}
