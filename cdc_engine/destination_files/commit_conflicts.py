@@ -22,7 +22,9 @@ def read_commit_conflicts(directory: Location) -> int:
         return int(json.loads(text)["count"]) if text else 0
     except (ValueError, KeyError, TypeError) as error:
         where = record_store(directory).where(RECORD)
-        raise MetaError(f"{where} cannot be read ({error}): remove it, and the count starts at 0 again") from error
+        raise MetaError(
+            f"{where} cannot be read ({error}): remove it, and the number of conflicts is counted from 0 again"
+        ) from error
 
 
 def add_commit_conflicts(directory: Location, count: int) -> None:

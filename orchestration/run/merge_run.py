@@ -93,7 +93,7 @@ def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None)
         return head
     now = "nothing" if head is None else f"delivery {head.delivery} of batch {head.batch_id}"
     raise MergeFailedError(
-        f"{reference} was already acked or rolled back ({now} is handed out now); nothing was written"
+        f"{reference} was already acked or rolled back, and the engine has handed out {now} since; this run wrote nothing"
     )
 
 
