@@ -28,7 +28,7 @@ ENCODED = {
     "a@002fb": "a@0040002fb",
     "a`b": "a@0060b",
     "a[b]*?": "a@005bb@005d@002a@003f",
-    "_sluice_consistent_snapshots": "@005fsluice_cuts",
+    "_sluice_consistent_snapshots": "@005fsluice_consistent_snapshots",
     "_SLUICE_QUARANTINE": "@005fSLUICE_QUARANTINE",
     "_delta_log": "@005fdelta_log",
     " x": "@0020x",
@@ -75,7 +75,8 @@ def test_identity_no_table_is_outside_the_lake_or_inside_another_one(tmp_path: P
         path = Path(config.table_path("shop", "shop", name))
         assert path.resolve().parent == lake / "shop", name
     assert Path(config.table_path("shop", "..", "x")).resolve().parent.parent == lake
-    assert Path(config.table_path("shop", "_sluice_consistent_snapshots", "shop")) == lake / "@005fsluice_cuts" / "shop"
+    ours = Path(config.table_path("shop", "_sluice_consistent_snapshots", "shop"))
+    assert ours == lake / "@005fsluice_consistent_snapshots" / "shop"
     assert (
         path_clashes(config, {"shop": ["shop.orders", "shop.orders/2024", "billing.inv", "shop.../billing/inv"]}) == []
     )
