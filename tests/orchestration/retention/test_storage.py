@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ import yaml
 from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.scheduler.instigation import TickData, TickStatus
 from dagster._core.storage.event_log import SqliteEventLogStorage
+from dagster._core.storage.runs.schema import RunStorageSqlMetadata
+from dagster._core.storage.schedules.schema import ScheduleStorageSqlMetadata
 
 from sluice.console.stack.dagster_storage import storage_bytes, with_storage
 from sluice.orchestration import storage
 from sluice.orchestration.retention.space import give_back
-from sluice.orchestration.storage import KeptEvents, KeptFile
+from sluice.orchestration.storage import KeptConnections, KeptEvents, KeptFile, KeptRuns, KeptSchedules
 
 LIMIT_SECONDS = 30.0
 TABLES = 20
@@ -67,6 +71,30 @@ def test_dagsters_own_storage_reads_what_ours_wrote_and_continues(home: Path, in
     found = instance.get_latest_materialization_event(KEY)
     assert found is not None
     assert found.run_id == second
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("kind", "tables"), [(KeptRuns, RunStorageSqlMetadata), (KeptSchedules, ScheduleStorageSqlMetadata)]
+)
+def test_processes_that_start_at_once_open_the_same_new_storage(
+    tmp_path: Path, kind: type[KeptConnections], tables: db.MetaData
+) -> None:
+    """Defect 44: the daemon no longer waits for the webserver. If both found no storage, one failed with `table already exists`."""
+    both = threading.Barrier(2)
+
+    def meet(*_: object, **__: object) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(1.0)  # The other thread comes too, unless it waits until the tables exist.
+
+    db.event.listen(tables, "before_create", meet)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            opened = list(pool.map(kind.from_local, [str(tmp_path)] * 2))
+    finally:
+        db.event.remove(tables, "before_create", meet)
+    assert [type(each) for each in opened] == [kind, kind]
+    assert both.broken
 
 
 def test_a_run_file_has_the_tables_that_dagster_creates(tmp_path: Path) -> None:
