@@ -23,6 +23,7 @@ from sluice.spark_jobs.targets import report, shards
 # The modules whose classes the values contain. The values may contain instances of other classes, whose code is then sent with them.
 MODULES = (values, staged_batch, table_owner, merge, report, shards)
 
+KEPT = "_sluice_"  # The names under which workers keep the code begin with this.
 Batches = Iterator[Any]
 Work = Callable[[Batches, Any], Batches]
 
@@ -50,7 +51,7 @@ def code_of(work: Work) -> tuple[bytes, str]:
     _register()
     write: Any = cloudpickle.dumps  # pyspark has no types.
     code = write((work, _classes()))
-    return code, f"_sluice_{hashlib.blake2b(code, digest_size=16).hexdigest()}"
+    return code, f"{KEPT}{hashlib.blake2b(code, digest_size=16).hexdigest()}"
 
 
 def _register() -> None:
@@ -88,7 +89,11 @@ def _written(argument: Any) -> bytes:
 
 
 def _loaded(name: str, code: bytes, argument: bytes) -> Callable[[Batches], Batches]:
-    """Returns the function that an executor gets. It reads the code, unless its process has done so, and then the argument."""
+    """Returns the function that an executor gets. It reads the code, unless its process has done so, and then the argument.
+
+    A worker keeps only the code that it has read last. The same functions have another code in each process that writes it, and a worker
+    may serve many processes in its life.
+    """
 
     def run(batches: Batches) -> Batches:
         import io  # noqa: PLC0415  of the executor
@@ -98,6 +103,8 @@ def _loaded(name: str, code: bytes, argument: bytes) -> Callable[[Batches], Batc
         if kept is None:
             kept = ModuleType(name)
             kept.work, kept.classes = pickle.loads(code)  # noqa: S301  the code of the run
+            for other in [each for each in list(sys.modules) if each.startswith(KEPT)]:
+                del sys.modules[other]
             sys.modules[name] = kept
 
         class Reader(pickle.Unpickler):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from types import SimpleNamespace
@@ -247,6 +248,17 @@ def test_the_code_for_executors_is_written_once_and_read_once_per_worker(monkeyp
     assert (len(written), len(read)) == (1, 1)
 
 
+@pytest.mark.found
+def test_a_worker_keeps_only_the_code_that_it_has_read_last() -> None:
+    """Defect 43: each process that writes the code writes another one. A worker that serves many of them kept the code of all."""
+    for work in (_told, _told_alike):
+        writes: Any = cloudpickle.dumps
+        there: Any = pickle.loads(writes(shipped.shipped(work, {})))  # noqa: S301  as Spark sends it
+        there(iter([]))
+        assert [each for each in sys.modules if each.startswith(shipped.KEPT)] == [shipped.code_of(work)[1]]
+    shipped.forget()
+
+
 def test_a_run_finds_the_code_for_executors_written() -> None:
     """The process from which runs are forked imports this module."""
     shipped.forget()
@@ -257,3 +269,7 @@ def test_a_run_finds_the_code_for_executors_written() -> None:
 def _told(batches: Iterator[Any], given: Mapping[str, Any]) -> Iterator[Any]:
     for batch in batches:
         yield batch, given["target"].path, given["other"]
+
+
+def _told_alike(batches: Iterator[Any], given: Mapping[str, Any]) -> Iterator[Any]:
+    yield from _told(batches, given)
