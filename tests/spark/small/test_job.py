@@ -5,8 +5,10 @@ tables, errors by table.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -224,39 +226,56 @@ def test_an_error_of_a_store_does_not_tell_its_secrets(monkeypatch: pytest.Monke
 
 def test_the_code_for_executors_is_written_once_and_read_once_per_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has half a megabyte. Writing and reading it for each batch took as long as merging three tables."""
-    written, read = list[object](), list[object]()
+    written = list[object]()
     writes: Any = cloudpickle.dumps
-    reads = pickle.loads
 
     def write(value: Any) -> bytes:
         written.append(value)
         return bytes(writes(value))
 
-    def load(data: bytes) -> Any:
-        read.append(data)
-        return reads(data)
-
     monkeypatch.setattr(cloudpickle, "dumps", write)
-    monkeypatch.setattr(pickle, "loads", load)
     shipped.forget()
-    for number in range(3):
-        given = {"target": TableTarget(path=f"/lake/{number}"), "other": Fraction(number)}
-        sent = shipped.shipped(_told, given)
-        there: Any = reads(writes(sent))  # Spark sends it so. The worker is this process.
-        assert list(there(iter([7]))) == [(7, f"/lake/{number}", Fraction(number))]
+    given = [{"target": TableTarget(path=f"/lake/{number}"), "other": Fraction(number)} for number in range(3)]
+    read, answers = in_a_worker([writes(shipped.shipped(_told, each)) for each in given])
     shipped.forget()
-    assert (len(written), len(read)) == (1, 1)
+    assert [rows for rows, _ in answers] == [[repr((7, f"/lake/{number}", Fraction(number)))] for number in range(3)]
+    assert (len(written), read) == (1, 1)
 
 
 @pytest.mark.found
 def test_a_worker_keeps_only_the_code_that_it_has_read_last() -> None:
     """Defect 43: each process that writes the code writes another one. A worker that serves many of them kept the code of all."""
-    for work in (_told, _told_alike):
-        writes: Any = cloudpickle.dumps
-        there: Any = pickle.loads(writes(shipped.shipped(work, {})))  # noqa: S301  as Spark sends it
-        there(iter([]))
-        assert [each for each in sys.modules if each.startswith(shipped.KEPT)] == [shipped.code_of(work)[1]]
+    writes: Any = cloudpickle.dumps
+    given = {"target": TableTarget(path="/lake/1"), "other": Fraction(1)}
+    works = (_told, _told_alike)
+    _, answers = in_a_worker([writes(shipped.shipped(work, given)) for work in works])
+    assert [kept for _, kept in answers] == [[shipped.code_of(work)[1]] for work in works]
     shipped.forget()
+
+
+# A worker: calls each function that it is sent, and reports how often it read code, the results, and the code that it keeps.
+WORKER = """
+import json, pickle, sys
+loads, read, answers = pickle.loads, [], []
+pickle.loads = lambda data: read.append(data) or loads(data)
+for sent in loads(sys.stdin.buffer.read()):
+    rows = [repr(each) for each in loads(sent)(iter([7]))]
+    answers.append((rows, [each for each in sys.modules if each.startswith(sys.argv[1])]))
+print(json.dumps((len(read), answers)))
+"""
+
+
+def in_a_worker(sent: list[bytes]) -> tuple[int, list[tuple[list[str], list[str]]]]:
+    """Calls functions in another process. In this process, reading the code would replace the methods of the classes that it contains."""
+    found = subprocess.run(
+        (sys.executable, "-c", WORKER, shipped.KEPT),
+        input=pickle.dumps(sent),
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    read, answers = json.loads(found.stdout)
+    return read, [(rows, kept) for rows, kept in answers]
 
 
 def test_a_run_finds_the_code_for_executors_written() -> None:
