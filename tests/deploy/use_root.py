@@ -167,7 +167,7 @@ def main(root: Path) -> None:
                 connection.commit()
             wait_until("the change is in the lake", lambda: rows() == 4)
             require(started[SERVICES.index("code-server")], "check", "✓ Spark at sc://spark:15002")
-            require(started[SERVICES.index("code-server")], "status", "the engine on engine reads it")
+            require(started[SERVICES.index("code-server")], "status", "the engine on engine reads this destination")
             require(started[SERVICES.index("engine")], "status", "RUNNING")
             while started:
                 last = started[-1]

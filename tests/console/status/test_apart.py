@@ -59,11 +59,11 @@ def test_ha_a_host_that_reads_nothing_names_the_host_that_does(held_elsewhere: s
     assert (code, found["problems"]) == (0, [])
     (shop,) = found["destinations"]
     assert shop["state"] == "STANDBY"
-    assert f"the engine on {held_elsewhere} reads it" in shop["reason"]
+    assert f"the engine on {held_elsewhere} reads this destination" in shop["reason"]
     assert "Dagster's plots show lag" in shop["reason"]
     none_here, standby = found["warnings"]
     assert "no process of `sluice up` runs on this host" in none_here
-    assert standby.startswith("shop is STANDBY: the engine on engine1 reads it")
+    assert standby.startswith("shop is STANDBY: the engine on engine1 reads this destination")
     assert "all is well" not in shown.splitlines()
     assert "sluice up` starts" not in shown
 
