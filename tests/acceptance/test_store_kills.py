@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY
-from sluice.orchestration.base.failpoints import AFTER_ACK, AFTER_MERGE, AFTER_TAKE, BEFORE_MERGE, BETWEEN_TABLES
+from sluice.orchestration.base.failpoints import AFTER_MERGE, AFTER_TAKE, BETWEEN_TABLES
 from tests.acceptance.fix_kills import Death, KillBench, running_bench
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.store]
 DEATHS: tuple[tuple[Death, ...], ...] = (
-    (("spark", BETWEEN_TABLES), ("stack", AFTER_MERGE), ("spark", AFTER_ACK)),
-    (("stack", AFTER_TAKE), ("run", BETWEEN_TABLES), ("stack", BEFORE_MERGE)),
-    (("stack", BETWEEN_TABLES),),
+    (("spark", BETWEEN_TABLES), ("stack", AFTER_MERGE)),
+    (("run", BETWEEN_TABLES), ("stack", AFTER_TAKE)),
 )
 # Store → the fixture of its server, and the variables by which conf/ names the secrets of its options.
 STORES = {
