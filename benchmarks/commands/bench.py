@@ -174,7 +174,7 @@ def bench_years(
     answers: Annotated[int, typer.Option(min=1, help="Answers of operators that are kept.")] = 500,
     json_file: BenchJson = None,
 ) -> None:
-    """Let years of statements, snapshots and approvals pass in one destination. Exit code 1 if its files or its memory grow without end."""
+    """Let years of statements, snapshots and approvals pass in one destination. Exit code 1 if its files or its memory have no limit."""
     from benchmarks.soak.years import run  # noqa: PLC0415
 
     raise typer.Exit(1 if run(json_file, days=days, seed=seed, answers_kept=answers) else 0)
