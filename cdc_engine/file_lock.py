@@ -5,8 +5,10 @@ The kernel releases the lock when the process ends, for whatever reason. So a he
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 RUN_LOCK_FILE = "run.lock"  # The run that merges a destination's tables holds the lock of this file.
@@ -58,6 +60,19 @@ class FileLock:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = None
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Locks a file until the block ends. Waits while another process or thread holds the lock. Nobody may remove the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            # As in `FileLock.release`, a child process that is just being started must not keep the lock.
+            fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 def is_locked(path: Path) -> bool:

@@ -12,7 +12,6 @@ Each run has its own file. Dagster creates the file with migrations, which takes
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 import shutil
@@ -42,6 +41,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from sluice.cdc_engine.durable_files import FileStamp, stamp_of
+from sluice.cdc_engine.file_lock import locked
 
 BUSY_SECONDS_MAX = 30.0  # A writer waits at most this long for another one.
 # A process keeps this many connections per file open. It opens more while more threads need them.
@@ -163,7 +163,7 @@ class KeptConnections:
             return cls(url, inst_data)
         # The daemon, the webserver and `sluice up` open a new storage at the same time, and Dagster's migrations fail if two processes run
         # them at once.
-        with _locked(Path(base_dir) / f"{cls.NAME}.lock"):
+        with locked(Path(base_dir) / f"{cls.NAME}.lock"):
             if _has_tables(url, *cls.TABLES):
                 return cls(url, inst_data)
             return super().from_local(base_dir, inst_data)  # type: ignore[misc]  # of Dagster's class
@@ -319,19 +319,6 @@ def _write_new(file: Path, content: bytes) -> None:
             os.link(made, file)
     finally:
         made.unlink()
-
-
-@contextlib.contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Locks a file until the block ends. Waits while another process or thread holds the lock."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            # If the file were only closed, a child process that is just being started would still have the lock.
-            fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 def _has_tables(url: str, *names: str) -> bool:
