@@ -5,12 +5,10 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-import psutil
 from rich.console import Console
 
-from benchmarks.observing.memory import MEBIBYTE
+from benchmarks.observing.cpu import measured
 from benchmarks.report import show, write_json
 from benchmarks.servers.pipeline import Pipeline
 
@@ -37,7 +35,7 @@ def run(json_file: Path | None, *, seconds: float) -> None:
                     cursor.execute(f"INSERT INTO t{number} VALUES (1)")
             pipeline.wait_until_acked(pipeline.end(), ACK_SECONDS_MAX)
             time.sleep(CALM_SECONDS)
-            rows = _measured(pipeline, seconds)
+            rows = measured(pipeline.stack.file, seconds)
         finally:
             pipeline.stop()
     record = {
@@ -49,27 +47,3 @@ def run(json_file: Path | None, *, seconds: float) -> None:
     show("idle", rows)
     screen.print(f"{record['cpu_percent']} % of a core")
     write_json(json_file, record)
-
-
-def _measured(pipeline: Pipeline, seconds: float) -> list[dict[str, Any]]:
-    """Returns the CPU time, as a percentage of one core, and the memory of each process of Sluice. Child processes are included."""
-    parts = {name: psutil.Process(record.pid) for name, record in pipeline.stack.file.running().items()}
-    before = {name: _cpu_seconds(process) for name, process in parts.items()}
-    begun = time.monotonic()
-    time.sleep(seconds)
-    rows = []
-    for name, process in parts.items():
-        passed = time.monotonic() - begun
-        used = sum(spent - before[name].get(pid, 0.0) for pid, spent in _cpu_seconds(process).items())
-        size = sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
-        rows.append({"process": name, "cpu_percent": round(100 * used / passed, 2), "rss_mb": size // MEBIBYTE})
-    return rows
-
-
-def _cpu_seconds(process: psutil.Process) -> dict[int, float]:
-    """Returns the CPU seconds of a process and of each of its running descendants, by process id."""
-    found = {}
-    for each in (process, *process.children(recursive=True)):
-        times = each.cpu_times()
-        found[each.pid] = float(times.user + times.system)
-    return found

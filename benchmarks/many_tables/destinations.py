@@ -7,6 +7,7 @@ destination gets a row, and at last all destinations get rows at the same time.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
 import statistics
 import tempfile
@@ -18,7 +19,7 @@ from typing import Any
 import psutil
 from rich.console import Console
 
-from benchmarks.observing.memory import MEBIBYTE
+from benchmarks.observing.cpu import measured
 from benchmarks.report import show, write_json
 from benchmarks.servers.pipeline import Pipeline
 from sluice.cdc_engine.position import file_number
@@ -103,14 +104,14 @@ class ManyDestinations:
 
     def _idle(self) -> dict[str, Any]:
         time.sleep(CALM_SECONDS)
-        began, at, cpu = time.monotonic(), time.time(), self._cpu_by_process()
-        time.sleep(IDLE_SECONDS)
+        began, at = time.monotonic(), time.time()
+        rows = measured(self._pipeline.stack.file, IDLE_SECONDS)
         seconds = time.monotonic() - began
-        percent = {name: round(100 * (now - cpu[name]) / seconds, 1) for name, now in self._cpu_by_process().items()}
         ticks, sensors = self._ticks(at)
         return {
-            "idle_cpu_percent": round(sum(percent.values()), 1),
-            "idle_cpu_percents": percent,
+            "idle_cpu_percent": round(sum(row["cpu_percent"] for row in rows), 1),
+            "idle_cpu_percents": {row["process"]: row["cpu_percent"] for row in rows},
+            "rss_mb": {row["process"]: row["rss_mb"] for row in rows},
             "sensors": sensors,
             "tick_every_s": round(seconds * sensors / max(1, ticks), 1),
             "source_sessions": self._source_sessions(),
@@ -131,10 +132,9 @@ class ManyDestinations:
         return int(row[0]) - 1  # Without the session of this query.
 
     def _sizes(self) -> dict[str, Any]:
-        """Returns the memory, threads and open files of each process. The processes that it started are included."""
-        found: dict[str, Any] = {"rss_mb": {}, "threads": {}, "open_files": {}}
+        """Returns the threads and open files of each process. The processes that it started are included."""
+        found: dict[str, Any] = {"threads": {}, "open_files": {}}
         for name, processes in self._processes().items():
-            found["rss_mb"][name] = sum(each.memory_info().rss for each in processes) // MEBIBYTE
             found["threads"][name] = sum(each.num_threads() for each in processes)
             found["open_files"][name] = max(each.num_fds() for each in processes)
         return found
@@ -146,15 +146,10 @@ class ManyDestinations:
             found[name] = [root, *root.children(recursive=True)]
         return found
 
-    def _cpu_by_process(self) -> dict[str, float]:
-        """Returns the CPU seconds of each process with its child processes, also of those that have ended."""
-        found = {}
-        for name, processes in self._processes().items():
-            found[name] = 0.0
-            for each in processes:
-                with contextlib.suppress(psutil.Error):
-                    found[name] += sum(each.cpu_times()[:4])
-        return found
-
     def _cpu_seconds(self) -> float:
-        return sum(self._cpu_by_process().values())
+        """Returns the CPU seconds of all processes of Sluice, also of child processes that have ended."""
+        seconds = 0.0
+        for each in itertools.chain.from_iterable(self._processes().values()):
+            with contextlib.suppress(psutil.Error):
+                seconds += sum(each.cpu_times()[:4])
+        return seconds

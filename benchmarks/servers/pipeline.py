@@ -46,8 +46,12 @@ class Pipeline:
         self._settings, self._main, self._others = dict(settings or {}), dict(main or {}), tuple(others)
         self.folder, self.destination = folder, destination
         self._spark, self._options = spark, options
-        server_options: dict[str, str | int | None] = {"max_binlog_size": 1 << 30, "default_time_zone": "+00:00"}
-        server_options["max_connections"] = 1000
+        # A hundred destinations need more connections than MySQL's default of 151.
+        server_options: dict[str, str | int | None] = {
+            "max_binlog_size": 1 << 30,
+            "default_time_zone": "+00:00",
+            "max_connections": 1000,
+        }
         self.server = DatabaseServer("mysql-8.0.31", folder / "mysql", options=server_options)
         self._say = say
 
