@@ -100,21 +100,21 @@ def transactions(table: Any) -> list[int]:
     return sorted(found)
 
 
-def test_cut_readers_see_a_transaction_in_all_tables_or_in_none(shop: Shop) -> None:
-    cut = read_consistent_snapshot(shop.lake, "shop")
-    found = {name: transactions(table) for name, table in deltalake_tables(cut).items()}
+def test_consistent_snapshot_readers_see_a_transaction_in_all_tables_or_in_none(shop: Shop) -> None:
+    snapshot = read_consistent_snapshot(shop.lake, "shop")
+    found = {name: transactions(table) for name, table in deltalake_tables(snapshot).items()}
     assert found == {"shop.orders": [1], "shop.items": [1]}
     shop.merge("shop.items", 2)
     assert shop.publish(batch(200))
-    cut = read_consistent_snapshot(shop.lake, "shop")
-    assert (cut.order_key, cut.file, cut.offset, cut.gtid_set) == (200, "b.000001", 200, "x:1")
-    assert {name: transactions(table) for name, table in deltalake_tables(cut).items()} == {
+    snapshot = read_consistent_snapshot(shop.lake, "shop")
+    assert (snapshot.order_key, snapshot.file, snapshot.offset, snapshot.gtid_set) == (200, "b.000001", 200, "x:1")
+    assert {name: transactions(table) for name, table in deltalake_tables(snapshot).items()} == {
         "shop.orders": [1, 2],
         "shop.items": [1, 2],
     }
 
 
-def test_cut_duckdb_joins_whole_transactions(shop: Shop) -> None:
+def test_consistent_snapshot_duckdb_joins_whole_transactions(shop: Shop) -> None:
     connection = connected()
     assert duckdb_views(connection, read_consistent_snapshot(shop.lake, "shop")) == [
         '"shop"."items"',
@@ -126,18 +126,20 @@ def test_cut_duckdb_joins_whole_transactions(shop: Shop) -> None:
     assert connection.execute(torn).fetchall() == [(0,)]
 
 
-def test_cut_a_crash_before_it_leaves_the_cut_before_and_one_after_it_writes_nothing_twice(shop: Shop) -> None:
+def test_consistent_snapshot_a_crash_before_it_leaves_the_snapshot_before_and_one_after_it_writes_nothing_twice(
+    shop: Shop,
+) -> None:
     shop.merge("shop.items", 2)
     assert read_consistent_snapshot(shop.lake, "shop").order_key == 100, "the run was killed before its last commit"
     assert shop.publish(batch(200, delivery=2))
     versions = DeltaTable(consistent_snapshots_path(shop.lake, "shop")).version()
     assert not shop.publish(batch(200, delivery=3)), "killed after it: the same batch comes again"
-    assert not shop.publish(batch(150, delivery=4)), "and so may a part of it, cut anew"
+    assert not shop.publish(batch(150, delivery=4)), "and so may a part of it, divided in another way"
     assert DeltaTable(consistent_snapshots_path(shop.lake, "shop")).version() == versions
     assert shop.publish(batch(100, ledger="ba9876543210")), "another ledger has positions of its own"
 
 
-def test_cut_has_a_table_that_was_published_anew_where_it_is_of_that_position(shop: Shop) -> None:
+def test_consistent_snapshot_has_a_table_that_was_published_anew_where_it_is_of_that_position(shop: Shop) -> None:
     """A snapshot gives a table another version, and there may be no batch for a long time after it. If a table has more changes than the
     consistent snapshot, it waits for the next consistent snapshot.
     """
@@ -149,8 +151,12 @@ def test_cut_has_a_table_that_was_published_anew_where_it_is_of_that_position(sh
     )
     assert read_consistent_snapshot(shop.lake, "shop").tables["shop.items"].version == 0
     assert amend_newest(path, [AmendedTable(tables={"shop.items": anew}, label=100, newest=100)], BY_HAND)
-    cut = read_consistent_snapshot(shop.lake, "shop")
-    assert (cut.order_key, cut.tables["shop.items"].version, cut.tables["shop.orders"].version) == (100, 1, 0)
+    snapshot = read_consistent_snapshot(shop.lake, "shop")
+    assert (snapshot.order_key, snapshot.tables["shop.items"].version, snapshot.tables["shop.orders"].version) == (
+        100,
+        1,
+        0,
+    )
     assert not shop.publish(batch(100, delivery=2)), "the position is still the last one"
     assert not amend_newest(
         path + "-of-another", [AmendedTable(tables={"shop.items": anew}, label=0, newest=100)], BY_HAND
@@ -158,7 +164,9 @@ def test_cut_has_a_table_that_was_published_anew_where_it_is_of_that_position(sh
 
 
 @pytest.mark.parametrize("stopped", [(), ("shop.items",)], ids=["merged", "stopped"])
-def test_cut_has_no_table_at_an_earlier_version_after_it_was_amended(shop: Shop, stopped: tuple[str, ...]) -> None:
+def test_consistent_snapshot_has_no_table_at_an_earlier_version_after_it_was_amended(
+    shop: Shop, stopped: tuple[str, ...]
+) -> None:
     """A run adds a published table to the newest consistent snapshot, but only seconds later. A batch may have been merged in between."""
     published = shop.paths["shop.items"], shop.records["shop.items"]
     shop.merge("shop.items", 7)
@@ -172,7 +180,7 @@ def test_cut_has_no_table_at_an_earlier_version_after_it_was_amended(shop: Shop,
     assert (table.version, table.stopped) == (1, bool(stopped))
 
 
-def test_cut_that_was_amended_needs_files_since_it_was_first_published(shop: Shop) -> None:
+def test_consistent_snapshot_that_was_amended_needs_files_since_it_was_first_published(shop: Shop) -> None:
     path, hour = consistent_snapshots_path(shop.lake, "shop"), dt.timedelta(hours=1)
     _published_before(path, 9 * hour)
     assert newest_snapshot_age_hours(path) == pytest.approx(9.0, abs=0.1)
@@ -190,7 +198,9 @@ def test_cut_that_was_amended_needs_files_since_it_was_first_published(shop: Sho
     assert prune_consistent_snapshots(path, 8.0, BY_HAND) == 2, "both name what VACUUM takes"
 
 
-def test_cut_of_a_version_that_was_left_before_it_was_published_needs_files_since_then(shop: Shop) -> None:
+def test_consistent_snapshot_of_a_version_that_was_left_before_it_was_published_needs_files_since_then(
+    shop: Shop,
+) -> None:
     path = consistent_snapshots_path(shop.lake, "shop")
     shop.merge("shop.items", 7)  # This is version 1, which no consistent snapshot contains.
     for commit in (Path(shop.paths["shop.items"]) / "_delta_log").glob("*1.json"):
@@ -208,7 +218,7 @@ def _published_before(path: str, age: dt.timedelta) -> None:
     write_deltalake(path, pa.Table.from_pylist(then, schema=SCHEMA), mode="overwrite")
 
 
-def test_cut_is_found_by_time_and_says_which_tables_stand_still(shop: Shop) -> None:
+def test_consistent_snapshot_is_found_by_time_and_says_which_tables_stand_still(shop: Shop) -> None:
     shop.merge("shop.items", 2)
     shop.publish(batch(200), "shop.items")
     then = dt.datetime.fromtimestamp(EPOCH_SECONDS + 150, dt.UTC)
@@ -224,16 +234,16 @@ def test_cut_is_found_by_time_and_says_which_tables_stand_still(shop: Shop) -> N
 
 
 @pytest.mark.found
-def test_cut_names_that_differ_by_case_only_are_numbered(tmp_path: Path) -> None:
+def test_consistent_snapshot_names_that_differ_by_case_only_are_numbered(tmp_path: Path) -> None:
     """Defect 25: `Orders` and `orders` became one view, which had the rows of the table that was read last."""
     shop = Shop(tmp_path)
     shop.paths = {name: f"{tmp_path}/{number}" for number, name in enumerate(NAMED_ALIKE)}
     for number, name in enumerate(NAMED_ALIKE):
         shop.merge(name, number)
     shop.publish(batch(100))
-    cut = read_consistent_snapshot(shop.lake, "shop")
+    snapshot = read_consistent_snapshot(shop.lake, "shop")
     connection = connected()
-    made = duckdb_views(connection, cut)
+    made = duckdb_views(connection, snapshot)
     found = {name: connection.execute(f"SELECT transaction FROM {name}").fetchall() for name in made}
     numbers = {name: number for number, name in enumerate(NAMED_ALIKE)}
     assert found == {
@@ -246,32 +256,36 @@ def test_cut_names_that_differ_by_case_only_are_numbered(tmp_path: Path) -> None
 
 
 @pytest.mark.found
-def test_cut_a_table_without_a_view_is_named_and_the_others_have_theirs(shop: Shop) -> None:
+def test_consistent_snapshot_a_table_without_a_view_is_named_and_the_others_have_theirs(shop: Shop) -> None:
     """Defect 25: if one table could not be read, no table had a view."""
-    cut = read_consistent_snapshot(shop.lake, "shop")
+    snapshot = read_consistent_snapshot(shop.lake, "shop")
     log = Path(shop.paths["shop.items"]) / "_delta_log"
     for file in log.iterdir():
         file.unlink()
     connection = connected()
     with pytest.raises(ConsistentSnapshotError, match=r"version 0 of shop\.items") as raised:
-        duckdb_views(connection, cut)
+        duckdb_views(connection, snapshot)
     assert "shop.orders" not in str(raised.value)
     assert connection.execute("SELECT count(*) FROM shop.orders").fetchall() == [(1,)]
 
 
-def test_cut_a_table_that_was_made_anew_or_whose_version_is_gone_is_named(shop: Shop, tmp_path: Path) -> None:
-    cut = read_consistent_snapshot(shop.lake, "shop")
+def test_consistent_snapshot_a_table_that_was_made_anew_or_whose_version_is_gone_is_named(
+    shop: Shop, tmp_path: Path
+) -> None:
+    snapshot = read_consistent_snapshot(shop.lake, "shop")
     log = tmp_path / "shop/items/_delta_log"
     for file in log.iterdir():
         file.unlink()
     with pytest.raises(ConsistentSnapshotError, match=r"version 0 of shop.items at .* cannot be read"):
-        deltalake_tables(cut)
+        deltalake_tables(snapshot)
     write_deltalake(shop.paths["shop.items"], pa.table({"transaction": [9]}))
     with pytest.raises(ConsistentSnapshotError, match="is not the table in the consistent snapshot"):
-        deltalake_tables(cut)
+        deltalake_tables(snapshot)
 
 
-def test_cut_the_table_of_cuts_keeps_the_newest(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consistent_snapshot_the_table_of_consistent_snapshots_keeps_the_newest(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(consistent_snapshots, "SNAPSHOTS_MAX", 5)
     monkeypatch.setattr(consistent_snapshots, "SNAPSHOTS_KEPT", 3)
     for end in range(200, 1200, 100):

@@ -129,7 +129,7 @@ def printed(lake: str) -> list[str]:
     return found
 
 
-def test_each_cell_of_the_notebook_prints_what_stands_under_it_cut_history(lake: str) -> None:
+def test_each_cell_of_the_notebook_prints_what_stands_under_it(lake: str) -> None:
     shown = ["".join(line for each in cell["outputs"] for line in each["text"]) for cell in cells()]
     assert printed(lake) == shown
     assert all(shown)

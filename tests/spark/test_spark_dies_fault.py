@@ -162,10 +162,10 @@ def test_a_repair_whose_spark_dies_is_right_when_it_is_done_again_equality(
         broken_off(shop, monkeypatch, shop.repair, point)
 
 
-def test_maintenance_whose_spark_dies_leaves_all_right_cut(shop: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_whose_spark_dies_leaves_all_right(shop: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
     broken_off(shop, monkeypatch, shop.maintain, BEFORE_MAINTENANCE, BETWEEN_MAINTAINED, AFTER_MAINTENANCE)
-    cut = read_consistent_snapshot(shop.config.lake, "shop")
-    assert cut.tables[shop.name].version >= 0
+    snapshot = read_consistent_snapshot(shop.config.lake, "shop")
+    assert snapshot.tables[shop.name].version >= 0
 
 
 def test_a_snapshot_whose_spark_dies_goes_on_snapshot(shop: Behind, monkeypatch: pytest.MonkeyPatch) -> None:

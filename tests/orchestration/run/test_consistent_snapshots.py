@@ -45,9 +45,9 @@ class Shop:
     @property
     def newest(self) -> tuple[int, int, bool]:
         """Returns the order key of the newest snapshot, and the table's version and whether it has stopped."""
-        cut = read_consistent_snapshot(self._config.lake, "shop")
-        table = cut.tables[PUBLISHED]
-        return cut.order_key, table.version, table.stopped
+        snapshot = read_consistent_snapshot(self._config.lake, "shop")
+        table = snapshot.tables[PUBLISHED]
+        return snapshot.order_key, table.version, table.stopped
 
     @property
     def newest_key(self) -> int | None:

@@ -49,7 +49,7 @@ def order_of(config: SluiceConfig, batch_dir: Path) -> MergeOrder:
 
 
 @pytest.mark.spark
-def test_cut_forks_of_the_warm_process_merge_and_publish(tmp_path: Path, spark_server: SparkConnectServer) -> None:
+def test_forks_of_the_warm_process_merge_and_publish(tmp_path: Path, spark_server: SparkConnectServer) -> None:
     """Two runs follow each other. What one fork does with Spark, Arrow and Delta has no effect on the next."""
     config = make_config(tmp_path).model_copy(update={"spark": SparkConfig(remote=spark_server.url)})
     context = multiprocessing.get_context("forkserver")
@@ -68,11 +68,11 @@ def test_cut_forks_of_the_warm_process_merge_and_publish(tmp_path: Path, spark_s
     rows: Any = deltalake.QueryBuilder().register("t", table).execute("SELECT id FROM t ORDER BY id").read_all()
     assert [row.as_py() for row in rows["id"]] == [1, 3]
     # Each run's last commit is a consistent snapshot, and Spark reads the table at this snapshot.
-    cut = read_consistent_snapshot(config.lake, "shop")
-    assert (cut.tables["shop.orders"].version, cut.order_key) == (found[-1][3], 4002)
+    snapshot = read_consistent_snapshot(config.lake, "shop")
+    assert (snapshot.tables["shop.orders"].version, snapshot.order_key) == (found[-1][3], 4002)
     spark = SparkSettings(remote=spark_server.url, sessions_file=tmp_path / "lanes.json")
     with open_sessions(spark, 1) as (session,):
-        assert spark_views(session.spark, cut) == ["shop_orders"]
+        assert spark_views(session.spark, snapshot) == ["shop_orders"]
         assert [row.id for row in session.spark.sql("SELECT id FROM shop_orders ORDER BY id").collect()] == [1, 3]
 
 

@@ -52,7 +52,7 @@ def files(path: str) -> set[str]:
 
 @pytest.mark.servers
 @pytest.mark.spark
-def test_small_files_are_joined_and_old_ones_removed_and_cuts_can_be_read(
+def test_small_files_are_joined_and_old_ones_removed_and_consistent_snapshots_can_be_read(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = Pipeline(tmp_path, mysql80, spark_server)
@@ -85,7 +85,7 @@ def test_small_files_are_joined_and_old_ones_removed_and_cuts_can_be_read(
         for each in Path(pipeline.path).glob("*.parquet"):
             os.utime(each, (hour, hour))
         looked = maintained(pipeline, optimize=False, vacuum=True, retention_hours=0.0)
-        assert (looked.hours, looked.failed) == (2.0, {}), "for the newest cut"
+        assert (looked.hours, looked.failed) == (2.0, {}), "for the newest consistent snapshot"
         assert pipeline.rows() == {0: "", 2: "new", 3: ""}
         version = read_consistent_snapshot(lake, "shop").tables[numbers].version
         assert _count(deltalake.DeltaTable(pipeline.path, version=version)) == 8
@@ -107,7 +107,7 @@ def _count(log: deltalake.DeltaTable) -> int:
     return len(pa.table(log.scan(columns=["n"])))
 
 
-def test_cuts_that_name_what_is_gone_go_before_it_and_the_newest_stays_cut(tmp_path: Path) -> None:
+def test_consistent_snapshots_that_name_what_is_gone_go_before_it_and_the_newest_stays(tmp_path: Path) -> None:
     path = consistent_snapshots_path(str(tmp_path), "shop")
     assert newest_snapshot_age_hours(path) is None
     assert prune_consistent_snapshots(path, 1.0, BY_HAND) == 0

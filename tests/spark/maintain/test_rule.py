@@ -101,7 +101,7 @@ def test_the_depth_is_how_many_files_a_key_may_lie_in(ranges: list[tuple[int, in
     assert depth_of([low for low, _ in spans], [high for _, high in spans]) == pytest.approx(expected)
 
 
-def test_the_newest_cut_can_always_be_read() -> None:
+def test_the_newest_consistent_snapshot_can_always_be_read() -> None:
     assert hours_kept(168.0, None) == 168.0
     assert hours_kept(168.0, 0.1) == 168.0
     assert hours_kept(168.0, 400.0) == 400.0 + MARGIN_HOURS, "a destination that stood still for long"
@@ -129,7 +129,7 @@ def test_a_table_says_for_how_long_it_remembers_files(told: str, hours: float) -
     assert hours_of(told) == hours
 
 
-def test_no_cut_stays_whose_files_the_log_has_forgotten_cut() -> None:
+def test_no_consistent_snapshot_stays_whose_files_the_log_has_forgotten() -> None:
     assert snapshot_hours(168.0, 168.0, 0.1) == 168.0
     assert snapshot_hours(720.0, 168.0, 0.1) == 168.0, "the table was told to remember longer only now"
     assert snapshot_hours(2.0, 168.0, 0.1) == 2.0

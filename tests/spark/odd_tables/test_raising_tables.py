@@ -151,11 +151,11 @@ def test_tables_that_raise_at_random_in_each_stage_stop_by_name(
             assert stopped[table][0] == STATES.get(stage, "MERGE_FAILED"), (stage, stopped[table])
             assert type(wrong).__name__ in stopped[table][1] or str(wrong) in stopped[table][1], stopped[table]
         shop.require_equal(*stopped, *HELD)
-        cut = {
+        marked = {
             name.partition(".")[2]: each.stopped
             for name, each in read_consistent_snapshot(shop.config.lake, "shop").tables.items()
         }
-        assert {name for name, still in cut.items() if still} == {*stopped, *HELD} & set(cut)
+        assert {name for name, is_stopped in marked.items() if is_stopped} == {*stopped, *HELD} & set(marked)
         child = chance.choice(["c", "b"])
         shop.captured.run(f"DELETE FROM {shop.captured.database}.p WHERE id IN (1, 2, 105)")
         shop.write(200)

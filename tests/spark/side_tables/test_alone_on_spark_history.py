@@ -94,9 +94,9 @@ def test_a_table_without_a_mirror_is_compared_taken_anew_cut_and_asked_history(
         )
         pipeline.resnapshot(engine)
         assert pipeline.compared(engine).equal, "what `repair` would have done"
-        cut = read_consistent_snapshot(pipeline.config.lake, "shop")
-        assert set(cut.tables) == {f"{numbers}__log", f"{numbers}__history"}
-        assert cut.tables[f"{numbers}__history"].version == deltalake.DeltaTable(history).version()
+        snapshot = read_consistent_snapshot(pipeline.config.lake, "shop")
+        assert set(snapshot.tables) == {f"{numbers}__log", f"{numbers}__history"}
+        assert snapshot.tables[f"{numbers}__history"].version == deltalake.DeltaTable(history).version()
         (count,) = ask(pipeline.config, f"SELECT count(*) FROM {numbers}__history WHERE n < 1000 AND is_current").rows()
         assert count == (3,)
         (reads,) = ask(pipeline.config, f"SELECT count(*) FROM {numbers}__log WHERE operation = 'read'").rows()

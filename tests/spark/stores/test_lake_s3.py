@@ -129,7 +129,7 @@ def test_s3_fault_a_task_that_outlives_its_killed_run_changes_nothing_twice(
 
 @pytest.mark.servers
 @pytest.mark.spark
-def test_s3_a_run_merges_and_publishes_its_cut_and_the_table_is_watched(
+def test_s3_a_run_merges_and_publishes_its_consistent_snapshot_and_the_table_is_watched(
     s3_config: SluiceConfig, spark_server: SparkConnectServer, tmp_path: Path
 ) -> None:
     config = s3_config.model_copy(update={"spark": SparkConfig(remote=spark_server.url)})
@@ -139,11 +139,11 @@ def test_s3_a_run_merges_and_publishes_its_cut_and_the_table_is_watched(
     spark_merge(order, lambda outcome: told.append(outcome.name))
     assert told == [NAME]
     options = storage_options(config.storage_options)
-    cut = read_consistent_snapshot(config.lake, "shop", storage_options=options)
-    (table,) = deltalake_tables(cut, options).values()
+    snapshot = read_consistent_snapshot(config.lake, "shop", storage_options=options)
+    (table,) = deltalake_tables(snapshot, options).values()
     assert pa.table(table.scan()).num_rows == len(FIRST)
     with open_sessions(SparkSettings(remote=spark_server.url), 1) as (session,):
-        (view,) = spark_views(session.spark, cut, options)
+        (view,) = spark_views(session.spark, snapshot, options)
         assert session.spark.table(view).count() == len(FIRST)
     watch = LakeWatch(config, "shop", begin=lambda act: act())
     watch.look(())
