@@ -5,6 +5,8 @@ catalogue.
 
 from __future__ import annotations
 
+import itertools
+import re
 from pathlib import Path
 
 from sluice.cdc_engine.binlog.charsets.collations import CHARSETS
@@ -26,16 +28,21 @@ MATRIX, ORACLE = "test_matrix", "test_oracle_schemas"
 
 HEAD = """# Fidelity: what becomes of every type
 
-This page shows how Sluice stores each type and each statement of the source in the lake. A value in the lake equals what `SELECT`
-returns in the source, or the table has stopped in a named state with the reason. `python -m tests.fidelity.document` generates this
-page from the catalogue of the tests; `tests/fidelity/test_document_fidelity.py` fails if the page is outdated.
+This page shows which type a column of the source gets in the lake, and which statements Sluice follows. A value in the lake equals what
+`SELECT` returns in the source. If Sluice cannot guarantee this, the table stops in a named state with the reason.
+
+`python -m tests.fidelity.document` generates this page from the catalogue of the tests.
+
+## Types
+
+The column of each server, and the column of snapshots, have these marks:
 
 | mark | meaning |
 |---|---|
-| M | `tests/fidelity/test_matrix.py` writes this type's corner values on that server and compares inserts, updates and deletes with `SELECT`. It uses row images FULL, MINIMAL and NOBLOB, with MINIMAL metadata and, if the server has it, FULL metadata. |
+| M | `tests/fidelity/test_matrix.py` writes corner values of the type on this server, and compares inserts, updates and deletes with `SELECT`. Row images are FULL, MINIMAL and NOBLOB. Metadata is MINIMAL, and FULL if the server has it. |
 | - | The server has no such type. |
-| S | `tests/fidelity/test_snapshot_fidelity.py` reads rows with the same values in chunks, as a snapshot does, on each server that has the type. Every column equals the stream's value, to the byte. |
-| S, by value | MySQL 5.7 prints a whole double of a JSON document without its `.0`. So a snapshot has `1` there if the stream has `1.0`, until the row changes. |
+| S | `tests/fidelity/test_snapshot_fidelity.py` reads the same values in chunks, as a snapshot does. Every column equals the stream's value, to the byte. |
+| S, by value | MySQL 5.7 prints a whole double of a JSON document without its `.0`. So a snapshot has `1` where the stream has `1.0`, until the row changes. |
 
 """
 TAIL = """
@@ -58,10 +65,10 @@ Snapshots and the stream follow these settings in the same way, because one deco
 
 ## Keys by which a snapshot divides a table
 
-A snapshot can divide a table into chunks by a key of every type, in the order and collation of the key, also by prefix indexes and
-composite keys. Each row is in exactly one chunk, on all four servers (`tests/snapshot/test_snapshot_chunks.py`).
+A snapshot reads a table in chunks, which are ranges of its key. The key may be of any type and collation, and may be composite. Each row is
+in exactly one chunk (`tests/snapshot/test_snapshot_chunks.py`).
 
-| key | |
+| key | how the snapshot reads it |
 |---|---|
 | whole columns of the primary key | The index of the key gives bounds and chunks, so a chunk reads only its own rows. |
 | a prefix index (`PRIMARY KEY (name(10))`), a `set` of more than 53 members, or a key that conf/ names and that no index has | The result is right, but each bound needs a search through the table. Use large chunks. |
@@ -80,32 +87,34 @@ composite keys. Each row is in exactly one chunk, on all four servers (`tests/sn
 
 ## JSON logged as differences
 
-With `binlog_row_value_options=PARTIAL_JSON`, an update in the binlog contains what JSON_SET, JSON_REPLACE and JSON_REMOVE changed
-in a document, not the whole document. Sluice applies these differences to the document in the before image, which FULL and NOBLOB
-images contain. If a MINIMAL before image lacks the document, the table stops in IMAGE_NOT_FULL
-(`tests/fidelity/rows/test_partial_json.py`).
+With `binlog_row_value_options=PARTIAL_JSON`, an update in the binlog does not contain the whole JSON document. It contains what JSON_SET,
+JSON_REPLACE and JSON_REMOVE changed.
 
-## Values that rows get from a statement
+Sluice applies these differences to the document in the before image, which FULL and NOBLOB images contain. If a MINIMAL before image lacks
+the document, the table stops in IMAGE_NOT_FULL (`tests/fidelity/rows/test_partial_json.py`).
 
-When an ALTER adds a column, the server computes the value of existing rows from the column's DEFAULT, and no row event contains
-this value. Sluice computes the value itself, or a snapshot reads it. `tests/table_meta/change/test_ddl_additions.py` compares the
-results with SELECT on the four servers, also for a row that is inserted without the column.
+## Values of existing rows in an added column
 
-| ALTER TABLE … ADD of a column | value in existing rows | |
+After `ALTER TABLE orders ADD channel varchar(10) DEFAULT 'web'`, existing rows have the value `web`, and no row event contains it. Sluice
+computes such a value from the DEFAULT, or a snapshot reads it. `tests/table_meta/change/test_ddl_additions.py` compares the results with
+SELECT on the servers.
+
+| ALTER TABLE … ADD of a column | value in existing rows | who computes it |
 |---|---|---|
-| with a literal DEFAULT as `SHOW CREATE TABLE` prints it: numbers, strings, `x'4142'`, `b'101'`, labels, `'2020-01-02 03:04:05'`, `DATE'…'`, `('x')` | the value that the type stores for it | Sluice computes it |
-| `NOT NULL DEFAULT 0` or `'0000-00-00 00:00:00'`, or NOT NULL without DEFAULT | the zero date, by the table's `zero_dates`. For other types the zero of the type, and `null` for JSON | Sluice computes it |
-| `DEFAULT CURRENT_TIMESTAMP`, `(now(3))`, `(curdate())` | the statement's time in the time zone of its session. For the zone `SYSTEM`, Sluice finds a zone with the server's local time (`test_system_zone_ddl.py`) | Sluice computes it |
-| any other DEFAULT: an expression, a JSON document, a number that the type rounds, a label by its number. Also a date in an unusual form or with an offset, and a time with more digits than the column has. | a snapshot reads it | the table is DDL_UNSUPPORTED until then: `tests/instance/ddl/test_ddl_retake.py` |
-| a generated column, AUTO_INCREMENT | a snapshot reads it | the table is DDL_UNSUPPORTED until then |
-| a time in a zone that is not in the zone database, or a local time that occurs twice or never in its zone | a snapshot reads it | the table is DDL_UNSUPPORTED until then |
+| with a literal DEFAULT as `SHOW CREATE TABLE` prints it: numbers, strings, `x'4142'`, `b'101'`, labels, `'2020-01-02 03:04:05'`, `DATE'…'`, `('x')` | the value that the type stores for it | Sluice |
+| `NOT NULL DEFAULT 0` or `'0000-00-00 00:00:00'`, or NOT NULL without DEFAULT | the zero date, by the table's `zero_dates`. For other types the zero of the type, and `null` for JSON | Sluice |
+| `DEFAULT CURRENT_TIMESTAMP`, `(now(3))`, `(curdate())` | the statement's time in the time zone of its session. For the zone `SYSTEM`, Sluice finds a zone with the server's local time (`test_system_zone_ddl.py`) | Sluice |
+| any other DEFAULT: an expression, a JSON document, a number that the type rounds, a label by its number. Also a date in an unusual form or with an offset, and a time with more digits than the column has. | as in the source | a snapshot. The table is DDL_UNSUPPORTED until then: `tests/instance/ddl/test_ddl_retake.py` |
+| a generated column, AUTO_INCREMENT | as in the source | a snapshot. The table is DDL_UNSUPPORTED until then |
+| a time in a zone that is not in the zone database, or a local time that occurs twice or never in its zone | as in the source | a snapshot. The table is DDL_UNSUPPORTED until then |
 
 ## Foreign keys
 
-InnoDB changes child rows without row events, in all versions of MariaDB and in MySQL before 9.6. With `cascades: apply`, the default, the
-lake's rows equal `SELECT` in these cases:
+A foreign key with CASCADE or SET NULL changes rows of a *child* table when a row of its *parent* table changes. InnoDB does so without row
+events, in all versions of MariaDB and in MySQL before 9.6. With `cascades: apply`, the default, Sluice changes the child rows in the lake.
+They equal `SELECT` in these cases:
 
-| | test |
+| case | test |
 |---|---|
 | ON DELETE and ON UPDATE CASCADE and SET NULL, over all levels, of composite keys, of keys within a primary key, of self-references, of tables without a key; REPLACE and foreign_key_checks=0 | random statements on all four servers, and through Spark from MySQL 8.0 and MariaDB 11.4: `tests/fidelity/tables/test_cascade.py` |
 | these foreign keys, if row images leave columns out (MINIMAL, NOBLOB, FULL_NODUP) | the same test, for foreign keys that refer to the parent's primary key |
@@ -119,8 +128,7 @@ lake's rows equal `SELECT` in these cases:
 
 ON DELETE SET DEFAULT changes no row on any server.
 
-If Sluice cannot know which rows a foreign key changed, the child table stops in CASCADE_UNSEEN and Sluice re-snapshots it, in these
-cases:
+In these cases, Sluice cannot know which rows a foreign key changed. The child table stops in CASCADE_UNSEEN, and Sluice re-snapshots it:
 
 - two values of the key are equal only by collation;
 - two foreign keys set one column at once;
@@ -132,30 +140,30 @@ cases:
 - children refer to a zero date;
 - dates are strings in only one of the two tables, because of `zero_dates: text`.
 
-With MINIMAL row images, a child table stops in two more cases, because neither the images nor the source have the necessary values.
-Sluice re-snapshots the child automatically, if no row changes its key while the child is read:
+With MINIMAL row images, a child table also stops in two more cases, because neither the images nor the source have the necessary values
+(`tests/spark/snapshot/test_publish_partial_fidelity.py`). Sluice re-snapshots the child, if no row changes its key while the child is read:
 
 - A foreign key refers to another key than the parent's primary key, and the parent's row is deleted. The row image has the primary
   key and not the other key, and the row is gone from the source.
 - A statement changed a child's own key in the batch of the parent's change. The row image lacks the columns that the foreign key
   set.
 
-`tests/spark/snapshot/test_publish_partial_fidelity.py` tests these two cases of MINIMAL row images.
-
 ## Statements
 
-For each of some 600 statements, a test compares the schema that Sluice computes with information_schema of all four servers
-(`tests/table_meta/ddl/test_ddl_corpus.py`). Another test shows that some 30 000 mutations of these statements stop a table in a
-named state, or have no effect (`test_ddl_mutations.py`).
+Sluice computes the schema of each table from the DDL statements in the binlog. Two tests check this:
 
-If Sluice cannot read a statement, the tables that the statement may concern stop in a named state, and other tables continue. These
-are the target tables of the statement, or all tables whose names occur in it, or all tables of its database
-(`test_ddl_mistakes.py`).
+- `tests/table_meta/ddl/test_ddl_corpus.py` executes some 600 statements, and compares the schema after each with information_schema of the
+  servers.
+- `test_ddl_mutations.py` shows that some 30 000 mutations of these statements stop a table in a named state, or have no effect.
 
-*Re-snapshotted* in the table below means that Sluice cannot compute the rows after a statement. The table stops in the named state,
-and a snapshot reads its rows automatically while the stream continues, unless conf/ has `snapshot: never`
-([snapshot](guides/snapshot.md)). A table that a statement leaves in SCHEMA_UNKNOWN or SCHEMA_MISMATCH is re-snapshotted too, after
-the source has reported its schema.
+If Sluice cannot read a statement, the tables that it may concern stop in a named state, and other tables continue
+(`test_ddl_mistakes.py`). These are the target tables of the statement. If Sluice cannot tell the targets, they are all tables whose names
+occur in the statement, or all tables of its database.
+
+*Re-snapshotted* in the table means: Sluice cannot compute the rows after the statement, so the table stops in the named state, and a
+snapshot reads its rows while the stream continues. With `snapshot: never` in conf/, an operator must start the snapshot
+([snapshot](guides/snapshot.md)). A table in SCHEMA_UNKNOWN or SCHEMA_MISMATCH is re-snapshotted too, after the source has reported its
+schema.
 
 | statement | does Sluice follow it | test |
 |---|---|---|
@@ -168,7 +176,7 @@ the source has reported its schema.
 | tables under a MERGE table (`UNION=(…)`), tables of ENGINE MERGE, BLACKHOLE, FEDERATED, CONNECT, SPIDER | No: these tables stop in ROWS_ELSEWHERE when a statement creates them, or at the beginning if they existed before. Their row events do not describe their rows. A table that is created with `LIKE` from such a table stops too. | `test_ddl_statements.py`, `test_statements_fidelity.py` |
 | `ALTER TABLE … DISCARD` and `IMPORT TABLESPACE` | No: the table is re-snapshotted once the tablespace exists (DDL_UNSUPPORTED), because rows disappeared or appeared without row events | on MySQL 8.0: `tests/fidelity/tables/test_imported_ddl.py`; `test_ddl_statements.py` |
 | MySQL's `IMPORT TABLE FROM '….sdi'` | No event describes it. So the table stops at its first row event (SCHEMA_UNKNOWN), and is re-snapshotted | `tests/fidelity/tables/test_imported_ddl.py` |
-| MariaDB's `WITH SYSTEM VERSIONING` | Yes: the current rows are in the lake, without the unnamed columns. The history that the server keeps is not in the lake. The test has UPDATE, DELETE, REPLACE, `DELETE HISTORY`, `ADD` and `DROP SYSTEM VERSIONING`, with images FULL, NOBLOB and MINIMAL. Values of history rows neither stop the table nor go to quarantine. If an ALTER adds named columns for the times (`… GENERATED ALWAYS AS ROW START`), their values in existing rows are unknown, and the table is DDL_UNSUPPORTED. Tables versioned by transaction (`bigint` columns) are logged as statements, so they stop in STATEMENT_FORMAT. | `test_versioned_fidelity.py` |
+| MariaDB's `WITH SYSTEM VERSIONING` | Yes, for current rows: see [system-versioned tables](#system-versioned-tables) | `test_versioned_fidelity.py` |
 | MariaDB's `PERIOD FOR name (a, b)`, `WITHOUT OVERLAPS` | Yes: the columns of the period are NOT NULL, and are in the key in the order end, begin. After an ALTER that adds a primary key with a period, the table is SCHEMA_UNKNOWN | `corpus/periods.sql` |
 | MariaDB's `REFERENCES t` without columns | Yes: it refers to the columns of t with the names of the child's columns, and not to t's primary key | `corpus/foreign_keys.sql` |
 | MariaDB's `sql_mode=EMPTY_STRING_IS_NULL` | Yes: `DEFAULT ''` is NULL. With an expression as DEFAULT, the table is re-snapshotted (DDL_UNSUPPORTED) | `test_ddl_additions.py` |
@@ -176,7 +184,7 @@ the source has reported its schema.
 | names beyond utf8mb3 (`😀x`) | Yes: the name has `?` instead of such a character, as on the server | `corpus/tricks.sql` |
 | MySQL 9's JSON duality views, libraries, `SECONDARY_LOAD PARTITION`, `VECTOR` | Yes: only a `VECTOR` column changes a table, and Sluice follows it | `test_ddl_names.py` |
 | statements of mysqldump, mydumper, pt-online-schema-change, gh-ost, Vitess, Django, Rails, Flyway, Liquibase, WordPress, phpMyAdmin, MySQL Workbench and sysbench | Yes: afterwards the schema equals the schema of the servers | `corpus/tools.sql` |
-| rows changed in statement form (`binlog_format` STATEMENT or MIXED, also LOAD DATA) | No: the tables that the statement writes are re-snapshotted (STATEMENT_FORMAT), and so are the children of their foreign keys (CASCADE_UNSEEN). If the statement calls a stored function or a procedure, all tables of all databases are re-snapshotted. If the account has TRIGGER and SHOW VIEW, as MIXED requires, the tables that triggers and views change are re-snapshotted too. Without these privileges, all tables of an unknown table's database are re-snapshotted, because this table may be a view. Two effects on other tables are then not noticed. One is a write by a trigger of the table, or by a function that the trigger or the view calls. The other is a write through a view whose table is in another database. Such a table continues without these changes, until it is re-snapshotted. If a TRUNCATE or ALTER in such a session may mean a temporary table, the table with this name stops. | `test_statement_format_fidelity.py`, `test_statements_fidelity.py` |
+| rows changed in statement form (`binlog_format` STATEMENT or MIXED, also LOAD DATA) | No: see [rows changed in statement form](#rows-changed-in-statement-form) | `test_statement_format_fidelity.py`, `test_statements_fidelity.py` |
 | MariaDB's `RENAME TABLE` of a temporary table that has the name of a captured table | No: MariaDB logs it exactly as it logs a rename of the captured table, without the flag that marks temporary tables, also in ROW format. The captured table stops as if it had been renamed (DDL_REFUSED), and a re-snapshot resumes it. Give temporary tables other names. | `test_statements_fidelity.py` |
 | MariaDB's sequences, whose row events look like those of a table | Sluice ignores them: sequences make no tables in the lake and stop nothing. Values that tables get from sequences are in the rows of the tables. | `test_statements_fidelity.py` |
 | names of columns after their table's and database's name (`DROP t.a`, `CHANGE d.t.a b int`, `MODIFY .a int`), which MySQL 5.7 and MariaDB accept | Yes | `corpus/names.sql` |
@@ -187,11 +195,44 @@ the source has reported its schema.
 | `REFERENCES … MATCH …` with ON DELETE or ON UPDATE | Yes. MySQL 5.7, and MariaDB before 10.5, do not read what follows MATCH, so it has no effect there | `corpus/foreign_keys.sql` |
 | an ENUM or SET label with a character beyond U+FFFF | Yes: the label is known from its statement, or from a table map with `binlog_row_metadata=FULL`. A snapshot shows `?` instead of it, as the servers do, also in SHOW CREATE TABLE. A row with such a label, or with a label that is `?` itself, then has a value that cannot be decoded. | `test_statements_fidelity.py` |
 
+### System-versioned tables
+
+The lake has the current rows of a table `WITH SYSTEM VERSIONING`, without its unnamed columns. The history that the server keeps is not in
+the lake. Values of history rows neither stop the table nor go to quarantine.
+
+Two kinds of these tables stop:
+
+- An ALTER adds named columns for the times (`… GENERATED ALWAYS AS ROW START`). Their values in existing rows are unknown
+  (DDL_UNSUPPORTED).
+- A table is versioned by transaction (`bigint` columns). The server logs its changes as statements (STATEMENT_FORMAT).
+
+### Rows changed in statement form
+
+With `binlog_format` STATEMENT or MIXED, and for LOAD DATA, the binlog may contain a statement instead of row events. Sluice re-snapshots
+the tables whose rows the statement may change:
+
+| table | state |
+|---|---|
+| a table that the statement writes | STATEMENT_FORMAT |
+| a child of its foreign keys | CASCADE_UNSEEN |
+| all tables of all databases, if the statement calls a stored function or a procedure | STATEMENT_FORMAT |
+| a table that triggers and views change, if the account has TRIGGER and SHOW VIEW, as MIXED requires | STATEMENT_FORMAT |
+| all tables of the database of an unknown table, if the account lacks these privileges. The unknown table may be a view | STATEMENT_FORMAT |
+
+If the account lacks TRIGGER and SHOW VIEW, Sluice does not notice two effects on other tables, which continue without these changes until
+they are re-snapshotted:
+
+- writes by a trigger of the table, or by a function that the trigger or the view calls;
+- writes through a view whose table is in another database.
+
+If a TRUNCATE or ALTER in such a session may mean a temporary table, the table with this name stops.
+
 ## Where each case is tested
 
-The table in this section names the test of each numbered case. The last column names a file, and then a test in this file or a part
-of a statement. Files of `tests/table_meta/corpus` contain statements, which `tests/table_meta/ddl/test_ddl_corpus.py` executes.
-After each statement, it compares information_schema of the servers. `additions.txt` has columns that are added to tables with rows.
+The number in the first column groups related cases. The last column names a file, and then a test in this file or a part of a statement.
+
+The statements in the files of `tests/table_meta/corpus` are executed by `tests/table_meta/ddl/test_ddl_corpus.py`. The file `additions.txt`
+has columns that are added to tables with rows.
 
 | | case | test |
 |---|---|---|
@@ -199,9 +240,8 @@ After each statement, it compares information_schema of the servers. `additions.
 CHARSETS_TAIL = """
 ## Character sets
 
-Sluice decodes the text of every character set of the four servers as the server itself converts it.
-`tests/binlog/charsets/test_charsets.py` compares the results with the servers, and `tests/fidelity/test_matrix.py` compares text in
-row images. Bytes that are no character of their character set cannot be decoded.
+Sluice decodes the text of every character set as the server itself converts it (`tests/binlog/charsets/test_charsets.py`). Bytes that are
+no character of their character set cannot be decoded. The character sets are:
 
 """
 
@@ -209,7 +249,7 @@ row images. Bytes that are no character of their character set cannot be decoded
 def rendered() -> str:
     header = "| declared | Delta | " + " | ".join(NAMES[server] for server in SERVERS) + " | snapshot | |"
     lines = [header, "|---" * (len(SERVERS) + 4) + "|"]
-    lines += [_row(group) for group in _groups()]
+    lines += [_row(alike) for alike in _alike(_groups())]
     charsets = ", ".join(f"`{name}`" for name in sorted(CHARSETS))
     return f"{HEAD}{chr(10).join(lines)}\n{TAIL}{chr(10).join(cases.rows())}\n{CHARSETS_TAIL}{charsets}.\n"
 
@@ -222,14 +262,32 @@ def _groups() -> list[list[Kind]]:
     return list(groups.values())
 
 
-def _row(group: list[Kind]) -> str:
+def _alike(groups: list[list[Kind]]) -> list[list[list[Kind]]]:
+    """Joins neighbors whose rows differ only in a length, such as bit(2) and bit(3)."""
+    return [list(found) for _, found in itertools.groupby(groups, lambda group: (_base(group), *_cells(group)))]
+
+
+def _base(group: list[Kind]) -> str:
+    return re.sub(r"\(.*\)", "", group[0].declared)
+
+
+def _cells(group: list[Kind]) -> tuple[str, ...]:
+    """Returns the cells of a row after the declared type."""
     servers = {server for kind in group for server in kind.servers}
-    declared = group[0].declared
-    first, last = declared.partition(",")[0], declared.rpartition(",")[2]
-    shown = declared if len(declared) <= LABELS_SHOWN else f"{first},…,{last}"
-    cells = " | ".join("M" if server in servers else "-" for server in SERVERS)
+    cells = ("M" if server in servers else "-" for server in SERVERS)
     read = "S, by value" if any(kind.by_value for kind in group) else "S"
-    return f"| `{shown}` | {group[0].delta} | {cells} | {read} | {group[0].note} |"
+    return (group[0].delta, *cells, read, group[0].note)
+
+
+def _row(alike: list[list[Kind]]) -> str:
+    names = [_shown(group[0].declared) for group in alike]
+    shown = f"{names[0]}, …, {names[-1]}" if len(names) > 2 else ", ".join(names)
+    return f"| {shown} | {' | '.join(_cells(alike[0]))} |"
+
+
+def _shown(declared: str) -> str:
+    first, last = declared.partition(",")[0], declared.rpartition(",")[2]
+    return f"`{declared}`" if len(declared) <= LABELS_SHOWN else f"`{first},…,{last}`"
 
 
 if __name__ == "__main__":
