@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
+from typing import Any
 
 from sluice.cdc_engine.limits import MEBIBYTE
 
@@ -42,9 +43,10 @@ class FreedMemory:
     that of glibc 2.33 or later.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, libc: Any = None) -> None:
         self._clock, self._due = clock, 0.0
-        self._libc = ctypes.CDLL(None)
+        self._returned = 0  # bytes that malloc counts as free and the kernel has back already
+        self._libc = libc or ctypes.CDLL(None)
         self._info = getattr(self._libc, "mallinfo2", None)
         if self._info is not None:
             self._info.restype = _Mallinfo
@@ -54,5 +56,13 @@ class FreedMemory:
         if self._info is None or self._clock() < self._due:
             return
         self._due = self._clock() + LOOK_SECONDS
-        if self._info().fordblks >= FREED_BYTES_MAX:
+        free = int(self._info().fordblks)
+        if to_return(free, self._returned):
             self._libc.malloc_trim(0)
+            self._returned = free
+        self._returned = min(free, self._returned)
+
+
+def to_return(free: int, returned: int) -> bool:
+    """Returns whether enough bytes are free that the process still has. malloc counts returned bytes as free until it uses them again."""
+    return free - returned >= FREED_BYTES_MAX

@@ -4,12 +4,16 @@ although it has many threads. It returns the memory of buffers that it has freed
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from sluice.cdc_engine.instance.freed_memory import FREED_BYTES_MAX, LOOK_SECONDS, FreedMemory
 
 REHEARSE = """
 import sys
@@ -76,6 +80,28 @@ def test_an_engine_s_process_returns_the_buffers_that_it_has_freed() -> None:
     assert (kept >= 38, too_early >= 38, returned <= 3) == (True, True, True), (kept, too_early, returned)
     kept, _, returned = _buffers(8)
     assert (kept >= 7, returned >= 7) == (True, True), "few buffers stay for the next blocks"
+
+
+def test_memory_that_was_returned_before_is_not_returned_at_each_look() -> None:
+    calls = _Malloc()
+    memory = FreedMemory(itertools.count(0, LOOK_SECONDS).__next__, calls)
+    trims = []
+    much = FREED_BYTES_MAX
+    for calls.free in [1, much, much, 2 * much - 1, 2 * much, 0, much]:
+        memory.look()
+        trims.append(calls.trims)
+    assert trims == [0, 1, 1, 1, 2, 2, 3]
+
+
+class _Malloc:
+    """Counts calls of malloc_trim. The number of free bytes does not change by them, as in glibc."""
+
+    def __init__(self) -> None:
+        self.free = self.trims = 0
+        self.mallinfo2 = lambda: SimpleNamespace(fordblks=self.free)
+
+    def malloc_trim(self, _pad: int) -> None:
+        self.trims += 1
 
 
 def _buffers(count: int) -> list[int]:
