@@ -9,9 +9,10 @@ processor time for them.
 
 import sys
 
-# Spark puts pyspark.zip on the path. Each task calls `importlib.invalidate_caches`, which reads the list of files in the zip again for each
-# package that was imported from it: 0.14 s of processor time per task. The installed pyspark has the same version and is in a folder.
-sys.path[:] = [each for each in sys.path if not each.endswith(".zip")]
+# Spark puts pyspark.zip and py4j's zip on the path. Each task calls `importlib.invalidate_caches`, which reads the list of files in the zip
+# again for each package that was imported from it: 0.14 s of processor time per task. The installed pyspark has the same version and is in
+# a folder. Other zip files, such as those of `spark.submit.pyFiles`, stay.
+sys.path[:] = [each for each in sys.path if not each.endswith("pyspark.zip") and "py4j-" not in each]
 sys.path_importer_cache.clear()
 
 import deltalake  # noqa: E402, F401
