@@ -21,10 +21,9 @@ class KafkaConfig(PartitionedConfig):
     servers: str = Field(min_length=1, description="Bootstrap servers of the Kafka cluster, as `host:port,host:port`.")
     transactional_id: str = Field(
         "",
-        description="Sends each batch as a transaction of this name, so that readers see all of a batch or nothing, and "
-        "a host that has lost the destination cannot send any more. Each transaction also commits the "
-        "position of the batch, so readers see each message once. Every broker of every destination needs a "
-        "different name. Empty: no transactions.",
+        description="Name under which each batch is sent as a Kafka transaction. Readers then see all of a batch or "
+        "nothing, and each message once. A host that has lost the destination can send nothing more. Every "
+        "broker of every destination needs a different name. Empty: no transactions.",
     )
     options: dict[str, SecretText] = Field(
         {}, description="Options of librdkafka. Write secrets as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."

@@ -28,8 +28,8 @@ class RenderingConfig(Strict):
     )
     gtids: bool = Field(
         False,
-        description="Whether headers of entries have the executed GTID set (`gtid`) and the transaction's GTID (`curtGtid`, "
-        "`curtGtidSn`, `curtGtidLct`), and flat messages the set, as in Canal with `gtidon`.",
+        description="Whether GTIDs are sent, as by Canal with `gtidon`. Headers of entries then have the executed GTID set "
+        "(`gtid`) and the transaction's GTID (`curtGtid`, `curtGtidSn`, `curtGtidLct`). Flat messages have the set.",
     )
     ddl: bool = Field(
         True,
@@ -59,15 +59,14 @@ class CanalServerConfig(RenderingConfig):
     )
     rows_query: bool = Field(
         False,
-        description="Whether clients are shown the SQL text of each statement that changed rows, before its rows, if the "
-        "source logs it (`binlog_rows_query_log_events`; MariaDB's `binlog_annotate_row_events`). The text "
-        "has all values: `masks`, `rows` and column filters do not apply to it, so Sluice refuses these "
-        "settings together with `rows_query`.",
+        description="Whether clients get the SQL text of each statement that changed rows, before its rows. The source must "
+        "log it (`binlog_rows_query_log_events`; MariaDB's `binlog_annotate_row_events`). The text has all "
+        "values. So Sluice refuses `masks`, `rows` and column filters together with `rows_query`.",
     )
     full_batches: bool = Field(
         False,
-        description="Whether a client's get with a time-out waits until as much as it requests has arrived, as in Canal. "
-        "`false`: it returns as soon as there is anything.",
+        description="When a client's get with a time-out returns. `true`: when as many changes as it requests have arrived, "
+        "as in Canal. `false`: as soon as there is a change.",
     )
     fetch_unit: Literal["kibibytes", "entries"] = Field(
         "kibibytes",

@@ -94,8 +94,8 @@ class CatalogConfig(Strict):
     views: str | None = Field(
         None,
         description="Name of a view of each table, such as `{table}_v`, in the table's schema. May contain the same "
-        "placeholders as `table`. A view has no `_sluice_` columns, no rows that are marked as deleted, and "
-        "of a history only the current rows. Empty: no views.",
+        "placeholders as `table`. A view leaves out columns that begin with `_sluice_`, and rows that are marked as "
+        "deleted. A view of a history has only the current rows. Empty: no views.",
     )
 
     @field_validator("schema_")

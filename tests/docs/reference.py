@@ -32,9 +32,10 @@ from sluice.console.main import app
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 UNIONS = (typing.Union, types.UnionType)
 SETTINGS_INTRODUCTION = """\
-Every key may be left out unless its default is *required*. A key that does not exist is an error. `$NAME` in a value stands for an
-environment variable; `{file: PATH}` and `{command: [PROGRAM]}` may stand there too ([keep secrets](../guides/keep-secrets.md)). `[]` stands
-for each item of a list, `NAME` for each key of a map.
+Every key may be left out unless its default is *required*. A key that does not exist is an error. A value may name a secret as `$NAME` (an
+environment variable), `{file: PATH}` or `{command: [PROGRAM]}` ([keep secrets](../guides/keep-secrets.md)).
+
+In the tables, `[]` in a key means each item of a list, and `NAME` means each key of a map.
 """
 METRICS_INTRODUCTION = """\
 `metrics: {port: 11112}` in conf/sluice.yaml starts the endpoint on the engines' host: see [monitor](../guides/monitor.md#prometheus).
