@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY
 from sluice.orchestration.base.failpoints import AFTER_MERGE, AFTER_TAKE, BETWEEN_TABLES
 from tests.acceptance.fix_kills import Death, KillBench, running_bench
+from tests.store_conf import store_conf
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.store]
 DEATHS: dict[str, tuple[Death, ...]] = {
     "s3": (("spark", BETWEEN_TABLES), ("stack", AFTER_MERGE)),
     "google": (("run", BETWEEN_TABLES), ("stack", AFTER_TAKE)),
 }
-# Store → the fixture of its server, and the variables by which conf/ names the secrets of its options.
-STORES = {
-    "s3": ("s3_store", {"LAKE_ACCESS": ACCESS_KEY, "LAKE_SECRET": SECRET_KEY}),
-    "google": ("fake_gcs", {}),
-}
+STORES = {"s3": "s3_store", "google": "fake_gcs"}  # Store → the fixture of its server.
 
 
 @pytest.fixture
-def store_conf(store_name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Returns the settings of sluice.yaml for a lake and staged batches in the store. The variables of its secrets are set."""
-    fixture, variables = STORES[store_name]
-    store = request.getfixturevalue(fixture)
-    options = dict(store.options)
-    if store_name == "google":
-        variables = {"LAKE_ACCOUNT": options["google_service_account_key"]}
-    for variable, value in variables.items():
-        monkeypatch.setenv(variable, value)
-    names = {value: f"${variable}" for variable, value in variables.items()}
-    # The S3 server of the tests refuses checksums of parts.
-    monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
-    root = f"{store.root}/{uuid.uuid4().hex[:12]}"
-    named = {name: names.get(value, value) for name, value in options.items()}
-    return {"lake": f"{root}/lake", "staging": f"{root}/staged", "storage_options": named}
-
-
-@pytest.fixture
-def store_bench(store_conf: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillBench]:
-    yield from running_bench(tmp_path_factory.mktemp("kills"), store_conf)
+def store_bench(
+    store_name: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[KillBench]:
+    """Runs a pipeline whose lake and staged batches are in the store."""
+    conf = store_conf(request.getfixturevalue(STORES[store_name]), monkeypatch)
+    yield from running_bench(tmp_path_factory.mktemp("kills"), conf.settings)
 
 
 @pytest.mark.timeout(900)

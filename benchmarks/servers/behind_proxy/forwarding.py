@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 from sluice.console.toolchain.ports import LOOPBACK
 
@@ -16,11 +17,12 @@ OF_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "con
 
 
 class ForwardingHandler(BaseHTTPRequestHandler):
-    """Forwards each request to the server, and sends the server's answer to the client. Subclasses override `changed`, or handle some
-    requests.
+    """Forwards each request to the server at `server_port`, and sends the server's answer to the client. Subclasses override `changed`, or
+    handle some requests.
     """
 
     protocol_version = "HTTP/1.1"
+    server_port: ClassVar[int]
 
     def handle_request(self) -> None:
         """Answers one request. The body is in `self.body`."""
@@ -46,7 +48,7 @@ class ForwardingHandler(BaseHTTPRequestHandler):
 
     def ask(self, command: str, path: str, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
         """Sends a request to the server, with the client's headers. Returns the answer and its content."""
-        connection = http.client.HTTPConnection(LOOPBACK, int(sys.argv[2]), timeout=60)
+        connection = http.client.HTTPConnection(LOOPBACK, self.server_port, timeout=60)
         try:
             connection.putrequest(command, path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
@@ -81,4 +83,5 @@ class ForwardingHandler(BaseHTTPRequestHandler):
 
 def serve(handler: type[ForwardingHandler]) -> None:
     """Serves until the process is killed."""
+    handler.server_port = int(sys.argv[2])
     ThreadingHTTPServer((LOOPBACK, int(sys.argv[1])), handler).serve_forever()

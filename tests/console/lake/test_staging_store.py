@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import hmac
+import http
+import threading
+import types
 import urllib.parse
-import uuid
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from benchmarks.servers.azurite.server import ACCOUNT, KEY, AzuriteServer
+from benchmarks.servers.behind_proxy.forwarding import ForwardingHandler
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.console.lake.store import store_findings
+from sluice.console.toolchain.ports import LOOPBACK
 from sluice.object_stores.errors import NO_BUCKET
 from sluice.object_stores.folder import StoreFolder
 from tests.orchestration.fix_location import make_config
+from tests.store_conf import SECRETS, StoreConf, store_conf
 
 pytestmark = [pytest.mark.servers, pytest.mark.store]
-STORES = {"s3": ("s3://", "s3_store"), "azure": ("az://", "azurite"), "google": ("gs://", "fake_gcs")}
-SECRETS = {"aws_access_key_id", "aws_secret_access_key", "azure_storage_account_key", "google_service_account_key"}
+STORES = {"s3": "s3_store", "azure": "azurite", "google": "fake_gcs"}
 
 
-def staged_at(folder: Path, staging: str, options: dict[str, str], patch: pytest.MonkeyPatch) -> SluiceConfig:
-    """Returns a conf with a local lake and a store of staged batches. Secrets are in variables."""
-    patch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")  # The S3 server refuses checksums of parts.
-    named = dict(options)
-    for name in options.keys() & SECRETS:
-        patch.setenv(name.upper(), options[name])
-        named[name] = f"${name.upper()}"
-    return make_config(folder).model_copy(update={"staging": staging, "storage_options": named})
+def config_of(folder: Path, there: StoreConf) -> SluiceConfig:
+    """Returns a conf with a local lake and staged batches in the store."""
+    staged = {name: value for name, value in there.settings.items() if name != "lake"}
+    return make_config(folder).model_copy(update=staged)
 
 
 @pytest.mark.found
@@ -39,9 +42,10 @@ def test_store_check_says_that_the_bucket_of_staged_batches_is_missing(
     request: pytest.FixtureRequest, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect 41: a missing file and a missing bucket looked the same to the check, so it reported nothing."""
-    scheme, fixture = STORES[store]
-    server = request.getfixturevalue(fixture)
-    config = staged_at(tmp_path, f"{scheme}no-such-bucket/staged", server.options, monkeypatch)
+    server = request.getfixturevalue(STORES[store])
+    there = store_conf(server, monkeypatch)
+    missing = dataclasses.replace(there, url=there.url.replace("lake", "no-such-bucket", 1))
+    config = config_of(tmp_path, missing)
     (problem,), _ = store_findings(config, starts_spark=False)
     assert f"staging {config.staging} cannot be written: " in problem
     assert NO_BUCKET in problem
@@ -51,12 +55,10 @@ def test_store_check_says_that_the_bucket_of_staged_batches_is_missing(
 def test_store_check_leaves_no_file_among_staged_batches(
     request: pytest.FixtureRequest, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheme, fixture = STORES[store]
-    server = request.getfixturevalue(fixture)
-    bucket = getattr(server, "bucket", "") or server.container
-    config = staged_at(tmp_path, f"{scheme}{bucket}/{uuid.uuid4().hex[:12]}", server.options, monkeypatch)
+    there = store_conf(request.getfixturevalue(STORES[store]), monkeypatch)
+    config = config_of(tmp_path, there)
     assert store_findings(config, starts_spark=False) == ([], [])
-    assert StoreFolder(config.staging, server.options).sizes() == {}
+    assert StoreFolder(config.staging, there.options).sizes() == {}
 
 
 def sas_token(permissions: str) -> str:
@@ -69,6 +71,14 @@ def sas_token(permissions: str) -> str:
     return urllib.parse.urlencode({**words, "sig": base64.b64encode(digest).decode()})
 
 
+def with_token(azurite: AzuriteServer, token: str, folder: Path, patch: pytest.MonkeyPatch) -> SluiceConfig:
+    """Returns a conf with staged batches in Azure, and a token instead of the account's key."""
+    there = store_conf(azurite, patch)
+    patch.setenv("LAKE_TOKEN", token)
+    options = {name: value for name, value in there.options.items() if "key" not in name}
+    return config_of(folder, dataclasses.replace(there, named={**options, "azure_storage_sas_token": "$LAKE_TOKEN"}))
+
+
 @pytest.mark.found
 @pytest.mark.secret
 @pytest.mark.parametrize("mark", ["", "?"])
@@ -77,14 +87,80 @@ def test_azure_check_says_that_the_token_does_not_allow_to_write_staged_batches(
 ) -> None:
     """Defect 42: a token without a question mark became a folder in URLs, and errors showed the signature of a token with one."""
     token = mark + sas_token("rl")
-    monkeypatch.setenv("LAKE_TOKEN", token)
-    options = {name: value for name, value in azurite.options.items() if "key" not in name}
-    options |= {"azure_storage_sas_token": "$LAKE_TOKEN"}
-    staging = f"az://{azurite.container}/{uuid.uuid4().hex[:12]}"
-    config = make_config(tmp_path).model_copy(update={"staging": staging, "storage_options": options})
+    config = with_token(azurite, token, tmp_path, monkeypatch)
     (problem,), _ = store_findings(config, starts_spark=False)
-    assert f"staging {staging} cannot be written: " in problem
+    assert f"staging {config.staging} cannot be written: " in problem
     assert "AuthorizationPermissionMismatch" in problem
     signature = token.partition("sig=")[2].partition("&")[0]
     assert signature not in problem
     assert urllib.parse.unquote(signature) not in problem
+
+
+@pytest.mark.secret
+@pytest.mark.parametrize(("act", "permissions"), [("read", "wcld"), ("listed", "rwcd"), ("removed", "rwcl")])
+def test_azure_check_says_what_the_token_does_not_allow(
+    azurite: AzuriteServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str, permissions: str
+) -> None:
+    config = with_token(azurite, sas_token(permissions), tmp_path, monkeypatch)
+    (problem,), _ = store_findings(config, starts_spark=False)
+    assert f"staging {config.staging} cannot be {act}: " in problem
+    assert "AuthorizationPermissionMismatch" in problem
+
+
+class Refusing(ForwardingHandler):
+    """Forwards requests to a store, except the requests for which the credentials are meant to have no permission."""
+
+    act = ""
+
+    def handle_request(self) -> None:
+        if self._act() != self.act:
+            self.forward()
+            return
+        content = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+        self.send_response_only(http.HTTPStatus.FORBIDDEN)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _act(self) -> str:
+        parameters = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query, keep_blank_values=True)
+        if self.command == "DELETE" or "delete" in parameters:
+            return "removed"
+        if self.command in {"GET", "HEAD"}:
+            return "listed" if "list-type" in parameters else "read"
+        return "written"
+
+
+@pytest.fixture
+def refusing(store: str, act: str, request: pytest.FixtureRequest) -> Iterator[ThreadingHTTPServer]:
+    """Starts a proxy of the store that refuses one kind of request."""
+    there = {"act": act, "server_port": request.getfixturevalue(STORES[store]).port}
+    server = ThreadingHTTPServer((LOOPBACK, 0), type("RefusingOne", (Refusing,), there))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.secret
+@pytest.mark.parametrize("act", ["written", "read", "listed", "removed"])
+@pytest.mark.parametrize("store", ["s3", "google"])
+def test_store_check_says_what_the_credentials_do_not_allow(
+    request: pytest.FixtureRequest,
+    refusing: ThreadingHTTPServer,
+    store: str,
+    act: str,
+    *,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = request.getfixturevalue(STORES[store])
+    port = f":{refusing.server_address[1]}"
+    options = {name: value.replace(f":{server.port}", port) for name, value in server.options.items()}
+    there = store_conf(types.SimpleNamespace(root=server.root, options=options), monkeypatch)
+    config = config_of(tmp_path, there)
+    (problem,), _ = store_findings(config, starts_spark=False)
+    assert f"staging {config.staging} cannot be {act}: " in problem
+    assert not any(options[name] in problem for name in options.keys() & SECRETS)
