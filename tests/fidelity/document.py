@@ -190,6 +190,7 @@ schema.
 | names of columns after their table's and database's name (`DROP t.a`, `CHANGE d.t.a b int`, `MODIFY .a int`), which MySQL 5.7 and MariaDB accept | Yes | `corpus/names.sql` |
 | `UPDATE` over an outer join, whose table map declares all columns nullable | Yes | `test_statements_fidelity.py` |
 | MariaDB's `ALTER IGNORE` with an action that may delete rows (a key, CHECK, a changed column, CONVERT, partitions) | No: the table is re-snapshotted (DDL_UNSUPPORTED). Other actions of `ALTER IGNORE` are followed | `test_ddl_names.py` |
+| ALTER TABLE that changes existing values although the type stays. A column becomes AUTO_INCREMENT, or a TIMESTAMP NOT NULL. Generated columns are calculated again. A CHAR becomes another type in PAD_CHAR_TO_FULL_LENGTH. TIME or a long DECIMAL gets other digits | No: the table is re-snapshotted (DDL_UNSUPPORTED), also if a table without a key gets a key | `test_ddl_alterations.py`, `test_ddl_retake.py` |
 | MariaDB's `binlog_alter_two_phase` | Yes: an ALTER counts when it commits, and not when it begins or rolls back | `corpus/keys_and_nulls.sql` |
 | `CREATE DATABASE` without a charset | Yes: the database gets the charset of the session (`collation_server`), which the event contains | `corpus/client_charsets.sql` |
 | `REFERENCES … MATCH …` with ON DELETE or ON UPDATE | Yes. MySQL 5.7, and MariaDB before 10.5, do not read what follows MATCH, so it has no effect there | `corpus/foreign_keys.sql` |

@@ -29,6 +29,7 @@ from sluice.cdc_engine.table_meta.change.evolution import (
 )
 from sluice.cdc_engine.table_meta.change.initial_value import initial_value, known_default
 from sluice.cdc_engine.table_meta.change.literal_value import InitialValueUnknownError
+from sluice.cdc_engine.table_meta.change.rewritten_values import ChangedColumn, why_rewritten
 from sluice.cdc_engine.table_meta.change.widening import type_change
 from sluice.cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
 from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
@@ -58,7 +59,7 @@ class Altered:
     """The effect of an ALTER TABLE: the table's `schema` after it, and the `alterations` that the lake's table needs.
 
     - `fills`: values of new columns in existing rows, as in `TableChange`.
-    - `unknown`: why the binlog does not contain the values of new columns, or empty if they are known.
+    - `unknown`: why the binlog does not contain the values of new columns, or changed values of others. Empty if all are known.
     - `alterations`: in an order in which the lake can apply them. DROP and RENAME have the column's name before the statement; ADD, WIDEN
       and CONVERT have the name after the statement.
     """
@@ -104,7 +105,22 @@ def altered(
     names = {column.name: slot.was.name for column, slot in zip(columns, slots, strict=True) if slot.was}
     alterations = difference(schema, after, names, strict=statement.strict)
     after = with_row_times(after) if versioned else after
+    unknown = unknown or why_rewritten(_changed(statement, slots, columns), session, converts=converts)
+    if not schema.key and key:
+        unknown = unknown or "the lake has a row per change of a table without a key, and the statement adds a key"
     return Altered(schema=after, fills=fills, alterations=alterations, unknown=unknown)
+
+
+def _changed(
+    statement: AlterTable, slots: list[_Slot], columns: tuple[DeclaredColumn, ...]
+) -> tuple[ChangedColumn, ...]:
+    """Returns the columns that the table had before the statement and still has. `columns` are the final columns of `slots`."""
+    definitions = {item.name.lower(): item.definition for item in statement.items if isinstance(item, ChangeColumn)}
+    return tuple(
+        ChangedColumn(slot.was, column, definitions.get(slot.was.name.lower()))
+        for slot, column in zip(slots, columns, strict=True)
+        if slot.was is not None
+    )
 
 
 def _versioned(statement: AlterTable, schema: TableSchema) -> bool:

@@ -329,7 +329,7 @@ def _alter(statement: AlterTable, context: DdlContext) -> Iterator[DdlEffect]:
         if statement.rows_lost:
             reason = f"{', '.join(statement.rows_lost)} is not supported"
             yield _stop(context, name, statement.kind, CannotFollowError(DDL_UNSUPPORTED, reason), done.schema)
-    elif statement.rows_lost or done.schema != schema or done.schema.comments != schema.comments:
+    elif statement.rows_lost or done.unknown or done.schema != schema or done.schema.comments != schema.comments:
         yield from _become(context, name, statement.kind, done, statement.rows_lost)
 
 

@@ -383,6 +383,31 @@ RETAKEN = {
         ["SET SESSION binlog_format = STATEMENT", "UPDATE {t} SET a = a + 100", "SET SESSION binlog_format = ROW"],
         "id, a",
     ),
+    "renumbered": (
+        "id INT PRIMARY KEY, a INT",
+        ["ALTER TABLE {t} MODIFY a INT AUTO_INCREMENT, ADD UNIQUE (a)"],
+        "id, a",
+    ),
+    "recalculated": (
+        "id INT PRIMARY KEY, a INT, g INT AS (a + 1) STORED",
+        ["ALTER TABLE {t} MODIFY g INT AS (a + 2) STORED"],
+        "id, a, g",
+    ),
+    "stamped": (
+        "id INT PRIMARY KEY, a INT, s TIMESTAMP NULL",
+        ["ALTER TABLE {t} MODIFY s TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, ALGORITHM=COPY"],
+        "id, a",
+    ),
+    "padded": (
+        "id INT PRIMARY KEY, a CHAR(5)",
+        ["SET sql_mode = PAD_CHAR_TO_FULL_LENGTH", "ALTER TABLE {t} MODIFY a VARCHAR(10)", "SET sql_mode = DEFAULT"],
+        "id, a",
+    ),
+    "keyed": (
+        "id INT, a INT",
+        ["UPDATE {t} SET a = a + 1", "DELETE FROM {t} WHERE id = 3", "ALTER TABLE {t} ADD PRIMARY KEY (id)"],
+        "id, a",
+    ),
     "parts": (
         "id INT PRIMARY KEY, a INT) PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (100)",
         [

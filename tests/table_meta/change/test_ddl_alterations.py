@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from sluice.batch_manifest.values import Alteration, AlterationKind
-from sluice.cdc_engine.contracts import TableChangeKind
+from sluice.cdc_engine.contracts import StatementSession, TableChangeKind
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.change.alteration import Altered, altered
+from sluice.cdc_engine.table_meta.change.rewritten_values import NO_AUTO_VALUE_ON_ZERO, PAD_CHAR_TO_FULL_LENGTH
 from sluice.cdc_engine.table_meta.ddl.reader import (
     ANSI_QUOTES,
     NO_BACKSLASH_ESCAPES,
@@ -198,6 +199,73 @@ def test_a_type_that_holds_every_value_is_wider(old: str, new: str, kind: Altera
 def test_types_that_are_the_same_in_the_lake_are_no_alteration() -> None:
     table = alter("ADD c tinyint(1), ADD d int(11) zerofill, ADD e varchar(5) COMPRESSED").schema
     assert alter("MODIFY c tinyint, MODIFY d int(5) unsigned, MODIFY e varchar(5)", table).alterations == ()
+
+
+DERIVED = "ADD g varchar(40) AS (upper(name))"
+REWRITING = [
+    ("ADD n int NOT NULL DEFAULT 0", "MODIFY n int AUTO_INCREMENT, ADD UNIQUE (n)", STRICT, "numbers rows"),
+    ("ADD n int", "MODIFY n int AUTO_INCREMENT, ADD UNIQUE (n)", NO_AUTO_VALUE_ON_ZERO, "numbers rows"),
+    ("ADD n int NOT NULL", "MODIFY n int AUTO_INCREMENT, ADD UNIQUE (n)", NO_AUTO_VALUE_ON_ZERO, ""),
+    ("ADD n int AUTO_INCREMENT UNIQUE", "MODIFY n bigint AUTO_INCREMENT", STRICT, ""),
+    ("ADD s timestamp NULL", "MODIFY s timestamp NOT NULL", STRICT, "current time"),
+    ("ADD s timestamp NULL", "DROP PRIMARY KEY, ADD PRIMARY KEY (s)", STRICT, "current time"),
+    ("ADD s timestamp NOT NULL", "MODIFY s timestamp NOT NULL DEFAULT '2020-01-01'", STRICT, ""),
+    (DERIVED, "MODIFY g varchar(40) AS (lower(name))", STRICT, "calculates"),
+    (DERIVED, "MODIFY name varchar(20) CHARACTER SET latin1 COLLATE latin1_bin", STRICT, "calculates"),
+    (DERIVED, "MODIFY price decimal(12,4)", STRICT, "calculates"),
+    (DERIVED, "CONVERT TO CHARACTER SET latin1 COLLATE latin1_bin", STRICT, "calculates"),
+    (DERIVED, "MODIFY price decimal(10,2) DEFAULT 1, ADD x int, RENAME COLUMN g TO h", STRICT, ""),
+    (DERIVED, "DROP g, MODIFY name varchar(30)", STRICT, ""),
+    ("ADD c char(3)", "MODIFY c varchar(3)", PAD_CHAR_TO_FULL_LENGTH, "padded"),
+    ("ADD c char(3)", "MODIFY c varchar(3)", STRICT, ""),
+    ("ADD c char(3)", "MODIFY c char(4)", PAD_CHAR_TO_FULL_LENGTH, ""),
+]
+
+
+def unknown_of(before: str, actions: str, sql_mode: int) -> str:
+    statement = read_statement(f"ALTER TABLE t {actions}", "mysql", sql_mode)
+    assert isinstance(statement, AlterTable), statement
+    return altered(statement, alter(before).schema, "utf8mb4", StatementSession(sql_mode=sql_mode)).unknown
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(("before", "actions", "sql_mode", "why"), REWRITING)
+def test_ddl_values_that_a_statement_changes_without_row_events_are_unknown(
+    before: str, actions: str, sql_mode: int, why: str
+) -> None:
+    """Defect 45: the lake kept the old values where a server numbered rows of a new AUTO_INCREMENT column, calculated generated columns
+    again, replaced NULL in a TIMESTAMP by the current time, or padded values of a CHAR.
+    """
+    found = unknown_of(before, actions, sql_mode)
+    assert why in found
+    assert bool(why) == bool(found)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("old", "new", "differs"),
+    [
+        ("time", "time(3)", True),
+        ("time(3)", "time", True),
+        ("time(3)", "time(3)", False),
+        ("decimal(40,2)", "decimal(42,4)", True),
+        ("decimal(10,2)", "decimal(40,3)", True),
+        ("int", "decimal(40,1)", True),
+        ("int", "decimal(40,0)", False),
+        ("decimal(40,2)", "decimal(42,2)", False),
+        ("decimal(10,2)", "decimal(12,4)", False),
+    ],
+)
+def test_ddl_values_that_the_lake_stores_as_text_get_other_digits(old: str, new: str, differs: bool) -> None:
+    """Defect 46: after MODIFY of TIME to TIME(3), rows in the lake kept 12:00:00 where SELECT shows 12:00:00.000."""
+    assert ("other digits" in unknown_of(f"ADD c {old}", f"MODIFY c {new}", STRICT)) == differs
+
+
+@pytest.mark.found
+def test_ddl_a_table_without_a_key_that_gets_a_key_is_unknown() -> None:
+    """Defect 47: the rows of the table's change log stayed, so the lake had updated rows several times and deleted rows still."""
+    assert "row per change" in unknown_of("DROP PRIMARY KEY", "ADD PRIMARY KEY (id)", STRICT)
+    assert unknown_of("ADD x int", "DROP PRIMARY KEY", STRICT) == ""
 
 
 @pytest.fixture
