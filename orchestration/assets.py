@@ -13,7 +13,6 @@ A run without a batch was started with "Materialize" in Dagster's UI. It request
 
 import datetime as dt
 import hashlib
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from sluice.cdc_engine.table_meta.table_list.values import Comments
 from sluice.orchestration.base.batch_reference import DRAIN, BatchReference, BatchReferenceError, check_tags
 from sluice.orchestration.base.markdown import plain
 from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.base.stored_together import stored_together
 from sluice.orchestration.base.table_catalog import (
     DELTA_KINDS,
     DefinedColumns,
@@ -125,23 +125,31 @@ def delta_assets(
                 request_snapshots(op, config, destination, sorted(table_of[key] for key in selected))
             return
         reports = MergeReports(op, reported)
-        for merged in itertools.chain.from_iterable(_merged(op, config, destination, ports)):
-            event = reports.event(merged)
-            if event is None:
-                continue
-            key = event.asset_key
-            if key in selected and isinstance(event, dg.AssetMaterialization):
-                selected.remove(key)  # A run may yield each output only once.
-                yield dg.MaterializeResult(
-                    asset_key=key,
-                    metadata=event.metadata,
-                    data_version=dg.DataVersion(str(merged.batch.end)),
-                )
-            else:
-                reports.tell(event)
-            reports.merged(merged)
+        for tables_of_batch in _merged(op, config, destination, ports):
+            with stored_together(op.instance):
+                yield from _results(reports, tables_of_batch, selected)
 
     return merge
+
+
+def _results(
+    reports: MergeReports, tables: Sequence[MergedTable], selected: set[dg.AssetKey]
+) -> Iterator[dg.MaterializeResult[Any]]:
+    """Reports the tables of a batch. Yields a result for each asset in `selected`, and removes it there, because a run may yield each
+    output only once. Reports the other tables as events.
+    """
+    for merged in tables:
+        event = reports.event(merged)
+        if event is None:
+            continue
+        key = event.asset_key
+        if key in selected and isinstance(event, dg.AssetMaterialization):
+            selected.remove(key)
+            version = dg.DataVersion(str(merged.batch.end))
+            yield dg.MaterializeResult(asset_key=key, metadata=event.metadata, data_version=version)
+        else:
+            reports.tell(event)
+        reports.merged(merged)
 
 
 def _described(comments: Comments, table: TableVersion, sentence: str) -> str:

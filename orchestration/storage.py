@@ -12,6 +12,7 @@ Each run has its own file. Dagster creates the file with migrations, which takes
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import shutil
@@ -19,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,6 +50,8 @@ KEPT_CONNECTIONS = 2
 # Old ticks are removed at most this often. Dagster keeps ticks for days, so some minutes more do not matter.
 PURGE_SECONDS = 600.0
 RUN_FILES_KEPT = 8  # A process keeps the connections of this many run files open: those of the newest runs.
+# Events that are stored together are committed after this time, because other processes wait for the files.
+JOINED_SECONDS_MAX = 0.25
 MIGRATIONS = "alembic_version"  # This table has the newest migration of a file.
 RUN_PAGE_BYTES = 1024  # The size of a page in the file of a run. SQLite's own is 4096.
 JOB_SUFFIX = "_job"  # The name of a merge job is the name of its step with this ending.
@@ -212,21 +215,70 @@ class KeptSchedules(KeptConnections, SqliteScheduleStorage):
 
 
 class KeptEvents(SqliteEventLogStorage):
-    """Stores events in one file for each run and one common file."""
+    """Stores events in one file for each run and one common file. Within `together`, several events share a transaction of each file."""
 
     def __init__(self, base_dir: str, inst_data: ConfigurableClassData | None = None) -> None:
         self._files: OrderedDict[str, KeptFile] = OrderedDict()
         self._empty: bytes | None = None
+        self._there = set[str]()  # Tables of the common file, and columns of its table of assets, that were found.
+        self._joined = _Joined()
         super().__init__(base_dir, inst_data)
 
     @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Stores the events of this thread in one transaction of each file, until the block ends or JOINED_SECONDS_MAX have passed. Stores
+        them also if the block raises an error. Other processes that write these files wait meanwhile.
+        """
+        if self._joined.is_open:
+            yield
+            return
+        self._joined.is_open = True
+        try:
+            yield
+        finally:
+            self._joined.is_open = False
+            self._commit_joined()
+
+    @contextlib.contextmanager
     def _connect(self, shard: str) -> Iterator[db.Connection]:
-        with self._db_lock:
-            if shard not in self._initialized_dbs:
-                self._create_file(shard)
-                self._initialized_dbs.add(shard)
-            with self._file(shard).begin() as connection:
+        if not self._joined.is_open:
+            with self._db_lock, self._opened(shard) as connection:
                 yield connection
+            return
+        if self._joined.transactions is None:
+            self._db_lock.acquire()  # Other threads wait here. If they waited for SQLite, they would hold this lock meanwhile.
+            self._joined.begin()
+        yield self._joined.connection(shard, self._opened)
+        if self._joined.is_due:
+            self._commit_joined()
+
+    def _commit_joined(self) -> None:
+        if self._joined.transactions is not None:
+            try:
+                self._joined.commit()
+            finally:
+                self._db_lock.release()
+
+    @contextlib.contextmanager
+    def _opened(self, shard: str) -> Iterator[db.Connection]:
+        if shard not in self._initialized_dbs:
+            self._create_file(shard)
+            self._initialized_dbs.add(shard)
+        with self._file(shard).begin() as connection:
+            yield connection
+
+    def has_table(self, table_name: str) -> bool:
+        """Returns whether the common file has a table. Dagster asks for each event. A table that was found stays."""
+        return self._is_there(table_name, functools.partial(super().has_table, table_name))
+
+    def _has_asset_key_col_on_connection(self, conn: db.Connection, column_name: str) -> bool:
+        look = functools.partial(super()._has_asset_key_col_on_connection, conn, column_name)
+        return self._is_there(f"column {column_name}", look)
+
+    def _is_there(self, name: str, look: Callable[[], bool]) -> bool:
+        if name not in self._there and look():
+            self._there.add(name)
+        return name in self._there
 
     def _file(self, shard: str) -> KeptFile:
         kept = self._files.pop(shard, None) or KeptFile(self.conn_string_for_shard(shard))
@@ -294,6 +346,34 @@ class KeptEvents(SqliteEventLogStorage):
             for kept in self._files.values():
                 kept.close()
             self._files.clear()
+
+
+class _Joined(threading.local):
+    """The transactions in which a thread stores several events (`KeptEvents.together`). `transactions` is None while no event is stored."""
+
+    is_open = False
+    transactions: contextlib.ExitStack | None = None
+
+    def begin(self) -> None:
+        self.transactions, self._begun = contextlib.ExitStack(), time.monotonic()
+        self._connections: dict[str, db.Connection] = {}
+
+    def connection(
+        self, shard: str, opened: Callable[[str], contextlib.AbstractContextManager[db.Connection]]
+    ) -> db.Connection:
+        """Returns the connection of a file's transaction. Begins the transaction if there is none."""
+        if shard not in self._connections and self.transactions is not None:
+            self._connections[shard] = self.transactions.enter_context(opened(shard))
+        return self._connections[shard]
+
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() - self._begun > JOINED_SECONDS_MAX
+
+    def commit(self) -> None:
+        transactions, self.transactions, self._connections = self.transactions, None, {}
+        if transactions is not None:
+            transactions.close()
 
 
 class LogWatchdog(SqliteEventLogStorageWatchdog):

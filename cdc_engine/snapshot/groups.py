@@ -305,7 +305,10 @@ class _Group:
         for record in published:
             with self._alone_in(record.name):
                 self._dependencies.records.sweep(record.name)
-                self._dependencies.progress(record)
+        with self._dependencies.together():
+            for record in published:
+                with self._alone_in(record.name):
+                    self._dependencies.progress(record)
 
     def _settle(self, name: str, decision: StepDecision) -> None:
         self._advanced.decisions[name] = decision

@@ -7,6 +7,7 @@ as to publish once.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -100,8 +101,9 @@ class SnapshotDependencies:
     order key that its rows got.
 
     `say` reports a line of text. `progress` is called after each chunk, `flush` after the work on some tables, and `close` at the end;
-    reports may be collected until `flush`. `conf_changed` returns why the work must end because conf/ has changed since its start, or an
-    empty text: otherwise rows that conf/ now excludes would be read.
+    reports may be collected until `flush`. Within `together`, `progress` is called for several tables without other work in between.
+    `conf_changed` returns why the work must end because conf/ has changed since its start, or an empty text: otherwise rows that conf/ now
+    excludes would be read.
     """
 
     records: SnapshotRecords
@@ -115,6 +117,7 @@ class SnapshotDependencies:
     say: Callable[[str], None]
     progress: Callable[[SnapshotRecord], None] = lambda _record: None
     flush: Callable[[], None] = lambda: None
+    together: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
     close: Callable[[], None] = lambda: None
     readers: int = 2
     pause: Callable[[float], object] = time.sleep

@@ -19,6 +19,7 @@ from sluice.cdc_engine.contracts import TableVersion
 from sluice.orchestration.base.markdown import code
 from sluice.orchestration.base.shown_tables import ShownTables, others_key, shown_tables
 from sluice.orchestration.base.side_tables import SideAsset, side_events, side_tables
+from sluice.orchestration.base.stored_together import stored_together
 from sluice.orchestration.base.table_catalog import (
     DefinedColumns,
     SourceColumns,
@@ -100,15 +101,16 @@ class MergeReports:
 
     def batch(self, merged: Sequence[MergedTable]) -> None:
         """Reports all tables of a batch as plain events, which belong to no output of the run."""
-        others = list[MergedTable]()
-        for each in merged:
-            if not self._tables.shown.has_asset(each.outcome.name):
-                others.append(each)
-            elif (event := self.event(each)) is not None:
-                self.tell(event)
-                self.merged(each)
-        for shared in self._of_others(others):
-            self.tell(shared)
+        with stored_together(self._context.instance):
+            others = list[MergedTable]()
+            for each in merged:
+                if not self._tables.shown.has_asset(each.outcome.name):
+                    others.append(each)
+                elif (event := self.event(each)) is not None:
+                    self.tell(event)
+                    self.merged(each)
+            for shared in self._of_others(others):
+                self.tell(shared)
 
     def event(self, merged: MergedTable) -> dg.AssetMaterialization | dg.AssetObservation | None:
         """Returns the event of a merged table. Returns None if it cannot be built."""

@@ -22,6 +22,7 @@ from sluice.orchestration.base.lake_settings import lake_errors, spark_settings
 from sluice.orchestration.base.markdown import code
 from sluice.orchestration.base.ports import MergeFailedError, Ports, PublishOutcome
 from sluice.orchestration.base.shown_tables import shown_tables
+from sluice.orchestration.base.stored_together import stored_together
 from sluice.orchestration.base.table_catalog import delta_key
 from sluice.orchestration.run.catalog.registration import register_after_run
 from sluice.orchestration.run.consistent_snapshots import SnapshotAmendments
@@ -62,6 +63,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
             say=listener.sentences.say,
             progress=listener.progress,
             flush=listener.flush,
+            together=lambda: stored_together(context.instance),
             conf_changed=lambda: ports.conf_changed(destination) if reading.held else "another run reads them now",
         )
         try:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import sqlite3
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -13,12 +16,14 @@ import yaml
 from dagster_shared.serdes import serialize_value
 
 from sluice.cdc_engine.config import SluiceConfig
+from sluice.orchestration import storage
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.table_catalog import DefinedColumns, defined_tables
 from sluice.orchestration.base.testing import fake_report
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run.merge_reports import MergeReports, reported_tables
 from sluice.orchestration.run.merge_run import MergedTable
+from sluice.orchestration.storage import KeptFile
 from tests.orchestration.fix_location import make_fake_ports
 from tests.scale.fix_many_tables import make_destination, table_names
 
@@ -137,3 +142,27 @@ def test_the_output_of_another_job_keeps_its_metadata(tmp_path: Path) -> None:
         run_id = counting.execute_in_process(instance=instance).run_id
         log = [each.dagster_event for each in instance.all_logs(run_id) if each.dagster_event]
     assert [each.step_output_data.metadata["rows"].value for each in log if each.is_successful_output] == [7]
+
+
+@pytest.mark.scale
+def test_the_reports_of_a_merge_of_many_tables_share_few_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The output, the materialization and the check of each table had three transactions in the file of the run, and four in the common
+    file. Dagster itself looks for observations of each source table, which are two more in the common file.
+    """
+    monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", "1000")
+    monkeypatch.setattr(storage, "JOINED_SECONDS_MAX", math.inf)
+    begun, begin = Counter[str](), KeptFile.begin
+
+    def counted(self: KeptFile) -> Any:
+        begun[Path(self._path).stem] += 1
+        return begin(self)
+
+    stored = Stored(tmp_path, table_assets_max=TABLES)
+    stored.merge()
+    monkeypatch.setattr(KeptFile, "begin", counted)
+    stored.merge()
+    reads = 2 * TABLES
+    assert begun.pop("index") < reads + TABLES / 4
+    assert max(begun.values()) < TABLES / 4, begun

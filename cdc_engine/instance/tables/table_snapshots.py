@@ -59,6 +59,7 @@ class SnapshotCallbacks:
     say: Callable[[str], None]
     progress: Callable[[SnapshotRecord], None]
     flush: Callable[[], None] = lambda: None
+    together: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
     conf_changed: Callable[[], str] = str
 
 
@@ -77,6 +78,7 @@ def snapshot_dependencies(config: SluiceConfig, destination: str, callbacks: Sna
         say=callbacks.say,
         progress=callbacks.progress,
         flush=callbacks.flush,
+        together=callbacks.together,
         close=tables.close,
         conf_changed=callbacks.conf_changed,
         readers=config.destinations[destination].snapshots.readers,

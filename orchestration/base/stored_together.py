@@ -1,0 +1,21 @@
+"""Lets a run store the events that it reports about many tables together, if Dagster's storage can do this."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Protocol, runtime_checkable
+
+import dagster as dg
+
+
+@runtime_checkable
+class StoresTogether(Protocol):
+    """A storage of events that stores the events of a block together, such as `orchestration.storage.KeptEvents`."""
+
+    def together(self) -> contextlib.AbstractContextManager[None]: ...
+
+
+def stored_together(instance: dg.DagsterInstance) -> contextlib.AbstractContextManager[None]:
+    """Returns a context in which this thread stores its events together. Another storage stores each event at once."""
+    events = instance.event_log_storage
+    return events.together() if isinstance(events, StoresTogether) else contextlib.nullcontext()
