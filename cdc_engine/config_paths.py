@@ -40,7 +40,7 @@ def local_file(word: str, root: Path | None) -> Path:
     """
     if URI.match(word):
         raise ValueError(
-            f"{word} is in an object store; only lake and staging may be in an object store: write a folder"
+            f"{word} is in an object store; only lake and staging may be in an object store: set a local folder"
         )
     if not word or word.startswith("~"):
         raise ValueError(f"{word!r} is a different folder in each process; write an absolute path")

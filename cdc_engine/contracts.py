@@ -469,7 +469,7 @@ class LedgerLocation:
         return "/".join(part for part in parts if part) if self.staging else ""
 
     def sibling_url(self, what: str) -> str:
-        """Returns the URL of other data of the destination in the object store, named `what`. Empty if the data is in `directory`."""
+        """Returns the URL of the destination's data `what`, beside its batches in the store. Returns "" if the data is local."""
         return f"{self.staging}/_sluice_{what}/{self.destination}" if self.staging else ""
 
     @property

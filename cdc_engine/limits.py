@@ -41,7 +41,7 @@ KEEPALIVE_AGAIN_SECONDS = 15
 # The wait before the first reconnection. It doubles after each failure, with jitter, up to RECONNECT_SECONDS_MAX.
 RECONNECT_SECONDS_MIN = 0.5
 RECONNECT_SECONDS_MAX = 20.0
-# How long a parser waits before it restarts after an error that may pass, for example a full disk, or another replica with its identity.
+# How long a parser waits before it restarts after a temporary error, for example a full disk, or another replica with the same server id.
 REVIVE_SECONDS = 5.0
 REVIVE_SECONDS_MAX = 60.0  # The wait doubles up to this many seconds, except after a full disk.
 # A second connection queries the end of the source's binlog and the source's identity at this interval.

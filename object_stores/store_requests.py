@@ -24,7 +24,7 @@ from sluice.object_stores.google import is_google
 from sluice.object_stores.google_files import CLIENT, google_store, without_debug_output
 from sluice.object_stores.options import YES, known, without_secrets
 
-# By Sluice's name of an S3 option: the store client's name.
+# Sluice's name of an S3 option → the store client's name.
 OF_S3 = {
     "region": "aws_region",
     "endpoint": "aws_endpoint",

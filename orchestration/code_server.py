@@ -121,7 +121,7 @@ def main() -> None:
 
     arguments = sys.argv[1:]
     module = arguments[arguments.index("-m") + 1] if "-m" in arguments else DEFINITIONS
-    # Only Sluice's own code server has the engines. For a user's definitions, another process has them.
+    # Only Sluice's own code server runs the engines. With a user's own definitions, another process runs them, such as `sluice engine`.
     if module == DEFINITIONS:
         # The engines start before the prepared process, because `keep_engines` records the conf/ in use, which the prepared process reads.
         keep_engines()

@@ -1,4 +1,6 @@
-"""Converts the captured columns of a table version, and the values that a statement sets in existing rows, to the form of a manifest."""
+"""Converts two things to the form of a manifest: the captured columns of a table version, and the values that existing rows get when
+DDL adds a column.
+"""
 
 from __future__ import annotations
 

@@ -159,9 +159,7 @@ class MemoryEventStore:
                 return
             keys = [each.position.order_key for each in self._handed_out]
             if end.order_key not in keys:
-                raise BatchNotFoundError(
-                    f"no batch that waits for its ack ends at {end}: roll back and get the batch again"
-                )
+                raise BatchNotFoundError(f"no unacknowledged batch ends at {end}: roll back and get the batch again")
             count = keys.index(end.order_key) + 1
             self._acked, mark = self._handed_out[count - 1].position, self._handed_out[count - 1].mark
             del self._handed_out[:count]

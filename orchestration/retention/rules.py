@@ -38,8 +38,8 @@ class EndedRun:
 
 
 def is_outdated(run: EndedRun, retention: RunRetention, oldest_kept: Mapping[str, int], now: float) -> bool:
-    """Returns whether a run must be removed. `oldest_kept` has, for each job, the number of the oldest run that stays because it is among
-    the newest. All runs of a job that is not in `oldest_kept` stay.
+    """Returns whether a run must be removed. The newest runs of each job always stay: `oldest_kept` maps a job to the number of the oldest
+    of these runs. All runs of a job that is not in `oldest_kept` stay.
     """
     if run.job not in oldest_kept or run.number >= oldest_kept[run.job]:
         return False

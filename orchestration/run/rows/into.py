@@ -74,8 +74,8 @@ def path_of(config: SluiceConfig, request: BackfillRequest) -> str:
         )
     if target(config, request.destination, request.tables[0]).shard is not None:
         raise ConfigurationError(
-            f"{request.tables[0]} is a shard, and its Delta table has rows of other shards: query its earlier "
-            "versions with Delta's time travel"
+            f"no past state of {request.tables[0]} can be built: it is a shard, and its Delta table has rows of other "
+            "shards. Query earlier versions of the Delta table with time travel"
         )
     database, _, table = request.into.partition(".")
     path = config.table_path(request.destination, database, table)
