@@ -345,7 +345,11 @@ def _counted(record: SnapshotRecord, dependencies: SnapshotDependencies, whole: 
     def counted(now: SnapshotRecord) -> SnapshotRecord:
         return now.with_chunks(len(whole), rows, size_bytes) if _goes_on(record, now) else now
 
-    now = dependencies.records.update(record.name, counted)
+    if is_complete(tuple(whole)):
+        # The record with the totals of all chunks is written once, when the reading ends.
+        now = counted(dependencies.records.get(record.name) or record)
+    else:
+        now = dependencies.records.update(record.name, counted)
     dependencies.progress(now)
     return now
 
