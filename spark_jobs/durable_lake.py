@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import itertools
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -26,6 +27,7 @@ SUMMARY = ".crc"
 LAST_CHECKPOINT = "_last_checkpoint"
 # The first commit of a table may create this many folders above it: those of the database and the lake, and the lake's parent.
 NEW_FOLDERS_MAX = 3
+FOLDERS_KNOWN = 10_000  # For how many folders a process knows that their names are on disk.
 # The length of the Z85-encoded UUID at the end of a deletion vector's path. A folder name may precede it.
 VECTOR_ID_CHARS = 20
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -63,12 +65,7 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
     ]
     if not commits:
         return 0
-    files = dict.fromkeys(file for commit in commits for file in _files_of(table, commit))
-    if lost := [file for file in files if not file.is_file() and file in _in_use(table, commits[0])]:
-        raise FileNotFoundError(
-            f"the file {lost[0]} with rows of the table is missing: a VACUUM without retention removed the "
-            "file during the merge; re-snapshot the table with `sluice snapshot start`"
-        )
+    files = _files_there(table, commits)
     files |= dict.fromkeys(_checkpoint(table, commits[0]))
     log = [each for commit in commits for each in (commit, commit.with_suffix(SUMMARY))]
     present = [each for file in [*files, *log] for each in (file, _checksum(file)) if each.is_file()]
@@ -79,6 +76,35 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
     for each in (*present, *folders):
         _sync(each)
     return len(present) + len(folders)
+
+
+def sync_names(path: str, version: int) -> None:
+    """Syncs the name of a new table's folder, and the names of the folders above it, which the first commit may have created. This process
+    syncs the name of a folder once. The files of the first commit, at `version`, and the names in the table's folder are synced already.
+
+    Does nothing if the table is not local. Raises OSError if a sync fails, or if a file that the table still needs is missing.
+    """
+    table = local_table(path)
+    if table is not None:
+        _files_there(table, [_commit(table, version)])
+        for folder in [table, *table.parents][:NEW_FOLDERS_MAX]:
+            _sync_name(folder, folder.stat().st_ino)
+
+
+@functools.lru_cache(maxsize=FOLDERS_KNOWN)
+def _sync_name(folder: Path, inode: int) -> None:  # noqa: ARG001  a folder that was created again has another inode
+    sync(folder.parent)
+
+
+def _files_there(table: Path, commits: Sequence[Path]) -> dict[Path, None]:
+    """Returns the files that commits added. Raises FileNotFoundError if one that the table still needs is missing."""
+    files = dict.fromkeys(file for commit in commits for file in _files_of(table, commit))
+    if lost := [file for file in files if not file.is_file() and file in _in_use(table, commits[0])]:
+        raise FileNotFoundError(
+            f"the file {lost[0]} with rows of the table is missing: a VACUUM without retention removed the "
+            "file during the merge; re-snapshot the table with `sluice snapshot start`"
+        )
+    return files
 
 
 def before_checkpoint(path: str) -> None:
@@ -188,15 +214,17 @@ def _folders(file: Path, table: Path) -> Iterator[Path]:
     yield table
 
 
-def link(file: Path, target: Path) -> None:
+def link(file: Path, target: Path) -> bool:
     """Creates a hard link `target` to a file, so that its content stays when the file is deleted. The file must never change. Copies
-    the file if a hard link is not possible. Does not sync. Raises OSError.
+    the file if a hard link is not possible. Returns whether it is a hard link. Does not sync. Raises OSError.
     """
     try:
         os.link(file, target)
     except OSError:
         target.unlink(missing_ok=True)
         shutil.copyfile(file, target)
+        return False
+    return True
 
 
 def sync(path: Path) -> None:

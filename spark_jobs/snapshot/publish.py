@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from sluice.object_stores.errors import StoreError
-from sluice.spark_jobs.durable_lake import sync_commits
+from sluice.spark_jobs.durable_lake import sync_commits, sync_names
 from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.merging.fold import parquet_view
@@ -155,8 +155,11 @@ def publish(
     made = _made(spark, given, table, label, storage_options)
     after = table.snapshot
     try:
-        # If an earlier run made the commit, it may have been killed before it synced the commit.
-        sync_commits(given.target.path, made.since, after.version, since_seconds=given.read_at_us / 1e6)
+        if made.lacks_only_names:
+            sync_names(given.target.path, after.version)
+        else:
+            # If an earlier run made the commit, it may have been killed before it synced the commit.
+            sync_commits(given.target.path, made.since, after.version, since_seconds=given.read_at_us / 1e6)
     except OSError as error:
         why = f"a commit to {given.target.path} could not be synced to disk: {error}; Sluice tries again"
         raise TableError(given.owner.table, why) from error
@@ -181,11 +184,14 @@ def publish(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Made:
-    """How the published table was made: by commits after the version `since`, in this `way` of a PublishedSnapshot, for this reason."""
+    """How the published table was made: by commits after the version `since`, in this `way` of a PublishedSnapshot, for this reason.
+    `lacks_only_names` tells whether everything is synced except the names of the table's folder and of the folders above it.
+    """
 
     since: int
     way: Literal["spark", "files"]
     reason: str
+    lacks_only_names: bool = False
 
 
 def _made(
@@ -215,7 +221,7 @@ def _made(
         _make_by_spark(spark.session, given, there, label)
     table.refresh()
     table.own_commit(there.version, given.record(label), _txn_id(given, there, label), label)
-    return _Made(since=before.version, way="spark" if why else "files", reason=why or AS_READ)
+    return _Made(since=before.version, way="spark" if why else "files", reason=why or AS_READ, lacks_only_names=not why)
 
 
 def _make_by_spark(session: LakeSession, given: Publication, before: DeltaSnapshot, label: int) -> None:

@@ -71,12 +71,14 @@ class FilesInFolder:
 
     def take(self, chunk: ReadChunk) -> TableFile:
         file = self._named()
-        link(chunk.files.folder / chunk.name, file)
+        if not link(chunk.files.folder / chunk.name, file):
+            sync(file)  # A link needs no sync, because the chunk is on disk since it was read.
         return self._table_file(file)
 
     def write(self, schema: pa.Schema, tables: Iterable[pa.Table]) -> TableFile:
         file = self._named()
         _write_rows(file, schema, tables)
+        sync(file)
         return self._table_file(file)
 
     def _named(self) -> Path:
@@ -85,7 +87,6 @@ class FilesInFolder:
 
     @staticmethod
     def _table_file(file: Path) -> TableFile:
-        sync(file)
         found = file.stat()
         return TableFile(
             name=file.name,

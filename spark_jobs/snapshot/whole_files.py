@@ -238,9 +238,15 @@ class _Filling:
             buffered = BufferedKeys(self.given.changes, self.given.key, schema)
             if buffered.live.num_rows:
                 found.append(self.place.write(schema, (buffered.live,)))
+        sizes = chunks.sizes()
+
+        def of_chunk(name: str) -> TableFile | None:
+            return self._of_chunk(name, sizes[name], buffered=buffered)
+
+        if self.place.parallel == 1 or len(sizes) == 1:
+            return [*found, *filter(None, map(of_chunk, sizes))]
         with ThreadPoolExecutor(self.place.parallel, thread_name_prefix="table-files") as pool:
-            of_chunks = pool.map(lambda chunk: self._of_chunk(*chunk, buffered=buffered), chunks.sizes().items())
-            return [*found, *(file for file in of_chunks if file)]
+            return [*found, *filter(None, pool.map(of_chunk, sizes))]
 
     def _of_chunk(self, name: str, size: int, *, buffered: BufferedKeys | None) -> TableFile | None:
         """Returns the file with the chunk's rows, or None if no row of it remains."""

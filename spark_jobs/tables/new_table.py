@@ -62,7 +62,8 @@ def make_table(
     - `aside` is the temporary name of that folder, next to the table's folder. It begins with a dot. An existing folder of this name is
       removed.
 
-    Does not sync an empty table: `durable_lake` syncs it together with the rows that are merged into it.
+    Does not sync an empty table: `durable_lake` syncs it together with the rows that are merged into it. The caller syncs the name of the
+    table's folder.
     """
     folder = local_folder(path)
     if folder is None:

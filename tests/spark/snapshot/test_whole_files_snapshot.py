@@ -9,6 +9,7 @@ import datetime as dt
 import decimal
 import itertools
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sluice.batch_manifest.values import LakeColumn
+from sluice.cdc_engine.durable_files import sync_files
 from sluice.cdc_engine.snapshot.read import Marks
 from sluice.object_stores.stored_files import StoredFiles
 from sluice.spark_jobs.errors import TableError
@@ -187,7 +189,7 @@ def test_fault_a_snapshot_of_a_publication_that_was_killed_before_it_was_on_disk
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(publish_module, "sync_commits", killed)
+        patch.setattr(publish_module, "sync_names", killed)
         with pytest.raises(KilledError):
             publish_files(reading, 100)
     table = Path(reading.lake.path(NAME))
@@ -197,6 +199,36 @@ def test_fault_a_snapshot_of_a_publication_that_was_killed_before_it_was_on_disk
     monkeypatch.setattr(DeltaTable, "own_commit", lambda *_: None)  # There is no commit, so none is read back.
     publish(NoSpark(), reading.publication(100, SINCE), {}, reading.records)  # type: ignore[arg-type]
     assert [why for each in files for why in disk.loses(each)] == []
+
+
+def test_a_new_table_of_a_snapshot_is_on_disk_and_nothing_is_synced_twice(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of 200 small tables were synced one by one before their folder got its name, and again afterwards."""
+    disk, synced = Disk(reading.lake.folder, monkeypatch), list[Path]()
+    of_disk = os.fsync
+
+    def fsync(file: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{file}").resolve())
+        of_disk(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for name in (NAME, "shop.items"):
+        each = Reading(reading.lake, name, ORDERS, reading.holds, marks=MARKS)
+        if name != NAME:
+            each.holds.begin(name)
+        each.chunk(1, [{"id": 1, "value": "read"}])
+        sync_files(reading.lake.folder / f"{name}-chunks")  # As `read_chunk` does.
+        synced.clear()
+        publish_files(each, 100)
+        table = Path(reading.lake.path(name))
+        assert [why for file in table.rglob("*") if file.is_file() for why in disk.loses(file)] == []
+    assert sorted(path.suffix or path.name for path in synced) == [
+        ".json",
+        ".snapshot-0123456789ab",
+        "_delta_log",
+        table.parent.name,
+    ]
 
 
 def test_a_snapshot_asks_for_no_date_that_python_does_not_have(reading: Reading) -> None:
