@@ -135,8 +135,13 @@ class LakeSession:
         self._before_small: Mapping[str, str] = {}  # The values that the session had before SMALL_SETTINGS were set.
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        for name, value in settings.items():
-            self.spark.conf.set(name, value)
+        """Sets several settings, with one request to a Spark Connect server."""
+        conf = self.spark.conf
+        if set_all := getattr(conf, "_set_all", None):
+            set_all(dict(settings), silent=False)
+            return
+        for name, value in settings.items():  # Spark in this process has no such method.
+            conf.set(name, value)
 
     def sql(self, statement: str) -> None:
         """Executes a statement that does not commit to a table, without fetching its result. Raises ValueError for a statement that

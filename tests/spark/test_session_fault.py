@@ -6,11 +6,12 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
+from pyspark.sql.connect.conf import RuntimeConf
 
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs import session
 from sluice.spark_jobs.errors import SparkUnavailableError
-from sluice.spark_jobs.session import SparkSettings, open_sessions
+from sluice.spark_jobs.session import LakeSession, SparkSettings, open_sessions
 
 
 class SparkConnectGrpcException(Exception):  # noqa: N818  the client's own name, by which it is known
@@ -36,6 +37,28 @@ def test_fault_spark_that_dies_while_sessions_are_opened_is_away(
     with pytest.raises(expected, match=str(error)), open_sessions(SparkSettings(), 1):
         pass
     assert released == ["session"]
+
+
+def test_the_settings_of_a_session_are_one_request() -> None:
+    """Each merge opens a session, and each setting was a request to Spark."""
+    asked, given = list[dict[str, str]](), {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"}
+
+    def config(operation: Any) -> SimpleNamespace:
+        asked.append({pair.key: pair.value for pair in operation.set.pairs})
+        assert not operation.set.silent, "Spark refuses a setting that it does not accept"
+        return SimpleNamespace(warnings=[])
+
+    one = LakeSession(SimpleNamespace(conf=RuntimeConf(SimpleNamespace(config=config))))  # type: ignore[arg-type]
+    one.configure(given)
+    one.commit_as("app", 7, "{}")
+    assert asked[0] == given
+    assert [len(each) for each in asked] == [2, 3]
+
+
+def test_a_spark_in_this_process_gets_each_setting() -> None:
+    there = dict[str, str]()
+    LakeSession(SimpleNamespace(conf=SimpleNamespace(set=there.__setitem__))).configure({"a": "1", "b": "2"})
+    assert there == {"a": "1", "b": "2"}
 
 
 @pytest.mark.spark
