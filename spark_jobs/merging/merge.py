@@ -35,8 +35,8 @@ from sluice.spark_jobs.staged_batch import DELETED, StagedBatch, last_order_key
 from sluice.spark_jobs.table_owner import LakeWriter, TableRecord, refuse_unless_ours
 from sluice.spark_jobs.tables import alteration_steps
 from sluice.spark_jobs.tables.alterations import AlterationPlan
-from sluice.spark_jobs.tables.commit_record import commit_record, maintenance_record
-from sluice.spark_jobs.tables.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
+from sluice.spark_jobs.tables.commit_record import CommitCounts, commit_record, maintenance_record
+from sluice.spark_jobs.tables.delta_table import DeltaTable, schema_statements, wanted_columns
 from sluice.spark_jobs.tables.exact_bounds import fix_bounds
 from sluice.spark_jobs.tables.renamed_table import Origins, take_over
 from sluice.spark_jobs.tables.retyped_table import retype

@@ -35,11 +35,10 @@ from sluice.spark_jobs.small import fold_arrow
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, StagedBatch, last_order_key
 from sluice.spark_jobs.table_owner import LakeWriter, TableRecord
 from sluice.spark_jobs.tables import alteration_steps
-from sluice.spark_jobs.tables.commit_record import commit_record
+from sluice.spark_jobs.tables.commit_record import CommitCounts, commit_record
 from sluice.spark_jobs.tables.delta_table import (
     CHECKPOINT_COMMITS,
     MAPPING_PROPERTY,
-    CommitCounts,
     DeltaTable,
     Reach,
     new_properties,
@@ -108,7 +107,7 @@ def merge_small(job: SmallJob, conflicts: CommitConflicts) -> tuple[TableReport,
 def _merge_once(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
     started = time.monotonic()
     app_id = job.batch.app_id(job.staged)
-    table = DeltaTable(job.staged.name, job.target.path, app_id, job.storage_options, job.target.shard)
+    table = DeltaTable(job.staged.name, job.target.path, app_id, job.storage_options, job.target.shard, quick=True)
     table.refresh()
     writer = writer_of(job.batch, job.staged)
     refuse_other_owner(table, writer, job.known)
@@ -295,7 +294,7 @@ class _SmallMerge:
         return pa.table(columns, schema=pa.schema(fields))
 
     def _schema(self) -> pa.Schema:
-        return pa.schema(self.table.log.schema().to_arrow())
+        return self.table.arrow_schema
 
     def _merge_rows(self, rows: pa.Table, operations: Any, segment: ChangesSegment) -> CommitCounts:
         """Merges rows as `merge_sql.whole_clauses` does. The source's columns get generated names, because deltalake then needs to

@@ -23,6 +23,12 @@ METRICS = {
     "rows_updated": ("numTargetRowsUpdated", "numUpdatedRows", "num_target_rows_updated"),
     "rows_deleted": ("numTargetRowsDeleted", "numDeletedRows", "num_target_rows_deleted"),
 }
+# For each count, the names under which Delta and deltalake store it in a commit's metrics. Each operation uses other names.
+FILE_METRICS = {
+    "files_added": ("numTargetFilesAdded", "numAddedFiles", "numFiles", "num_target_files_added", "num_added_files"),
+    "files_removed": ("numTargetFilesRemoved", "numRemovedFiles", "num_target_files_removed"),
+}
+COPIED_METRICS = ("numTargetRowsCopied", "numCopiedRows", "num_target_rows_copied", "num_copied_rows")
 SNAPSHOT_KIND = "snapshot"  # The kind of a commit that publishes a snapshot.
 MAINTENANCE_KIND = "maintenance"  # The kind of a commit that rewrites or removes files and changes no row.
 # The fields of the metadata that are equal in all attempts at one publication.
@@ -99,6 +105,30 @@ class CommittedInterval:
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommitCounts:
+    """What commits changed, from Delta's metrics. `rows_copied` are unchanged rows that were rewritten. `files_scanned` are the table's
+    files that a merge read, and `files_pruned` are those that it skipped by the statistics of the key.
+    """
+
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    rows_copied: int = 0
+    files_added: int = 0
+    files_removed: int = 0
+    files_scanned: int = 0
+    files_pruned: int = 0
+
+    def __add__(self, other: CommitCounts) -> CommitCounts:
+        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
+        return CommitCounts(
+            **dict(
+                zip((f.name for f in dataclasses.fields(self)), map(sum, zip(mine, theirs, strict=True)), strict=True)
+            )
+        )
 
 
 def commit_record(batch: StagedBatch, staged: StagedTable, segment: Segment, run: str = "") -> str:
@@ -229,6 +259,13 @@ def is_same_publication(commit: Mapping[str, Any], user_metadata: str) -> bool:
 
 def _up_to(record: Mapping[str, Any]) -> int:
     return max(int(record.get(name, -1)) for name in ("last_order_key", "label"))
+
+
+def counts_of(commit: Mapping[str, Any]) -> CommitCounts:
+    """Returns what a commit in Delta's history changed."""
+    metrics = commit.get("operationMetrics") or {}
+    files = {name: first_count(metrics, keys) for name, keys in FILE_METRICS.items()}
+    return CommitCounts(**row_counts(metrics), rows_copied=first_count(metrics, COPIED_METRICS), **files)
 
 
 def row_counts(metrics: Mapping[str, Any]) -> dict[str, int]:

@@ -22,7 +22,8 @@ from sluice.spark_jobs import sql_text
 from sluice.spark_jobs.errors import LostCommitError, TableError, unreadable_log
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, epoch_of
 from sluice.spark_jobs.table_owner import FoundTable, TableRecord
-from sluice.spark_jobs.tables.commit_record import first_count, is_another_try, own_commit, row_counts
+from sluice.spark_jobs.tables.commit_record import CommitCounts, counts_of, is_another_try, own_commit
+from sluice.spark_jobs.tables.local_log import PHYSICAL_NAME, LocalLog, parsed_log, read_local_log
 from sluice.spark_jobs.tables.marked_rows import marked_rows
 from sluice.spark_jobs.targets import layout, shards
 from sluice.spark_jobs.targets.report import TableTarget
@@ -37,9 +38,6 @@ DELETED_COLUMN = LakeColumn(name=DELETED, type="boolean")
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 MAPPING_PROPERTY = "delta.columnMapping.mode"
 MAPPING_METADATA = "delta.columnMapping."
-# With column mapping, a column has another name in files and statistics. The metadata of its field has this name under the key
-# PHYSICAL_NAME.
-PHYSICAL_NAME = f"{MAPPING_METADATA}physicalName"
 VECTORS_FEATURE = "deletionVectors"
 # Delta's feature for timestamps without a time zone. A table that was created without such a column must get the feature before it gets the
 # column.
@@ -47,12 +45,6 @@ LOCAL_TIMES_FEATURE = "timestampNtz"
 # Delta accepts these characters in column names only if columns are mapped by name.
 UNMAPPED_CHARACTERS = frozenset(" ,;{}()\n\t=")
 STATISTICS_COLUMNS = 32  # By default Delta stores the minimum and maximum of this many leading columns.
-# For each count, the names under which Delta and deltalake store it in a commit's metrics. Each operation uses other names.
-FILE_METRICS = {
-    "files_added": ("numTargetFilesAdded", "numAddedFiles", "numFiles", "num_target_files_added", "num_added_files"),
-    "files_removed": ("numTargetFilesRemoved", "numRemovedFiles", "num_target_files_removed"),
-}
-COPIED_METRICS = ("numTargetRowsCopied", "numCopiedRows", "num_target_rows_copied", "num_copied_rows")
 # A checkpoint is made after this many commits. Spark makes a checkpoint in a separate job, so Delta's default of 10 would cost too much for
 # small commits.
 CHECKPOINT_COMMITS = 50
@@ -91,30 +83,6 @@ NO_TABLE = DeltaSnapshot(version=-1, columns={}, properties={}, applied_order_ke
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CommitCounts:
-    """What commits changed, from Delta's metrics. `rows_copied` are unchanged rows that were rewritten. `files_scanned` are the table's
-    files that a merge read, and `files_pruned` are those that it skipped by the statistics of the key.
-    """
-
-    rows_inserted: int = 0
-    rows_updated: int = 0
-    rows_deleted: int = 0
-    rows_copied: int = 0
-    files_added: int = 0
-    files_removed: int = 0
-    files_scanned: int = 0
-    files_pruned: int = 0
-
-    def __add__(self, other: CommitCounts) -> CommitCounts:
-        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
-        return CommitCounts(
-            **dict(
-                zip((f.name for f in dataclasses.fields(self)), map(sum, zip(mine, theirs, strict=True)), strict=True)
-            )
-        )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Reach:
     """The files of a table that a merge may read. `rows` includes rows that deletion vectors delete, but not the rows of files whose row
     count is unknown.
@@ -137,32 +105,49 @@ class TableSize:
 
 class DeltaTable:
     """One table of the lake, read from its log. `app_id` is that of its transactions. `shard` is the shard that the caller writes, if the
-    table has shards.
+    table has shards. With `quick`, `local_log` reads the log if it can, and deltalake opens the table only when `log` is needed.
     """
 
     def __init__(
-        self, name: str, path: str, app_id: str, storage_options: Mapping[str, str], shard: Shard | None = None
+        self,
+        name: str,
+        path: str,
+        app_id: str,
+        storage_options: Mapping[str, str],
+        shard: Shard | None = None,
+        *,
+        quick: bool = False,
     ) -> None:
         self.name, self.path, self.shard = name, path, shard
         self._app_id = app_id
         self.storage_options = dict(storage_options)
         self._log: Any = None
+        self._parsed_log = parsed_log(path) if quick else None
+        self._reader: Any = None  # A LocalLog, or deltalake's table.
         self._read: tuple[int, Any] = (-1, None)
         self.snapshot = NO_TABLE
 
     def refresh(self) -> DeltaSnapshot:
         """Reads what was committed since the last call. Returns the newest snapshot."""
+        read = read_local_log(self._parsed_log) if self._parsed_log else None
+        if read is None and not self._refresh_log():
+            return self.snapshot
+        self._reader = read or self._log
+        self.snapshot = _snapshot(self._reader, self._app_id)
+        return self.snapshot
+
+    def _refresh_log(self) -> bool:
+        """Opens the newest version with deltalake. Returns whether the table exists."""
         try:
             if self._log is None:
                 self._log = deltalake.DeltaTable(self.path, storage_options=self.storage_options or None)
             else:
                 self._log.update_incremental()
         except exceptions.TableNotFoundError:
-            return self.snapshot
+            return False
         except (exceptions.DeltaError, OSError) as error:
             raise TableError(self.name, unreadable_log(self.path, error)) from error
-        self.snapshot = _snapshot(self._log, self._app_id)
-        return self.snapshot
+        return True
 
     def before(self, order_key: int) -> DeltaSnapshot:
         """Returns the newest version whose transaction is below this order key, or `NO_TABLE` if there is none.
@@ -186,7 +171,7 @@ class DeltaTable:
     def at(self, version: int) -> DeltaTable:
         """Returns the table at a version. Raises TableError if the version can no longer be read."""
         found = DeltaTable(self.name, self.path, self._app_id, self.storage_options, self.shard)
-        found._log = self._log_at(version)
+        found._log = found._reader = self._log_at(version)
         found.snapshot = _snapshot(found._log, self._app_id)
         return found
 
@@ -224,7 +209,7 @@ class DeltaTable:
     def commits_after(self, version: int) -> list[dict[str, Any]]:
         """Returns Delta's history of the versions after `version`, the newest first."""
         count = self.snapshot.version - version
-        return list(self._log.history(count)) if self.snapshot.exists and count > 0 else []
+        return list(self._reader.history(count)) if self.snapshot.exists and count > 0 else []
 
     @property
     def row_count(self) -> int:
@@ -239,14 +224,31 @@ class DeltaTable:
         if not self.snapshot.exists:
             return None
         files = self._files()
-        marked = marked_rows(self.path, self.snapshot.version) if VECTORS_FEATURE in self.snapshot.features else 0
+        marked = self._marked_rows() if VECTORS_FEATURE in self.snapshot.features else 0
         counted = marked is not None and not files["num_records"].null_count
         rows = int(pc.sum(files["num_records"]).as_py() or 0) - (marked or 0) if counted else None
         return TableSize(rows=rows, bytes=int(pc.sum(files["size_bytes"]).as_py() or 0))
 
+    def _marked_rows(self) -> int | None:
+        if isinstance(self._reader, LocalLog):
+            return self._reader.marked_rows()
+        return marked_rows(self.path, self.snapshot.version)
+
+    @property
+    def is_read_quickly(self) -> bool:
+        """Whether `local_log` has read the snapshot."""
+        return isinstance(self._reader, LocalLog)
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The table's columns, with the metadata of their fields."""
+        return pa.schema(self._reader.schema().to_arrow())
+
     @property
     def log(self) -> Any:
         """The table at the version of the snapshot, opened with deltalake."""
+        if self.is_read_quickly and (self._log is None or self._log.version() != self.snapshot.version):
+            self._log = self._log_at(self.snapshot.version)
         return self._log
 
     def reach(self, column: str, low: Any, high: Any) -> Reach:
@@ -277,7 +279,7 @@ class DeltaTable:
             )
         version, files = self._read
         if version != self.snapshot.version:
-            version, files = self._read = self.snapshot.version, pa.table(self._log.get_add_actions(flatten=True))
+            version, files = self._read = self.snapshot.version, pa.table(self._reader.get_add_actions(flatten=True))
         return files
 
     def _in_files(self, column: str) -> str:
@@ -297,7 +299,7 @@ class DeltaTable:
 
     def last_commit(self) -> CommitCounts:
         """Returns the counts of the newest commit, by Spark or deltalake. Call `refresh` first."""
-        return _counts(self._log.history(1)[0])
+        return counts_of(self._reader.history(1)[0])
 
     def own_commit(self, before: int, user_metadata: str, app_id: str = "", version: int = -1) -> CommitCounts:
         """Finds the commit with this metadata after the version `before`, and returns its counts. Call `refresh` first. If the commit has a
@@ -310,20 +312,14 @@ class DeltaTable:
         """
         commits = self.commits_after(before)
         if mine := own_commit(commits, user_metadata):
-            return _counts(mine)
-        done = self._log.transaction_version(app_id) if app_id and self.snapshot.exists else None
+            return counts_of(mine)
+        done = self._reader.transaction_version(app_id) if app_id and self.snapshot.exists else None
         # The transaction alone is no proof: Spark's checksum file (.crc) may name a transaction that the commit itself does not have. So
         # the commits are checked too.
         another = any(is_another_try(each, user_metadata) for each in commits) if app_id else False
         if (app_id and (done is None or done < version)) or (commits and not another):
             raise LostCommitError(self.name, self.path, before)
         return CommitCounts()
-
-
-def _counts(commit: Mapping[str, Any]) -> CommitCounts:
-    metrics = commit.get("operationMetrics") or {}
-    files = {name: first_count(metrics, keys) for name, keys in FILE_METRICS.items()}
-    return CommitCounts(**row_counts(metrics), rows_copied=first_count(metrics, COPIED_METRICS), **files)
 
 
 def _snapshot(log: Any, app_id: str) -> DeltaSnapshot:

@@ -31,7 +31,8 @@ from sluice.spark_jobs.durable_lake import local_folder
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.session import LakeSession
 from sluice.spark_jobs.staged_batch import ORDER_KEY
-from sluice.spark_jobs.tables.delta_table import MAPPING_PROPERTY, PHYSICAL_NAME, DeltaTable, set_properties
+from sluice.spark_jobs.tables.delta_table import MAPPING_PROPERTY, DeltaTable, set_properties
+from sluice.spark_jobs.tables.local_log import PHYSICAL_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ def writer_properties(schema: pa.Schema) -> Any:
     `schema` is deltalake's schema of the Delta table, because its fields have the physical names. For a new table it is the schema of the
     rows.
     """
-    doubtful = [field for field in schema if _is_long(field.type)]
+    doubtful = [field for field in schema if is_long(field.type)]
     if not doubtful:
         return None
     nothing, bounds = ColumnProperties(statistics_enabled="NONE"), ColumnProperties(statistics_enabled="CHUNK")
@@ -80,7 +81,7 @@ def may_be_rounded(table: DeltaTable) -> bool:
     """
     properties = table.snapshot.properties
     mapped = properties.get(MAPPING_PROPERTY, "none") != "none"
-    return mapped and properties.get(EXACT_PROPERTY) != "true" and bool(_long_columns(_schema(table.log)))
+    return mapped and properties.get(EXACT_PROPERTY) != "true" and bool(_long_columns(table.arrow_schema))
 
 
 def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, str]) -> tuple[str, ...]:
@@ -182,14 +183,14 @@ def _longs(fields: Any, above: str) -> Iterator[tuple[str, Any]]:
         path = f"{above}{_physical(field)}"
         if pa.types.is_struct(field.type):
             yield from _longs([field.type.field(number) for number in range(field.type.num_fields)], f"{path}.")
-        elif pa.types.is_decimal(field.type) and _is_long(field.type):
+        elif pa.types.is_decimal(field.type) and is_long(field.type):
             yield path, field.type
 
 
-def _is_long(kind: Any) -> bool:
+def is_long(kind: Any) -> bool:
     """Returns whether a type is, or contains, a decimal with more digits than a float can represent."""
     if pa.types.is_nested(kind):
-        return any(_is_long(kind.field(number).type) for number in range(kind.num_fields))
+        return any(is_long(kind.field(number).type) for number in range(kind.num_fields))
     return bool(pa.types.is_decimal(kind)) and kind.precision > DIGITS_MAX
 
 

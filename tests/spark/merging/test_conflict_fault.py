@@ -14,7 +14,8 @@ from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging.merge import TRIES_MAX, _TableMerge
 from sluice.spark_jobs.table_owner import OWNER_PROPERTY, FoundTable, LakeWriter, Owner, TableRecord
-from sluice.spark_jobs.tables.delta_table import CommitCounts, DeltaSnapshot
+from sluice.spark_jobs.tables.commit_record import CommitCounts
+from sluice.spark_jobs.tables.delta_table import DeltaSnapshot
 from sluice.spark_jobs.targets.report import TableTarget
 
 OURS = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
