@@ -31,7 +31,7 @@ from sluice.spark_jobs.durable_lake import before_checkpoint, local_folder
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging import fold, merge_sql
 from sluice.spark_jobs.merging.merge import apply_lacking, refuse_other_owner, writer_of
-from sluice.spark_jobs.small import fold_arrow
+from sluice.spark_jobs.small import append, fold_arrow
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, StagedBatch, last_order_key
 from sluice.spark_jobs.table_owner import LakeWriter, TableRecord
 from sluice.spark_jobs.tables import alteration_steps
@@ -345,8 +345,13 @@ class _SmallMerge:
             rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
         rows = rows.select(self._schema().names)
         properties = self._commit_properties(order_key)
-        counts = self._committed(
-            lambda: write_deltalake(
+        appended = append.Appended(app_id=self.app_id, order_key=order_key, user_metadata=self.user_metadata)
+
+        def write() -> None:
+            if append.can_append(self.table, rows):
+                append.append(self.table, rows, appended)
+                return
+            write_deltalake(
                 self.table.log,
                 rows,
                 mode="append",
@@ -354,8 +359,8 @@ class _SmallMerge:
                 commit_properties=properties,
                 post_commithook_properties=NO_HOOKS,
             )
-        )
-        return counts or CommitCounts()
+
+        return self._committed(write) or CommitCounts()
 
     def _commit_properties(self, order_key: int) -> CommitProperties:
         return CommitProperties(

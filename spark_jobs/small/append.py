@@ -1,0 +1,115 @@
+"""Appends rows to a Delta table in a folder: writes one Parquet file with pyarrow, and the commit that adds it. `small.merge` calls this
+module.
+
+deltalake's own append plans and executes a query, and reads the log again. For a few rows, this takes ten times as long. The commit here
+is the same, and is written as deltalake writes it on a disk: under a temporary name, which then gets a hard link with the commit's name.
+The link fails if the commit exists. If a commit fails, the file with the rows stays until VACUUM removes it, as with deltalake.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import exceptions
+
+from sluice.batch_manifest.values import LakeColumn
+from sluice.spark_jobs.durable_lake import LOG, local_folder
+from sluice.spark_jobs.tables.delta_table import MAPPING_PROPERTY, STATISTICS_COLUMNS, DeltaTable
+from sluice.spark_jobs.tables.exact_bounds import is_long
+from sluice.spark_jobs.tables.file_statistics import statistics
+from sluice.spark_jobs.tables.new_table import ENGINE_INFO
+from sluice.spark_jobs.targets.ways import BYTES_MAX, ROWS_MAX
+
+INDEXED_PROPERTY = "delta.dataSkippingNumIndexedCols"  # How many leading columns have statistics; -1 means all of them.
+INDEXED_NAMES_PROPERTY = "delta.dataSkippingStatsColumns"
+# Fewer rows get no dictionary in Parquet, because writing it takes longer than it saves.
+DICTIONARY_ROWS = 1000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Appended:
+    """What the commit of an append has besides the rows: its transaction, and its metadata."""
+
+    app_id: str
+    order_key: int
+    user_metadata: str
+
+
+def can_append(table: DeltaTable, rows: pa.Table) -> bool:
+    """Returns whether `append` supports the table. A table with column mapping has other names in its files. If an operator chose by name
+    the columns that get statistics, deltalake follows this choice. deltalake also divides many rows into several files.
+    """
+    properties = table.snapshot.properties
+    plain = properties.get(MAPPING_PROPERTY, "none") == "none" and INDEXED_NAMES_PROPERTY not in properties
+    return plain and table.is_read_quickly and rows.num_rows <= ROWS_MAX and rows.nbytes <= BYTES_MAX
+
+
+def append(table: DeltaTable, rows: pa.Table, appended: Appended) -> None:
+    """Makes the next version of the table, with the rows, also if there are none. `rows` have all columns of the table, with the table's
+    types. `can_append` must have returned True. Raises OSError, or CommitFailedError if another writer made this version first.
+    """
+    folder = Path(str(local_folder(table.path)))
+    adds = [_write(table, folder, rows)] if rows.num_rows else []
+    counts = {"numFiles": len(adds), "numOutputRows": rows.num_rows, "numOutputBytes": sum(add["size"] for add in adds)}
+    now = int(time.time() * 1000)
+    info = {
+        "timestamp": now,
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Append"},
+        "engineInfo": ENGINE_INFO,
+        "operationMetrics": {name: str(count) for name, count in counts.items()},  # Delta stores them as texts.
+        "userMetadata": appended.user_metadata,
+    }
+    transaction = {"appId": appended.app_id, "version": appended.order_key, "lastUpdated": now}
+    actions = [{"commitInfo": info}, *({"add": add} for add in adds), {"txn": transaction}]
+    text = "".join(json.dumps(action, ensure_ascii=False, separators=(",", ":")) + "\n" for action in actions)
+    _commit(folder / LOG, table.snapshot.version + 1, text)
+
+
+def _write(table: DeltaTable, folder: Path, rows: pa.Table) -> Mapping[str, Any]:
+    """Writes a file with the rows, under a name of the form that Spark uses. Returns its `add` action. Does not sync the file, because
+    `durable_lake` syncs it after the commit.
+    """
+    name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+    footers, few = list[pq.FileMetaData](), rows.num_rows < DICTIONARY_ROWS
+    pq.write_table(rows, folder / name, compression="snappy", use_dictionary=not few, metadata_collector=footers)
+    found, indexed = (folder / name).stat(), _indexed(table, rows.schema)
+    return {
+        "path": name,
+        "partitionValues": {},
+        "size": found.st_size,
+        "modificationTime": round(found.st_mtime * 1000),
+        "dataChange": True,
+        "stats": statistics(footers[0], indexed, len(indexed)),
+    }
+
+
+def _indexed(table: DeltaTable, schema: pa.Schema) -> list[LakeColumn]:
+    """Returns the columns that get statistics: the leading ones, as many as the table wants. Long decimals get none, as in the files of
+    deltalake, which would round their bounds.
+    """
+    wanted = int(table.snapshot.properties.get(INDEXED_PROPERTY, STATISTICS_COLUMNS))
+    columns = [LakeColumn(name=name, type=type_name) for name, type_name in table.snapshot.schema]
+    leading = columns if wanted < 0 else columns[:wanted]
+    return [column for column in leading if not is_long(schema.field(column.name).type)]
+
+
+def _commit(log: Path, version: int, text: str) -> None:
+    """Writes a commit that does not exist. Readers see no commit or the whole commit."""
+    temporary = log / f"_commit_{uuid.uuid4()}.json.tmp"
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.link(temporary, log / f"{version:020d}.json")
+    except FileExistsError:
+        raise exceptions.CommitFailedError(f"version {version} was committed by another writer") from None
+    finally:
+        temporary.unlink(missing_ok=True)
