@@ -257,19 +257,19 @@ class DeltaTable:
         """
         if not self.snapshot.exists:
             return Reach()
-        files = self._met(self._files(), self._in_files(column), low, high)
+        files = self._met(self._files(self._in_files(column)), self._in_files(column), low, high)
         rows, size_bytes = (int(pc.sum(files[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
         return Reach(files=files.num_rows, rows=rows, bytes=size_bytes)
 
     def scanned(self, column: str, low: Any, high: Any) -> CommitCounts:
         """Returns how many files a merge of keys from `low` to `high` will read, and how many it will skip. Call this before the merge."""
-        files = self._files()
+        files = self._files(self._in_files(column))
         met: int = self._met(files, self._in_files(column), low, high).num_rows
         return CommitCounts(files_scanned=met, files_pruned=files.num_rows - met)
 
-    def _files(self) -> Any:
-        """Returns the files of the snapshot. Reads them from the log once per version, because this takes about 50 µs per file. Raises
-        TableError if the table does not exist.
+    def _files(self, column: str = "") -> Any:
+        """Returns the files of the snapshot, with the bounds of `column`, which is a name in statistics. deltalake lists them once per
+        version, with the bounds of all columns, because this takes about 50 µs per file. Raises TableError if the table does not exist.
         """
         if not self.snapshot.exists:
             raise TableError(
@@ -277,6 +277,8 @@ class DeltaTable:
                 f"no Delta table exists at {self.path}: the table was removed, or is not created yet; Sluice "
                 "tries again",
             )
+        if isinstance(self._reader, LocalLog):
+            return self._reader.get_add_actions(flatten=True, column=column)
         version, files = self._read
         if version != self.snapshot.version:
             version, files = self._read = self.snapshot.version, pa.table(self._reader.get_add_actions(flatten=True))

@@ -48,6 +48,7 @@ class ParsedLog:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._parsed: dict[str, tuple[Stamp, list[Action]]] = {}
+        self._statistics: dict[str, Action] = {}
 
     def commit(self, version: int) -> list[Action]:
         """Returns the actions of a commit. Raises OSError or ValueError if it cannot be read."""
@@ -56,6 +57,12 @@ class ParsedLog:
     def checkpoint(self, version: int) -> list[Action]:
         """Returns the actions of a classic checkpoint. Raises OSError, ArrowException or ValueError if it cannot be read."""
         return self._actions(f"{version:020d}.checkpoint.parquet", _parsed_checkpoint)
+
+    def statistics(self, text: str) -> Action:
+        """Returns the parsed statistics of a data file."""
+        if text not in self._statistics:
+            self._statistics[text] = json.loads(text, parse_float=decimal.Decimal)
+        return self._statistics[text]
 
     def _actions(self, name: str, parse: Callable[[Path], list[Action]]) -> list[Action]:
         path = self.folder / name
@@ -198,22 +205,23 @@ class LocalLog:
         vectors = (add.get("deletionVector") for add in self._adds.values())
         return sum(int(vector["cardinality"]) for vector in vectors if vector)
 
-    def get_add_actions(self, *, flatten: bool) -> pa.Table:
+    def get_add_actions(self, *, flatten: bool, column: str | None = None) -> pa.Table:
         """Returns the files of the table with their sizes and row counts, and with the bounds of columns whose bounds a manifest may have:
-        whole numbers, decimals and texts. The bounds have the columns' physical names.
+        whole numbers, decimals and texts. The bounds have the columns' physical names. With `column`, only this column gets bounds.
         """
         if not flatten:
             raise NotImplementedError
         adds = [*self._adds.values()]
-        stats = [json.loads(add.get("stats") or "{}", parse_float=decimal.Decimal) for add in adds]
+        stats = [self.files.statistics(add.get("stats") or "{}") for add in adds]
         columns = {
             "path": pa.array([add["path"] for add in adds], pa.string()),
             "size_bytes": pa.array([add["size"] for add in adds], pa.int64()),
             "num_records": pa.array([each.get("numRecords") for each in stats], pa.int64()),
         }
-        for field in pa.schema(self.schema().to_arrow()):
-            if _is_bounded(field.type):
-                columns |= _bounds(field, stats)
+        for field in pa.schema(self.schema().to_arrow()) if column != "" else ():
+            name = (field.metadata or {}).get(PHYSICAL_NAME.encode(), field.name.encode()).decode()
+            if column in {None, name} and _is_bounded(field.type):
+                columns |= _bounds(name, field.type, stats)
         return pa.table(columns)
 
 
@@ -229,15 +237,14 @@ def _is_bounded(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_string(kind))
 
 
-def _bounds(field: Any, stats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _bounds(name: str, kind: Any, stats: Sequence[Action]) -> dict[str, Any]:
     """Returns the minima and maxima of a column. Returns {} if no file has them, or if they do not fit into the column's type: then no file
     is skipped.
     """
-    name = (field.metadata or {}).get(PHYSICAL_NAME.encode(), field.name.encode()).decode()
-    low, high = ([(each.get(kind) or {}).get(name) for each in stats] for kind in ("minValues", "maxValues"))
+    low, high = ([(each.get(bound) or {}).get(name) for each in stats] for bound in ("minValues", "maxValues"))
     if not any(value is not None for value in (*low, *high)):
         return {}
     try:
-        return {f"min.{name}": pa.array(low, field.type), f"max.{name}": pa.array(high, field.type)}
+        return {f"min.{name}": pa.array(low, kind), f"max.{name}": pa.array(high, kind)}
     except (pa.ArrowException, TypeError, ValueError):
         return {}
