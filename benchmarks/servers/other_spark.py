@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -31,9 +31,13 @@ class OtherSpark:
     sha256: str
     shares_store: bool
 
-    def server(self, folder: Path, memory: str = "1g", more: Mapping[str, str] = NO_SETTINGS) -> SparkConnectServer:
-        """Returns a server that is not started yet. `more` are further settings. The first call downloads 0.3 to 0.4 GB."""
-        jars = set_up([], delta=False, extras=(self.group,)).extra_jars
+    def server(
+        self, folder: Path, memory: str = "1g", more: Mapping[str, str] = NO_SETTINGS, stores: Sequence[str] = ()
+    ) -> SparkConnectServer:
+        """Returns a server that is not started yet. `more` are further settings, and `stores` are groups of jars in artifacts.toml for
+        other stores than S3. The first call downloads 0.3 to 0.4 GB.
+        """
+        jars = set_up([], delta=False, extras=(self.group, *stores)).extra_jars
         if self.shares_store:
             client = set_up([], delta=False, extras=("s3",)).extra_jars
             jars = (*jars, *(jar for jar in client if HADOOP_MODULE not in jar.name))

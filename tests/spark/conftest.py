@@ -12,8 +12,9 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from benchmarks.servers.azurite.server import AzuriteServer
+from benchmarks.servers.fake_gcs.server import FakeGcsServer
 from benchmarks.servers.other_spark import SPARK35
-from benchmarks.servers.s3 import S3Server
 from sluice.batch_manifest.table_report import TableReport
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs import session
@@ -95,10 +96,22 @@ def lake(tmp_path: Path, spark_server: SparkConnectServer) -> Lake:
 
 
 @pytest.fixture(scope="session")
-def spark35_server(tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server) -> Iterator[SparkConnectServer]:
-    """Starts a Spark 3.5 with Delta 3.3 without Sluice, and the S3 server."""
-    server = SPARK35.server(tmp_path_factory.mktemp("spark35"))
-    server.tell(spark_settings("s3", s3_place.options), spark_environment("s3", s3_place.options))
+def spark35_server(
+    tmp_path_factory: pytest.TempPathFactory,
+    stores_of_spark: Mapping[str, Mapping[str, str]],
+    azure_place: AzuriteServer,
+    gcs_place: FakeGcsServer,
+) -> Iterator[SparkConnectServer]:
+    """Starts a Spark 3.5 with Delta 3.3 without Sluice, and with clients of each kind of store."""
+    folder = tmp_path_factory.mktemp("spark35")
+    server = SPARK35.server(
+        folder,
+        more={**azure_place.wasb_settings, **gcs_place.old_client_settings},
+        stores=("spark35-google", "spark35-azure"),
+    )
+    for store, options in stores_of_spark.items():
+        server.tell(spark_settings(store, options), spark_environment(store, options))
+    server.tell({}, azure_place.wasb_environment(folder))
     try:
         yield server.start()
     finally:

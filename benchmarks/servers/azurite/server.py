@@ -4,7 +4,9 @@ package-lock.json pins its version. `npm install --package-lock-only --omit-lock
 """
 
 import hashlib
+import os
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import Self
@@ -21,6 +23,8 @@ PACKAGES = ("package.json", "package-lock.json")
 ACCOUNT = "devstoreaccount1"
 # Azurite's documented key, which is the same for everybody.
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+HOST = f"{ACCOUNT}.blob.core.windows.net"
+JAVA_OPTIONS = "JAVA_TOOL_OPTIONS"
 INSTALL_SECONDS_MAX = 200.0
 
 
@@ -60,6 +64,22 @@ class AzuriteServer(ServerBehindProxy):
     def root(self) -> str:
         """The URL of the container for Sluice, deltalake and Spark's client, which needs the account in it."""
         return f"abfs://{self.container}@{ACCOUNT}.dfs.core.windows.net"
+
+    @property
+    def wasb_root(self) -> str:
+        """The URL of the container for the client of Hadoop before 3.4.2, which uses Blob endpoints by another scheme."""
+        return f"wasb://{self.container}@{HOST}:{self.port}"
+
+    @property
+    def wasb_settings(self) -> dict[str, str]:
+        """The settings of that client."""
+        return {f"spark.hadoop.fs.azure.account.key.{HOST}:{self.port}": KEY}
+
+    def wasb_environment(self, folder: Path) -> dict[str, str]:
+        """Returns the environment in which Spark's Java finds the account's host on this machine. Writes a file into the folder."""
+        hosts = folder / "hosts"
+        hosts.write_text(f"{LOOPBACK} localhost {socket.gethostname()} {HOST}\n")
+        return {JAVA_OPTIONS: f"{os.environ.get(JAVA_OPTIONS, '')} -Djdk.net.hosts.file={hosts}".strip()}
 
     def start(self) -> Self:
         """Starts the server, and returns when the container exists. Raises SetupError if Azurite cannot be installed, and ServerError if

@@ -39,6 +39,12 @@ class FakeGcsServer(ServerBehindProxy):
         account = {"gcs_base_url": self.endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
         return {"google_service_account_key": json.dumps({**account, "private_key_id": ""})}
 
+    @property
+    def old_client_settings(self) -> dict[str, str]:
+        """The settings by which version 2 of Google's client for Hadoop sends requests without a token."""
+        settings = {"null.enable": "true", "service.account.enable": "false"}
+        return {f"spark.hadoop.fs.gs.auth.{name}": value for name, value in settings.items()}
+
     def start(self) -> Self:
         """Starts the server, and returns when the bucket exists. Raises SetupError if it cannot be installed, and ServerError if it does
         not start.

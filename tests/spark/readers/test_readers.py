@@ -1,30 +1,25 @@
-"""Tests each reader on each feature of Delta, compared with Spark. docs/readers.md shows the same table."""
+"""Tests each reader on each feature of Delta, in a folder and in each kind of store, compared with Spark. docs/readers.md shows the same
+table.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-import deltalake
-import duckdb
-import duckdb_extension_delta
-import polars as pl
-import pyarrow as pa
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
-from benchmarks.servers.s3 import S3Server
-from sluice.console.lake.sql_store import load_extension, open_stores
 from sluice.console.toolchain.spark.server import SparkConnectServer
-from sluice.spark_jobs.old_spark import fill_old_field
+from sluice.object_stores.folder import StoreFolder
+from tests.spark.readers.locations import STORES, Location, located
+from tests.spark.readers.readers import READERS, SPARK35, Reader, Rows
 
 PAGE = Path(__file__).parents[3] / "docs" / "readers.md"
 READS, REFUSES, MISREADS = "reads", "refuses", "**misreads**"
-Rows = list[tuple[Any, ...]]
 Tables = dict[str, tuple[str, Rows]]  # Feature → (path, the rows that Spark reads).
 WIDEN = "ALTER TABLE {} ALTER COLUMN amount TYPE BIGINT"
 RENAME = "ALTER TABLE {} RENAME COLUMN note TO remark"
@@ -54,55 +49,15 @@ FEATURES = {
     ),
 }
 
-
-def by_duckdb(path: str) -> Rows:
-    connection = duckdb.connect()
-    extension = next(Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension"))
-    connection.execute(f"LOAD '{extension}'")
-    return connection.sql(f"SELECT * FROM delta_scan('{path}')").fetchall()
-
-
-def by_query_builder(path: str) -> Rows:
-    builder = deltalake.QueryBuilder().register("asked", deltalake.DeltaTable(path))
-    table: Any = pa.table(builder.execute("SELECT * FROM asked").read_all())
-    return [tuple(row.values()) for row in table.to_pylist()]
-
-
-def by_dataset(path: str) -> Rows:
-    return [tuple(row.values()) for row in deltalake.DeltaTable(path).to_pyarrow_table().to_pylist()]
-
-
-def by_duckdb_in_s3(path: str, request: pytest.FixtureRequest) -> Rows:
-    store: S3Server = request.getfixturevalue("s3_store")
-    connection = duckdb.connect()
-    load_extension(connection, "delta")
-    open_stores(connection, [path], store.options)
-    return connection.sql(f"SELECT * FROM delta_scan('{path.replace('s3a://', 's3://')}')").fetchall()
-
-
-def by_spark35_in_s3(path: str, request: pytest.FixtureRequest) -> Rows:
-    """Reads with a server without Sluice, by the URL in the store."""
-    session: SparkSession = request.getfixturevalue("old_session")
-    return [tuple(row) for row in session.sql(f"SELECT * FROM delta.`{path}`").collect()]
-
-
-READERS_IN_S3: dict[str, Callable[[str, pytest.FixtureRequest], Rows]] = {
-    "DuckDB in S3": by_duckdb_in_s3,
-    "Spark 3.5 in S3": by_spark35_in_s3,
-}
-READERS: dict[str, Callable[[str], Rows]] = {
-    "DuckDB": by_duckdb,
-    "deltalake QueryBuilder": by_query_builder,
-    "deltalake pyarrow": by_dataset,
-    "Polars": lambda path: pl.scan_delta(path).collect().rows(),
-}
+# A reader's code for a feature does not depend on the store. So in stores, these tables are enough: they have each kind of file.
+FEATURES_IN_STORES = ("no feature", "deletion vectors, column mapping", "deletion vectors, column mapping, partitions")
 
 
 def matrix() -> dict[tuple[str, str], str]:
     """Returns (feature, reader) → result, as the page has it. Spark's column is left out, because Spark is the reference."""
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     head, *rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
-    readers = (*READERS, *READERS_IN_S3)
+    readers = (*READERS, SPARK35)
     return {(row[0], reader): row[head.index(reader)] for row in rows for reader in readers if row[0] in FEATURES}
 
 
@@ -114,28 +69,17 @@ def session(spark_server: SparkConnectServer) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def tables(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
-    return make_tables(session, str(tmp_path_factory.mktemp("readers")))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("readers")
 
 
 @pytest.fixture(scope="module")
-def tables_in_s3(session: SparkSession, s3_store: S3Server) -> Tables:
-    return make_tables(session, f"s3a://{s3_store.bucket}/{uuid.uuid4().hex[:12]}")
-
-
-@pytest.fixture(scope="module")
-def old_session(spark35_server: SparkConnectServer) -> Iterator[SparkSession]:
-    made = SparkSession.builder.remote(spark35_server.url).create()
-    fill_old_field(made.client)
-    yield made
-    made.stop()
-
-
-def make_tables(session: SparkSession, root: str) -> Tables:
+def tables(session: SparkSession, folder: Path) -> Tables:
+    """Returns a table for each feature. Their paths are below the folder."""
     made: Tables = {}
     for name, feature in FEATURES.items():
-        path = "/".join((root, re.sub(r"\W+", "-", name)))
-        table = f"delta.`{path}`"
+        path = re.sub(r"\W+", "-", name)
+        table = f"delta.`{folder / path}`"
         session.sql(
             f"CREATE TABLE {table} (id BIGINT, day DATE, amount INT, note STRING) USING delta"
             f" {feature.partitions} TBLPROPERTIES ({feature.properties})"
@@ -150,29 +94,60 @@ def make_tables(session: SparkSession, root: str) -> Tables:
     return made
 
 
+@pytest.fixture(scope="module")
+def in_store(request: pytest.FixtureRequest, tables: Tables, folder: Path) -> Iterator[Callable[[str], Location]]:
+    """Returns a function that returns the location of all tables in a kind of store. Their files are uploaded at its first call."""
+    found: dict[str, Location] = {}
+
+    def get(store: str) -> Location:
+        if store not in found:
+            found[store] = located(request, store)
+            StoreFolder(found[store].root, found[store].options).put(folder)
+        return found[store]
+
+    assert tables
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")  # The S3 server refuses checksums of parts.
+        yield get
+
+
 def test_the_page_has_every_reader_and_feature() -> None:
-    assert set(matrix()) == {(feature, reader) for feature in FEATURES for reader in (*READERS, *READERS_IN_S3)}
+    assert set(matrix()) == {(feature, reader) for feature in FEATURES for reader in (*READERS, SPARK35)}
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("feature", FEATURES)
-def test_a_reader_does_what_the_page_says(tables: Tables, feature: str, reader: str) -> None:
+def test_a_reader_does_what_the_page_says(tables: Tables, folder: Path, feature: str, reader: str) -> None:
     path, wanted = tables[feature]
-    assert judged(lambda: READERS[reader](path), wanted) == matrix()[feature, reader]
+    assert judged(lambda: READERS[reader](Location(str(folder)), path), wanted) == matrix()[feature, reader]
+
+
+@pytest.mark.spark
+@pytest.mark.servers
+@pytest.mark.spark_version
+@pytest.mark.parametrize("feature", FEATURES)
+def test_spark_35_does_what_the_page_says(
+    tables: Tables, folder: Path, readers: Mapping[str, Reader], feature: str
+) -> None:
+    path, wanted = tables[feature]
+    assert judged(lambda: readers[SPARK35](Location(str(folder)), path), wanted) == matrix()[feature, SPARK35]
 
 
 @pytest.mark.spark
 @pytest.mark.servers
 @pytest.mark.store
 @pytest.mark.spark_version
-@pytest.mark.parametrize("reader", READERS_IN_S3)
-@pytest.mark.parametrize("feature", FEATURES)
-def test_store_a_reader_of_a_lake_in_s3_does_what_the_page_says(
-    tables_in_s3: Tables, feature: str, reader: str, request: pytest.FixtureRequest
+@pytest.mark.parametrize("reader", [*READERS, SPARK35])
+@pytest.mark.parametrize("store", STORES)
+def test_store_a_reader_of_a_lake_in_a_store_does_what_the_page_says(
+    tables: Tables, in_store: Callable[[str], Location], readers: Mapping[str, Reader], store: str, reader: str
 ) -> None:
-    path, wanted = tables_in_s3[feature]
-    assert judged(lambda: READERS_IN_S3[reader](path, request), wanted) == matrix()[feature, reader]
+    there = in_store(store)
+    for feature in FEATURES_IN_STORES:
+        path, wanted = tables[feature]
+        found = judged(functools.partial(readers[reader], there, path), wanted)
+        assert found == matrix()[feature, reader], feature
 
 
 def judged(read: Callable[[], Rows], wanted: Rows) -> str:
