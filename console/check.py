@@ -22,6 +22,7 @@ from sluice.cdc_engine.instance.discovery import SourceSchema
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.parser.shared.sharing import key_of
 from sluice.cdc_engine.parser.source_check import check_source, failover_sentence, source_warnings
+from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.states import ended
 from sluice.cdc_engine.table_meta.table_list.sentences import foreign_key_notes, keyless_sentence
 from sluice.console.conf_check import conf_problems, unset_passwords
@@ -177,7 +178,8 @@ def check_destination(destination: DestinationConfig) -> Finding:
     elif destination.failover == "by_gtid":
         warnings.append(failover_sentence(answer.facts))
     try:
-        check_source(answer.source, answer.facts)
+        captured = TableFilter(destination.include, destination.exclude).keeps
+        check_source(answer.source, answer.facts, captured=captured)
         return Finding(what, warnings=tuple(warnings))
     except SourceCheckError as error:
         return Finding(what, tuple(error.problems), tuple(warnings))

@@ -59,6 +59,8 @@ class ServerFacts:
     - `executed`: the executed set at the end of the binlog. `purged`: the executed set before the first file. Both are empty on a server
       without GTIDs.
     - `variables`: global variables, by name in lower case.
+    - `logged_databases`, `unlogged_databases`: binlog_do_db and binlog_ignore_db, separated by commas.
+    - `replicates_unlogged`: the server is a replica, and does not write the changes that it replicates to its binlog.
     - `created`: creation times in seconds since 1970 of the files that the caller asked for and that exist.
     """
 
@@ -71,6 +73,9 @@ class ServerFacts:
     file: str = ""
     offset: int = 0
     logs: tuple[BinaryLog, ...] = ()
+    logged_databases: str = ""
+    unlogged_databases: str = ""
+    replicates_unlogged: bool = False
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     grants: tuple[str, ...] = ()
     replicas: tuple[Replica, ...] = ()
@@ -101,6 +106,9 @@ def read_facts(connection: SourceConnection, *files: str) -> ServerFacts:
         file=file,
         offset=offset,
         logs=logs,
+        logged_databases=str(end.get("Binlog_Do_DB") or ""),
+        unlogged_databases=str(end.get("Binlog_Ignore_DB") or ""),
+        replicates_unlogged=not _logs_replicated(variables) and _is_replica(connection),
         variables=variables,
         grants=_grants(connection),
         replicas=_replicas(connection),
@@ -150,6 +158,16 @@ def _purged(
         return ""
     rows = connection.rows("SELECT BINLOG_GTID_POS(%s, 4) AS gtids", (logs[0].file,))
     return str(rows[0]["gtids"] or "")
+
+
+def _logs_replicated(variables: Mapping[str, str]) -> bool:
+    found = variables.get("log_slave_updates") or variables.get("log_replica_updates") or "ON"
+    return found.upper() in {"ON", "1"}
+
+
+def _is_replica(connection: SourceConnection) -> bool:
+    """Returns whether the server replicates another one, or False if this account may not see that."""
+    return bool(connection.first_of("SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS"))
 
 
 def _created(connection: SourceConnection, files: set[str]) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 
 from sluice.cdc_engine.errors import ReplicaClashError, SourceCheckError
 from sluice.cdc_engine.parser.providers.advice import ADVICE, Advice
@@ -13,6 +14,9 @@ from sluice.cdc_engine.source.server import Source
 VERSION_MIN = (5, 6)
 MARIADB_VERSION_MIN = (10, 2)
 MIXED = "MIXED"
+# The name of no table. If conf/ captures it in a database, conf/ captures every table of this database.
+ANY_TABLE = "sluice any table"
+SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
 # The privileges on *.* that an account needs to see all triggers and views.
 OBJECT_PRIVILEGES = ("SELECT", "SHOW VIEW", "TRIGGER")
 # The server versions with which Sluice's tests run.
@@ -27,14 +31,25 @@ PRIVILEGES = {
 _GRANT = re.compile(r"^GRANT (?P<privileges>.+?) ON (?P<object>.+?) TO ", re.IGNORECASE)
 
 
-def check_source(source: Source, facts: ServerFacts, *, displaced: bool = False) -> list[str]:
+def check_source(
+    source: Source,
+    facts: ServerFacts,
+    *,
+    displaced: bool = False,
+    captured: Callable[[str, str], bool] = lambda _database, _table: False,
+) -> list[str]:
     """Returns warnings about a server, one sentence each. Raises SourceCheckError with all problems, or ReplicaClashError if another
     replica uses our server id.
 
-    `displaced` tells whether the server ended our last dump because a replica with our identity connected. Then we do not connect again.
-    Otherwise the two would end each other's dumps in turn.
+    `captured` tells whether a table (database, table) is captured. `displaced` tells whether the server ended our last dump because a
+    replica with our identity connected. Then we do not connect again. Otherwise the two would end each other's dumps in turn.
     """
-    problems = [*_setting_problems(facts), *_grant_problems(source, facts), *_mixed_problems(source, facts)]
+    problems = [
+        *_setting_problems(facts),
+        *_unlogged_problems(facts, captured),
+        *_grant_problems(source, facts),
+        *_mixed_problems(source, facts),
+    ]
     if problems:
         raise SourceCheckError(problems)
     _refuse_clash(source, facts, displaced=displaced)
@@ -60,6 +75,40 @@ def _setting_problems(facts: ServerFacts) -> list[str]:
     if row_format not in {"ROW", MIXED}:
         problems.append(f"binlog_format is {row_format}: {advice_of(facts).set('binlog_format', 'ROW')}")
     return problems
+
+
+def _unlogged_problems(facts: ServerFacts, captured: Callable[[str, str], bool]) -> Iterator[str]:
+    """Yields why captured rows would be missing in the server's binlog without a trace."""
+    if facts.replicates_unlogged:
+        yield (
+            "the server is a replica, and its binlog lacks the changes that it replicates, because log_replica_updates (or "
+            "log_slave_updates) is OFF: turn it on in the server's options and restart the server, or capture its primary. If the server "
+            "is no replica any more, run RESET REPLICA ALL"
+        )
+    for database in _databases(facts.unlogged_databases):
+        if captured(database, ANY_TABLE):
+            yield (
+                f"binlog_ignore_db has {database}, so the binlog lacks the rows of its tables, which conf/ captures: remove {database} "
+                "from the server's options and restart the server"
+            )
+
+
+def _databases(names: str) -> list[str]:
+    """Returns the databases in a list, without the server's own ones."""
+    return [name for name in names.split(",") if name and name.lower() not in SYSTEM_DATABASES]
+
+
+def filtered_binlog_sentence(facts: ServerFacts) -> str:
+    """Returns a sentence if the server leaves databases out of its binlog, otherwise ""."""
+    logged, unlogged = facts.logged_databases, ",".join(_databases(facts.unlogged_databases))
+    if not (logged or unlogged):
+        return ""
+    what = f"binlog_do_db is {logged}" if logged else f"binlog_ignore_db is {unlogged}"
+    left_out = "other databases" if logged else "these databases"
+    return (
+        f"{what}: the binlog lacks the rows of {left_out}. It also lacks each TRUNCATE and ALTER, of any database, that a session runs "
+        f"while it uses one of {left_out}, and Sluice does not notice that. Remove the option, and restart the server"
+    )
 
 
 def is_mixed(facts: ServerFacts) -> bool:
@@ -183,6 +232,7 @@ def source_warnings(facts: ServerFacts, retention_hours_min: float = DAY_HOURS) 
     sentences = (
         untested_version_sentence(facts),
         mixed_format_sentence(facts),
+        filtered_binlog_sentence(facts),
         short_retention_sentence(facts, retention_hours_min),
     )
     return [*_image_warnings(facts), *filter(None, sentences)]

@@ -11,6 +11,7 @@ from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.parser.providers.facts import read_provider_facts
 from sluice.cdc_engine.parser.server_facts import Replica, ServerFacts, read_facts
 from sluice.cdc_engine.parser.source_check import check_source, server_version, source_warnings
+from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.source.server import Source
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
@@ -87,6 +88,37 @@ def test_images_that_leave_columns_out_are_a_warning_fidelity(mariadb: bool) -> 
     (warning,) = check_source(SOURCE, facts)
     assert warning.startswith("binlog_row_image is MINIMAL")
     assert ("REPLACE" in warning) == mariadb
+
+
+@pytest.mark.found
+def test_a_server_that_leaves_changes_out_of_its_binlog_is_a_problem() -> None:
+    """Defect 48: with binlog_ignore_db, or on a replica without log_replica_updates, the binlog lacked rows, and nothing said so."""
+    replica = dataclasses.replace(GOOD, replicates_unlogged=True)
+    assert "log_replica_updates" in problems(replica)[0]
+    ignoring = dataclasses.replace(GOOD, unlogged_databases="mysql,shop")
+    with pytest.raises(SourceCheckError, match="binlog_ignore_db has shop"):
+        check_source(SOURCE, ignoring, captured=TableFilter(r"shop\..*").keeps)
+    (warning,) = check_source(SOURCE, ignoring, captured=TableFilter(r"other\..*").keeps)
+    assert warning.startswith("binlog_ignore_db is shop: the binlog lacks the rows of these databases")
+    (warning,) = check_source(SOURCE, dataclasses.replace(GOOD, logged_databases="shop"))
+    assert warning.startswith("binlog_do_db is shop: the binlog lacks the rows of other databases")
+    assert check_source(SOURCE, dataclasses.replace(GOOD, unlogged_databases="mysql,sys")) == []
+
+
+@pytest.mark.servers
+@pytest.mark.found
+@pytest.mark.parametrize("version", ["mysql-8.0.31", "mysql-5.7.22", "mariadb-11.4.5"])
+def test_servers_tell_what_they_leave_out_of_their_binlog(fresh_server: ServerFactory, version: str) -> None:
+    """Defect 48, on real servers."""
+    server = fresh_server(version, {"binlog_ignore_db": "secret", "log_slave_updates": "OFF"})
+    become = "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT=1, MASTER_USER='u'"
+    for statement, is_replica in (("DO 0", False), (become, True), ("RESET SLAVE ALL", False)):
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+        asking = SourceConnection(source_of(server))
+        facts = read_facts(asking)
+        asking.close()
+        assert (facts.unlogged_databases, facts.replicates_unlogged) == ("secret", is_replica)
 
 
 def test_a_short_retention_is_a_warning() -> None:

@@ -68,7 +68,7 @@ def known_begin(
 
     try:
         facts = read_facts(connection)
-        check_source(source_of(config), facts)
+        check_source(source_of(config), facts, captured=tables.keeps)
         choice = _first_choice(config, facts, directory) if begin is None else StartChoice()
         position_now = (
             (lambda: _configured_begin(choice, connection, epochs_of(meta))) if begin is None else (lambda: begin)

@@ -356,7 +356,7 @@ class EventParser:
         dump the binlog.
         """
         try:
-            return check_source(self._source, facts, displaced=self._displaced)
+            return check_source(self._source, facts, displaced=self._displaced, captured=self._captured)
         except ReplicaClashError as error:
             clients = ", ".join(dump_clients(connection)) or "addresses that the user of the engine may not see"
             raise ReplicaClashError(f"{error}. The clients that dump the server's binlog: {clients}") from error
