@@ -25,7 +25,6 @@ from sluice.cdc_engine.table_meta.table_list.values import Comments
 from sluice.orchestration.base.batch_reference import DRAIN, BatchReference, BatchReferenceError, check_tags
 from sluice.orchestration.base.markdown import plain
 from sluice.orchestration.base.ports import MergeFailedError, Ports
-from sluice.orchestration.base.stored_together import stored_together
 from sluice.orchestration.base.table_catalog import (
     DELTA_KINDS,
     DefinedColumns,
@@ -126,8 +125,10 @@ def delta_assets(
             return
         reports = MergeReports(op, reported)
         for tables_of_batch in _merged(op, config, destination, ports):
-            with stored_together(op.instance):
+            if selected:
                 yield from _results(reports, tables_of_batch, selected)
+            else:
+                reports.batch(tables_of_batch)
 
     return merge
 

@@ -227,7 +227,8 @@ class KeptEvents(SqliteEventLogStorage):
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Stores the events of this thread in one transaction of each file, until the block ends or JOINED_SECONDS_MAX have passed. Stores
-        them also if the block raises an error. Other processes that write these files wait meanwhile.
+        them also if the block raises an error. Other processes that write these files wait meanwhile. The block must not contain a `yield`:
+        if its generator is never continued, its transactions stay open.
         """
         if self._joined.is_open:
             yield
@@ -342,6 +343,7 @@ class KeptEvents(SqliteEventLogStorage):
 
     def dispose(self) -> None:
         super().dispose()
+        self._commit_joined()  # Otherwise the next line would wait forever if this thread is within `together`.
         with self._db_lock:
             for kept in self._files.values():
                 kept.close()

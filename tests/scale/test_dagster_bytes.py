@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import sqlite3
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -16,14 +13,13 @@ import yaml
 from dagster_shared.serdes import serialize_value
 
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.orchestration import storage
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.table_catalog import DefinedColumns, defined_tables
 from sluice.orchestration.base.testing import fake_report
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run.merge_reports import MergeReports, reported_tables
 from sluice.orchestration.run.merge_run import MergedTable
-from sluice.orchestration.storage import KeptFile
+from sluice.orchestration.storage import KeptEvents
 from tests.orchestration.fix_location import make_fake_ports
 from tests.scale.fix_many_tables import make_destination, table_names
 
@@ -144,25 +140,21 @@ def test_the_output_of_another_job_keeps_its_metadata(tmp_path: Path) -> None:
     assert [each.step_output_data.metadata["rows"].value for each in log if each.is_successful_output] == [7]
 
 
-@pytest.mark.scale
-def test_the_reports_of_a_merge_of_many_tables_share_few_transactions(
+@pytest.mark.found
+def test_fault_a_run_whose_output_cannot_be_stored_ends_as_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The output, the materialization and the check of each table had three transactions in the file of the run, and four in the common
-    file. Dagster itself looks for observations of each source table, which are two more in the common file.
-    """
-    monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", "1000")
-    monkeypatch.setattr(storage, "JOINED_SECONDS_MAX", math.inf)
-    begun, begin = Counter[str](), KeptFile.begin
+    """Defect 1015: a run kept its transactions open while Dagster stored its outputs. After an error there, the run never ended."""
+    stored, store_event = Stored(tmp_path, table_assets_max=TABLES), KeptEvents.store_event
 
-    def counted(self: KeptFile) -> Any:
-        begun[Path(self._path).stem] += 1
-        return begin(self)
+    def fails(self: KeptEvents, event: dg.EventLogEntry) -> None:
+        if event.is_dagster_event and event.get_dagster_event().is_step_materialization:
+            raise OSError("No space left on device")
+        store_event(self, event)
 
-    stored = Stored(tmp_path, table_assets_max=TABLES)
-    stored.merge()
-    monkeypatch.setattr(KeptFile, "begin", counted)
-    stored.merge()
-    reads = 2 * TABLES
-    assert begun.pop("index") < reads + TABLES / 4
-    assert max(begun.values()) < TABLES / 4, begun
+    monkeypatch.setattr(KeptEvents, "store_event", fails)
+    with pytest.raises(OSError, match="No space left"):
+        stored.merge()
+    with dg.DagsterInstance.from_config(str(stored.home)) as instance:
+        (run,) = instance.get_runs()
+    assert run.status == dg.DagsterRunStatus.FAILURE

@@ -126,6 +126,16 @@ def test_what_was_reported_before_an_error_stays(instance: dg.DagsterInstance) -
     assert stored.status == dg.DagsterRunStatus.FAILURE
 
 
+def test_fault_events_of_a_block_that_is_never_left_are_stored_when_the_storage_is_closed(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    stored_together(instance).__enter__()
+    instance.report_runless_asset_event(dg.AssetObservation(table(0)))
+    instance.event_log_storage.dispose()
+    with dg.DagsterInstance.from_config(str(tmp_path)) as other:
+        assert len(other.fetch_observations(table(0), limit=9).records) == 1
+
+
 def test_others_see_the_events_after_a_moment(
     instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
