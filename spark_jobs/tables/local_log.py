@@ -50,13 +50,13 @@ class ParsedLog:
         self._parsed: dict[str, tuple[Stamp, list[Action]]] = {}
         self._statistics: dict[str, Action] = {}
 
-    def commit(self, version: int) -> list[Action]:
-        """Returns the actions of a commit. Raises OSError or ValueError if it cannot be read."""
-        return self._actions(f"{version:020d}.json", _parsed_commit)
+    def commit(self, version: int, *, limited: bool = True) -> list[Action]:
+        """Returns the actions of a commit. Raises OSError or ValueError if it cannot be read, or if it is too large and `limited`."""
+        return self._actions(f"{version:020d}.json", _parsed_commit, limited=limited)
 
     def checkpoint(self, version: int) -> list[Action]:
         """Returns the actions of a classic checkpoint. Raises OSError, ArrowException or ValueError if it cannot be read."""
-        return self._actions(f"{version:020d}.checkpoint.parquet", _parsed_checkpoint)
+        return self._actions(f"{version:020d}.checkpoint.parquet", _parsed_checkpoint, limited=True)
 
     def statistics(self, text: str) -> Action:
         """Returns the parsed statistics of a data file."""
@@ -64,12 +64,12 @@ class ParsedLog:
             self._statistics[text] = json.loads(text, parse_float=decimal.Decimal)
         return self._statistics[text]
 
-    def _actions(self, name: str, parse: Callable[[Path], list[Action]]) -> list[Action]:
+    def _actions(self, name: str, parse: Callable[[Path], list[Action]], *, limited: bool) -> list[Action]:
         path = self.folder / name
         found = path.stat()
-        stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
-        if found.st_size > BYTES_MAX:
+        if limited and found.st_size > BYTES_MAX:
             raise ValueError(f"{path} is too large")
+        stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
         known = self._parsed.get(name)
         if known is None or known[0] != stamp:
             known = self._parsed[name] = (stamp, parse(path))
@@ -189,12 +189,15 @@ class LocalLog:
         return self._transactions.get(app_id)
 
     def history(self, limit: int) -> list[dict[str, Any]]:
-        """Returns what the newest commits say about themselves, the newest first. Ends before a commit that the log no longer has."""
+        """Returns what the newest commits say about themselves, the newest first. Ends before a commit that the log no longer has. Raises
+        OSError or ValueError if a commit cannot be read.
+        """
         found: list[dict[str, Any]] = []
         for version in range(self._version, max(self._version - limit, -1), -1):
+            # A commit that cannot be read raises an error, because a commit of another program must not be overlooked.
             try:
-                actions = self.files.commit(version)
-            except (OSError, ValueError):
+                actions = self.files.commit(version, limited=False)
+            except FileNotFoundError:
                 break
             infos: Iterator[Action] = (action["commitInfo"] for action in actions if "commitInfo" in action)
             found.append({**next(infos, {}), "version": version})

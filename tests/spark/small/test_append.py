@@ -19,6 +19,8 @@ from sluice.spark_jobs.small import append
 from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
+from tests.spark.readers.locations import Location
+from tests.spark.readers.readers import READERS
 from tests.spark.small.test_small_merge import ABC, NEW_KEYS, OWNER, VALUES, Table, image
 from tests.spark.staged import ARROW_TYPES, DELETE, INSERT
 
@@ -72,6 +74,19 @@ def test_statistics_are_those_of_deltalake(tmp_path: Path, indexed: str) -> None
     assert all(found[name] >= known[name] for name in known)
     assert {name for name, value in found.items() if value is not None} - known.keys() <= {*COMMITTED, "null_count.c9"}
     assert ours.log.to_pyarrow_table().equals(theirs.log.to_pyarrow_table())
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_readers_read_the_rows_as_those_of_deltalake(tmp_path: Path, reader: str) -> None:
+    rows = rows_of(VALUES)
+    ours, theirs = made(tmp_path / "ours", rows), made(tmp_path / "theirs", rows)
+    for number in (1, 2):
+        append.append(ours, rows, appended(number))
+        ours.refresh()
+        deltalake.write_deltalake(theirs.path, rows, mode="append")
+    found, expected = (READERS[reader](Location(str(tmp_path)), Path(each.path).name) for each in (ours, theirs))
+    assert found == expected
+    assert len(found) == 2 * rows.num_rows
 
 
 def test_a_commit_has_the_transaction_the_record_and_the_counts(table: Table) -> None:

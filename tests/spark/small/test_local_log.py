@@ -166,6 +166,24 @@ def test_a_log_that_is_too_large_for_python_is_read_by_deltalake(path: str, monk
     assert table.log.version() == 1
 
 
+def test_a_commit_before_the_checkpoint_is_in_the_history_whatever_its_size(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a RESTORE by another program could be overlooked."""
+    append(path, 1)
+    append(path, 2)
+    deltalake.DeltaTable(path).create_checkpoint()
+    monkeypatch.setattr(local_log, "BYTES_MAX", (Path(path) / LOG / f"{2:020d}.checkpoint.parquet").stat().st_size)
+    long = Path(path) / LOG / f"{1:020d}.json"
+    long.write_text(long.read_text() + " " * local_log.BYTES_MAX + "\n" + json.dumps({"x": " " * local_log.BYTES_MAX}))
+    found = read(path)
+    assert [each["version"] for each in found.history(9)] == [2, 1, 0]
+    damaged = Path(path) / LOG / f"{0:020d}.json"
+    damaged.write_text("{")
+    with pytest.raises(ValueError, match="Expecting"):
+        read(path).history(9)
+
+
 def test_a_path_in_a_store_is_left_to_deltalake() -> None:
     assert parsed_log("s3://lake/orders") is None
 
