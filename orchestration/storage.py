@@ -240,6 +240,10 @@ class KeptEvents(SqliteEventLogStorage):
             self._joined.is_open = False
             self._commit_joined()
 
+    def store_now(self) -> None:
+        """Stores the events that a block of `together` in this thread has not stored yet. Does nothing outside such a block."""
+        self._commit_joined()
+
     @contextlib.contextmanager
     def _connect(self, shard: str) -> Iterator[db.Connection]:
         if not self._joined.is_open:

@@ -13,9 +13,19 @@ class StoresTogether(Protocol):
     """A storage of events that stores the events of a block together, such as `orchestration.storage.KeptEvents`."""
 
     def together(self) -> contextlib.AbstractContextManager[None]: ...
+    def store_now(self) -> None: ...
 
 
 def stored_together(instance: dg.DagsterInstance) -> contextlib.AbstractContextManager[None]:
     """Returns a context in which this thread stores its events together. Another storage stores each event at once."""
     events = instance.event_log_storage
     return events.together() if isinstance(events, StoresTogether) else contextlib.nullcontext()
+
+
+def store_now(instance: dg.DagsterInstance) -> None:
+    """Stores the events that a block of `stored_together` has not stored yet. Call this in such a block before slow work, because other
+    processes cannot store events until then.
+    """
+    events = instance.event_log_storage
+    if isinstance(events, StoresTogether):
+        events.store_now()

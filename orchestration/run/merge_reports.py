@@ -19,7 +19,7 @@ from sluice.cdc_engine.contracts import TableVersion
 from sluice.orchestration.base.markdown import code
 from sluice.orchestration.base.shown_tables import ShownTables, others_key, shown_tables
 from sluice.orchestration.base.side_tables import SideAsset, side_events, side_tables
-from sluice.orchestration.base.stored_together import stored_together
+from sluice.orchestration.base.stored_together import store_now, stored_together
 from sluice.orchestration.base.table_catalog import (
     DefinedColumns,
     SourceColumns,
@@ -151,6 +151,7 @@ class MergeReports:
         """Reports how many values of a table are in quarantine. If they cannot be counted, logs a warning and does not fail, because
         the batch is already merged.
         """
+        store_now(self._context.instance)  # The lake may answer late.
         try:
             found = quarantine_evaluation(self._tables.config, self._tables.destination, table)
         except dg.Failure as error:

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -17,6 +18,8 @@ from dagster._core.storage.event_log import SqliteEventLogStorage
 from sluice.console.stack.dagster_storage import with_storage
 from sluice.orchestration import storage
 from sluice.orchestration.base.stored_together import stored_together
+from sluice.orchestration.run import merge_reports
+from sluice.orchestration.run.merge_reports import MergeReports
 from sluice.orchestration.storage import KeptFile
 
 TABLES = 20
@@ -152,6 +155,30 @@ def test_others_see_the_events_after_a_moment(
     run = run_of(instance, reports)
     assert seen == [1, 2, 3]
     assert reported(instance, run) == expected(range(3))
+
+
+@pytest.mark.found
+def test_nobody_waits_for_events_while_the_lake_is_read(
+    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 51: a run counted quarantined values in the lake within a transaction. A slow object store stopped all other runs."""
+    seen = list[int]()
+
+    def count(*_: object) -> None:
+        seen.append(_stored(tmp_path))
+        raise dg.Failure("the lake does not answer")
+
+    monkeypatch.setattr(merge_reports, "quarantine_evaluation", count)
+
+    def reports(context: dg.OpExecutionContext) -> None:
+        of: Any = SimpleNamespace(_context=context, _tables=SimpleNamespace(config=None, destination=""))
+        with stored_together(context.instance):
+            for number in range(2):
+                report(context, number)
+                MergeReports.quarantine(of, "shop.t")
+
+    run_of(instance, reports)
+    assert seen == [1, 2]
 
 
 def _stored(home: Path) -> int:
