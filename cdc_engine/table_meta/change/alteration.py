@@ -271,6 +271,9 @@ def _touched(column: DeclaredColumn, item: RenameColumn | SetVisible | SetDefaul
         return dataclasses.replace(column, name=item.new_name)
     if isinstance(item, SetDefault):
         definition = ColumnDefinition(column.name, declared_type(column.type), column.charset, default=item.default)
+        if item.default is None and column.default and not column.nullable:
+            # The column is then as one that was declared without a DEFAULT. `rewritten_values` distinguishes it from AUTO_INCREMENT.
+            return dataclasses.replace(column, default=known_default(dataclasses.replace(definition, nullable=False)))
         return dataclasses.replace(column, default=() if item.default is None else known_default(definition))
     return dataclasses.replace(column, visible=item.visible)
 

@@ -242,6 +242,14 @@ def test_ddl_values_that_a_statement_changes_without_row_events_are_unknown(
 
 
 @pytest.mark.found
+def test_ddl_a_column_without_its_default_was_not_auto_increment() -> None:
+    """Defect 52: after DROP DEFAULT, a NOT NULL column looked as if it were AUTO_INCREMENT already, so the lake kept 0 in numbered rows."""
+    dropped = alter("ALTER n DROP DEFAULT", alter("ADD n int NOT NULL DEFAULT 5").schema).schema
+    assert dropped == alter("ADD n int NOT NULL").schema
+    assert alter("MODIFY n int AUTO_INCREMENT, ADD UNIQUE (n)", dropped).unknown
+
+
+@pytest.mark.found
 @pytest.mark.parametrize(
     ("old", "new", "differs"),
     [
