@@ -27,7 +27,7 @@ from sluice.spark_jobs.tables.delta_table import MAPPING_PROPERTY, STATISTICS_CO
 from sluice.spark_jobs.tables.exact_bounds import is_long
 from sluice.spark_jobs.tables.file_statistics import statistics
 from sluice.spark_jobs.tables.new_table import ENGINE_INFO
-from sluice.spark_jobs.targets.ways import BYTES_MAX, ROWS_MAX
+from sluice.spark_jobs.targets.ways import BYTES_MAX, FEATURED_WRITER, FEATURES, PLAIN_WRITER, ROWS_MAX
 
 INDEXED_PROPERTY = "delta.dataSkippingNumIndexedCols"  # How many leading columns have statistics; -1 means all of them.
 INDEXED_NAMES_PROPERTY = "delta.dataSkippingStatsColumns"
@@ -47,10 +47,16 @@ class Appended:
 def can_append(table: DeltaTable, rows: pa.Table) -> bool:
     """Returns whether `append` supports the table. A table with column mapping has other names in its files. If an operator chose by name
     the columns that get statistics, deltalake follows this choice. deltalake also divides many rows into several files.
+
+    `targets.ways` has asked for features and rules already. Another program may have added some since, between two segments, and a commit
+    that ignores them would be invalid. deltalake checks them itself.
     """
-    properties = table.snapshot.properties
+    snapshot = table.snapshot
+    properties = snapshot.properties
     plain = properties.get(MAPPING_PROPERTY, "none") == "none" and INDEXED_NAMES_PROPERTY not in properties
-    return plain and table.is_read_quickly and rows.num_rows <= ROWS_MAX and rows.nbytes <= BYTES_MAX
+    known = snapshot.writer_version <= PLAIN_WRITER or snapshot.writer_version == FEATURED_WRITER
+    known = known and snapshot.features <= FEATURES and not snapshot.ruled and not snapshot.partitions
+    return plain and known and table.is_read_quickly and rows.num_rows <= ROWS_MAX and rows.nbytes <= BYTES_MAX
 
 
 def append(table: DeltaTable, rows: pa.Table, appended: Appended) -> None:

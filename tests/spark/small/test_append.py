@@ -131,6 +131,29 @@ def test_tables_whose_files_need_more_are_appended_to_by_deltalake(
     assert not append.can_append(slow, pa.table({"id": [1]}))
 
 
+@pytest.mark.found
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"features": frozenset({"inCommitTimestamp"})},
+        {"writer_version": 4},
+        {"ruled": ("name",)},
+        {"partitions": ("name",)},
+    ],
+    ids=lambda each: next(iter(each)),
+)
+def test_tables_that_got_rules_between_two_segments_are_appended_to_by_deltalake(
+    table: Table, change: dict[str, Any]
+) -> None:
+    """Defect 49: only the table as it was before the first segment was checked for features and constraints."""
+    table.make().merge(*ABC)
+    reader = DeltaTable("shop.orders", table.path, "", {}, quick=True)
+    snapshot = reader.refresh()
+    assert append.can_append(reader, pa.table({"id": [1]}))
+    reader.snapshot = dataclasses.replace(snapshot, **change)
+    assert not append.can_append(reader, pa.table({"id": [1]}))
+
+
 def test_fault_a_commit_that_came_first_is_not_replaced(tmp_path: Path) -> None:
     rows = pa.table({"id": [1]})
     table = made(tmp_path / "orders", rows)
