@@ -80,14 +80,16 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
 
 def sync_names(path: str, version: int) -> None:
     """Syncs the name of a new table's folder, and the names of the folders above it, which the first commit may have created. This process
-    syncs the name of a folder once. The files of the first commit, at `version`, and the names in the table's folder are synced already.
+    syncs the names of folders above once. The files of the first commit, at `version`, and the names in the table's folder are synced
+    already.
 
     Does nothing if the table is not local. Raises OSError if a sync fails, or if a file that the table still needs is missing.
     """
     table = local_table(path)
     if table is not None:
         _files_there(table, [_commit(table, version)])
-        for folder in [table, *table.parents][:NEW_FOLDERS_MAX]:
+        sync(table.parent)  # Never skipped: a table that was removed and created again may have the same inode.
+        for folder in [*table.parents][: NEW_FOLDERS_MAX - 1]:
             _sync_name(folder, folder.stat().st_ino)
 
 

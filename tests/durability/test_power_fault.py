@@ -264,3 +264,16 @@ def test_fault_a_first_commit_syncs_the_folders_above_its_table(
     sync_commits(str(path), -1, 0)
     above = [folder for folder in path.parents if folder in synced]
     assert above == [tmp_path / "above" / "lake" / "shop", tmp_path / "above" / "lake", tmp_path / "above"]
+
+
+@pytest.mark.found
+def test_fault_the_name_of_a_table_that_is_made_again_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 54: the file system may give a table that was removed and made again the same inode. Its name was then not synced."""
+    lake, synced = tmp_path / "lake", list[Path]()
+    deltalake.write_deltalake(lake / "orders", pa.table({"id": [1]}))
+    monkeypatch.setattr(durable_lake, "sync", synced.append)
+    for _ in range(2):
+        durable_lake.sync_names(str(lake / "orders"), 0)
+    assert synced == [lake, tmp_path, tmp_path.parent, lake]
