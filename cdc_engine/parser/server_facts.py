@@ -30,6 +30,8 @@ VARIABLES = (
     "gtid_binlog_pos",
     "log_slave_updates",
     "log_replica_updates",
+    "wsrep_on",
+    "wsrep_provider",
     *MARK_VARIABLES,
 )
 _ROLE_GRANT = re.compile(r"^GRANT (?!.* ON )(.+) TO ", re.IGNORECASE)
@@ -108,7 +110,7 @@ def read_facts(connection: SourceConnection, *files: str) -> ServerFacts:
         logs=logs,
         logged_databases=str(end.get("Binlog_Do_DB") or ""),
         unlogged_databases=str(end.get("Binlog_Ignore_DB") or ""),
-        replicates_unlogged=not _logs_replicated(variables) and _is_replica(connection),
+        replicates_unlogged=not logs_replicated(variables) and _is_replica(connection),
         variables=variables,
         grants=_grants(connection),
         replicas=_replicas(connection),
@@ -160,7 +162,8 @@ def _purged(
     return str(rows[0]["gtids"] or "")
 
 
-def _logs_replicated(variables: Mapping[str, str]) -> bool:
+def logs_replicated(variables: Mapping[str, str]) -> bool:
+    """Returns whether a server that replicates changes writes them to its binlog."""
     found = variables.get("log_slave_updates") or variables.get("log_replica_updates") or "ON"
     return found.upper() in {"ON", "1"}
 

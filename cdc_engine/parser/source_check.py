@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from sluice.cdc_engine.errors import ReplicaClashError, SourceCheckError
 from sluice.cdc_engine.parser.providers.advice import ADVICE, Advice
 from sluice.cdc_engine.parser.providers.decision import DAY_HOURS, provider_of, retention_of
-from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.server_facts import ServerFacts, logs_replicated
 from sluice.cdc_engine.source.server import Source
 
 VERSION_MIN = (5, 6)
@@ -89,7 +89,7 @@ def _unlogged_problems(facts: ServerFacts, captured: Callable[[str, str], bool])
         if captured(database, ANY_TABLE):
             yield (
                 f"binlog_ignore_db has {database}, so the binlog lacks the rows of its tables, which conf/ captures: remove {database} "
-                "from the server's options and restart the server"
+                "from the server's options and restart the server, or exclude its tables in conf/"
             )
 
 
@@ -233,9 +233,23 @@ def source_warnings(facts: ServerFacts, retention_hours_min: float = DAY_HOURS) 
         untested_version_sentence(facts),
         mixed_format_sentence(facts),
         filtered_binlog_sentence(facts),
+        unlogged_cluster_sentence(facts),
         short_retention_sentence(facts, retention_hours_min),
     )
     return [*_image_warnings(facts), *filter(None, sentences)]
+
+
+def unlogged_cluster_sentence(facts: ServerFacts) -> str:
+    """Returns a sentence if the server is a node of a Galera cluster whose binlog lacks the changes of other nodes, otherwise "". Such a
+    server is not refused, because its binlog has all changes if clients write to this node only.
+    """
+    provider, member = facts.variables.get("wsrep_provider", ""), facts.variables.get("wsrep_on", "")
+    if provider.lower() in {"", "none"} or member.upper() not in {"ON", "1"} or logs_replicated(facts.variables):
+        return ""
+    return (
+        "the server is a node of a Galera cluster, and its binlog lacks what clients write to other nodes, because log_slave_updates "
+        "is OFF: turn it on in the server's options and restart the server"
+    )
 
 
 def untested_version_sentence(facts: ServerFacts) -> str:

@@ -105,6 +105,24 @@ def test_a_server_that_leaves_changes_out_of_its_binlog_is_a_problem() -> None:
     assert check_source(SOURCE, dataclasses.replace(GOOD, unlogged_databases="mysql,sys")) == []
 
 
+@pytest.mark.parametrize(
+    ("logs", "member", "provider", "warns"),
+    [
+        ("OFF", "ON", "/usr/lib/libgalera_smm.so", True),
+        ("OFF", "OFF", "/usr/lib/libgalera_smm.so", False),
+        ("OFF", "ON", "none", False),
+        ("ON", "ON", "/usr/lib/libgalera_smm.so", False),
+    ],
+)
+def test_a_galera_node_that_does_not_log_the_changes_of_other_nodes_is_a_warning(
+    logs: str, member: str, provider: str, *, warns: bool
+) -> None:
+    variables = {**GOOD.variables, "log_slave_updates": logs, "wsrep_on": member, "wsrep_provider": provider}
+    node = dataclasses.replace(GOOD, variables=variables)
+    assert any("Galera" in each for each in source_warnings(node)) == warns
+    check_source(SOURCE, node)
+
+
 @pytest.mark.servers
 @pytest.mark.found
 @pytest.mark.parametrize("version", ["mysql-8.0.31", "mysql-5.7.22", "mariadb-11.4.5"])
