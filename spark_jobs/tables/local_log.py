@@ -26,6 +26,7 @@ from sluice.spark_jobs.durable_lake import LAST_CHECKPOINT, LOG, local_folder
 COMMIT = re.compile(r"(\d{20})\.json")
 # The values that are read of a checkpoint. Spark's checkpoints also have each file's statistics as columns.
 CHECKPOINT_COLUMNS = ["add.path", "add.size", "add.stats", "add.deletionVector", "txn", "metaData", "protocol"]
+SIDECAR = "sidecar"  # A checkpoint of version 2 names the files with its rows in this column.
 # deltalake reads larger logs, because Python would keep an object in memory for each value.
 BYTES_MAX = 8 << 20
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
@@ -123,7 +124,10 @@ def _parsed_commit(path: Path) -> list[Action]:
 
 def _parsed_checkpoint(path: Path) -> list[Action]:
     with pq.ParquetFile(path) as read:
-        rows = read.read(columns=CHECKPOINT_COLUMNS, use_threads=False).to_pylist()
+        sidecars = [SIDECAR] if SIDECAR in read.schema_arrow.names else []
+        rows = read.read(columns=[*CHECKPOINT_COLUMNS, *sidecars], use_threads=False).to_pylist()
+    if any(row.get(SIDECAR) is not None for row in rows):
+        raise ValueError(f"{path} is not a classic checkpoint, although it has the name of one")
     return [{name: action for name, action in row.items() if action is not None} for row in rows]
 
 

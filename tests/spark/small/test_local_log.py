@@ -11,6 +11,7 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, Transaction
 
@@ -137,6 +138,15 @@ def no_checkpoint(path: Path) -> None:
     (path / LOG / LAST_CHECKPOINT).write_text(json.dumps({"version": 2, "size": 1}))
 
 
+def sidecars(path: Path) -> None:
+    deltalake.DeltaTable(str(path)).create_checkpoint()
+    checkpoint = path / LOG / f"{2:020d}.checkpoint.parquet"
+    rows = pq.read_table(checkpoint)
+    if "sidecar" in rows.column_names:
+        rows = rows.drop_columns("sidecar")
+    pq.write_table(rows.append_column("sidecar", pa.array([{"path": "x"}] * rows.num_rows)), checkpoint)
+
+
 def no_json(path: Path) -> None:
     (path / LOG / f"{2:020d}.json").write_text("{")
 
@@ -147,7 +157,7 @@ def no_schema(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [no_folder, a_gap, parts, another_format, no_checkpoint, no_json, no_schema],
+    [no_folder, a_gap, parts, another_format, sidecars, no_checkpoint, no_json, no_schema],
     ids=lambda each: each.__name__,
 )
 def test_other_logs_are_left_to_deltalake(path: str, damage: Callable[[Path], None]) -> None:
