@@ -14,7 +14,7 @@ import sys
 # for the jar. The installed pyspark has the same version and is in a folder, and the jar has no Python. Other zip files, such as those of
 # `spark.submit.pyFiles`, stay.
 SPARKS = ("pyspark.zip", "py4j-", "spark-core_")
-sys.path[:] = [each for each in sys.path if not any(name in each for name in SPARKS)]
+sys.path[:] = [each for each in sys.path if not any(name in each.rpartition("/")[2] for name in SPARKS)]
 sys.path_importer_cache.clear()
 
 import deltalake  # noqa: E402, F401
