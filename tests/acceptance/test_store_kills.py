@@ -1,4 +1,4 @@
-"""Kills the whole stack, or a run, with SIGKILL while merges write to a store. Afterwards the lake equals MySQL."""
+"""Kills Spark's server, a run and the whole stack with SIGKILL while merges write to a store. Afterwards the lake equals MySQL."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.orchestration.base.failpoints import AFTER_MERGE, BETWEEN_TABLES
+from sluice.orchestration.base.failpoints import AFTER_MERGE, AFTER_TAKE, BETWEEN_TABLES
 from tests.acceptance.fix_kills import Death, KillBench, running_bench
 from tests.store_conf import store_conf
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.store]
 DEATHS: dict[str, tuple[Death, ...]] = {
-    "s3": (("stack", AFTER_MERGE),),
-    "google": (("run", BETWEEN_TABLES),),
+    "s3": (("spark", BETWEEN_TABLES), ("stack", AFTER_MERGE)),
+    "google": (("run", BETWEEN_TABLES), ("stack", AFTER_TAKE)),
 }
 STORES = {"s3": "s3_store", "google": "fake_gcs"}  # Store → the fixture of its server.
 
@@ -32,7 +32,7 @@ def store_bench(
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("store_name", STORES)
-def test_store_nothing_is_lost_or_doubled_when_a_run_or_everything_is_killed(
+def test_store_nothing_is_lost_or_doubled_when_spark_a_run_or_everything_is_killed(
     store_name: str, store_bench: KillBench
 ) -> None:
     store_bench.kill_along(DEATHS[store_name], store_bench.workload.run)

@@ -29,7 +29,7 @@ from tests.spark.staged import INSERT, Changes, Image, Schema
 from tests.waiting import wait_for
 
 NAME = "shop.log"
-BATCHES = 8
+BATCHES = 12
 
 
 class Colleague:
