@@ -17,7 +17,7 @@ from sluice.cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
 from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, DeclaredType
 from sluice.cdc_engine.table_meta.ddl.default_value import Default, DefaultNotation
 
-_INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
+INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _TEXTS = ("char", "varchar", "set", "tinytext", "text", "mediumtext", "longtext")
 _BLOBS = ("varbinary", "tinyblob", "blob", "mediumblob", "longblob")
 _SPATIAL = (
@@ -32,7 +32,7 @@ _SPATIAL = (
 )
 # Type → value that existing rows get in a NOT NULL column without DEFAULT.
 _ZEROS = {
-    **dict.fromkeys((*_INTEGERS, "year", "bit"), "0"),
+    **dict.fromkeys((*INTEGERS, "year", "bit"), "0"),
     **dict.fromkeys(("float", "double"), "0.0"),
     **dict.fromkeys((*_TEXTS, *_BLOBS, *_SPATIAL), ""),
     "date": "0000-00-00",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN, ROW_END, ROW_START
 from sluice.cdc_engine.contracts import StatementSession
+from sluice.cdc_engine.table_meta.change.initial_value import INTEGERS
 from sluice.cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
 from sluice.cdc_engine.table_meta.ddl.declared_type import DeclaredType, declared_type
 from sluice.cdc_engine.table_meta.schema import DeclaredColumn
@@ -18,7 +19,6 @@ from sluice.cdc_engine.table_meta.schema import DeclaredColumn
 NO_AUTO_VALUE_ON_ZERO = 1 << 19
 PAD_CHAR_TO_FULL_LENGTH = 1 << 31
 DELTA_DECIMAL_DIGITS_MAX = 38  # The lake stores a decimal with more digits as text.
-_INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _ROW_TIMES = {ROW_START, ROW_END, *HIDDEN}
 
 
@@ -83,5 +83,5 @@ def _has_other_digits(before: DeclaredType, after: DeclaredType) -> bool:
         return max(before.length, 0) != max(after.length, 0)
     if after.base != "decimal" or after.length <= DELTA_DECIMAL_DIGITS_MAX:
         return False
-    scale = 0 if before.base in _INTEGERS else before.scale if before.base == "decimal" else None
+    scale = 0 if before.base in INTEGERS else before.scale if before.base == "decimal" else None
     return scale is not None and scale != after.scale
