@@ -61,7 +61,7 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
         return 0
     commits = [
         *_since(table, after, since_seconds),
-        *(_commit(table, version) for version in range(after + 1, newest + 1)),
+        *(commit_file(table, version) for version in range(after + 1, newest + 1)),
     ]
     if not commits:
         return 0
@@ -70,7 +70,7 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
     log = [each for commit in commits for each in (commit, commit.with_suffix(SUMMARY))]
     present = [each for file in [*files, *log] for each in (file, _checksum(file)) if each.is_file()]
     folders = dict.fromkeys(folder for file in present for folder in _folders(file, table))
-    if commits[0] == _commit(table, 0):
+    if commits[0] == commit_file(table, 0):
         # The table is new, so the folders above it may be new too.
         folders |= dict.fromkeys([*table.parents][:NEW_FOLDERS_MAX])
     for each in (*present, *folders):
@@ -87,7 +87,7 @@ def sync_names(path: str, version: int) -> None:
     """
     table = local_table(path)
     if table is not None:
-        _files_there(table, [_commit(table, version)])
+        _files_there(table, [commit_file(table, version)])
         sync(table.parent)  # Never skipped: a table that was removed and created again may have the same inode.
         for folder in [*table.parents][: NEW_FOLDERS_MAX - 1]:
             _sync_name(folder, folder.stat().st_ino)
@@ -118,7 +118,8 @@ def before_checkpoint(path: str) -> None:
         _checksum(table / LOG / LAST_CHECKPOINT).unlink(missing_ok=True)
 
 
-def _commit(table: Path, version: int) -> Path:
+def commit_file(table: Path, version: int) -> Path:
+    """Returns the file of a commit of the table in the folder `table`."""
     return table / LOG / f"{version:020d}.json"
 
 
@@ -128,9 +129,9 @@ def _since(table: Path, newest: int, seconds: float) -> list[Path]:
     """
     found: list[Path] = []
     for version in range(newest, -1, -1):
-        if not _changed(_commit(table, version)) >= seconds > 0:
+        if not _changed(commit_file(table, version)) >= seconds > 0:
             break
-        found.insert(0, _commit(table, version))
+        found.insert(0, commit_file(table, version))
     return found
 
 
@@ -182,7 +183,7 @@ def _in_use(table: Path, first: Path) -> set[Path]:
     only if a file is missing.
     """
     there: dict[str, list[Path]] = {}
-    commits = (_commit(table, version) for version in itertools.count(int(first.stem)))
+    commits = (commit_file(table, version) for version in itertools.count(int(first.stem)))
     for commit in itertools.takewhile(Path.exists, commits):
         actions = _actions(commit)
         for action in actions:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from deltalake import exceptions
 
 from sluice.batch_manifest.values import LakeColumn
-from sluice.spark_jobs.durable_lake import LOG, local_folder
+from sluice.spark_jobs.durable_lake import commit_file, local_folder
 from sluice.spark_jobs.tables.delta_table import MAPPING_PROPERTY, STATISTICS_COLUMNS, DeltaTable
 from sluice.spark_jobs.tables.exact_bounds import is_long
 from sluice.spark_jobs.tables.file_statistics import statistics
@@ -78,7 +78,7 @@ def append(table: DeltaTable, rows: pa.Table, appended: Appended) -> None:
     transaction = {"appId": appended.app_id, "version": appended.order_key, "lastUpdated": now}
     actions = [{"commitInfo": info}, *({"add": add} for add in adds), {"txn": transaction}]
     text = "".join(json.dumps(action, ensure_ascii=False, separators=(",", ":")) + "\n" for action in actions)
-    _commit(folder / LOG, table.snapshot.version + 1, text)
+    _commit(commit_file(folder, table.snapshot.version + 1), text)
 
 
 def _write(table: DeltaTable, folder: Path, rows: pa.Table) -> Mapping[str, Any]:
@@ -109,13 +109,13 @@ def _indexed(table: DeltaTable, schema: pa.Schema) -> list[LakeColumn]:
     return [column for column in leading if not is_long(schema.field(column.name).type)]
 
 
-def _commit(log: Path, version: int, text: str) -> None:
+def _commit(file: Path, text: str) -> None:
     """Writes a commit that does not exist. Readers see no commit or the whole commit."""
-    temporary = log / f"_commit_{uuid.uuid4()}.json.tmp"
+    temporary = file.with_name(f"_commit_{uuid.uuid4()}.json.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")
-        os.link(temporary, log / f"{version:020d}.json")
+        os.link(temporary, file)
     except FileExistsError:
-        raise exceptions.CommitFailedError(f"version {version} was committed by another writer") from None
+        raise exceptions.CommitFailedError(f"version {int(file.stem)} was committed by another writer") from None
     finally:
         temporary.unlink(missing_ok=True)

@@ -32,7 +32,7 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.session import LakeSession
 from sluice.spark_jobs.staged_batch import ORDER_KEY
 from sluice.spark_jobs.tables.delta_table import MAPPING_PROPERTY, DeltaTable, set_properties
-from sluice.spark_jobs.tables.local_log import PHYSICAL_NAME
+from sluice.spark_jobs.tables.local_log import physical_name
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +62,11 @@ def writer_properties(schema: pa.Schema) -> Any:
         return None
     nothing, bounds = ColumnProperties(statistics_enabled="NONE"), ColumnProperties(statistics_enabled="CHUNK")
     if not any(pa.types.is_nested(field.type) for field in doubtful):
-        inexact = {_physical(field): nothing for field in doubtful}
+        inexact = {physical_name(field): nothing for field in doubtful}
         return WriterProperties(compression=COMPRESSION, column_properties=inexact)
     # deltalake does not accept the names of nested columns, so bounds cannot be switched off for them one by one. Bounds are switched off
     # for all columns, and on for each column with exact bounds.
-    exact = {_physical(field): bounds for field in schema if field not in doubtful}
+    exact = {physical_name(field): bounds for field in schema if field not in doubtful}
     return WriterProperties(compression=COMPRESSION, default_column_properties=nothing, column_properties=exact)
 
 
@@ -161,11 +161,6 @@ def _schema(log: Any) -> pa.Schema:
     return pa.schema(log.schema().to_arrow())
 
 
-def _physical(field: Any) -> str:
-    """Returns the name of the column in Parquet files."""
-    return str((field.metadata or {}).get(PHYSICAL_NAME.encode(), field.name.encode()).decode())
-
-
 def _plain(kind: Any) -> Any:
     if pa.types.is_struct(kind):
         fields = [kind.field(number) for number in range(kind.num_fields)]
@@ -180,7 +175,7 @@ def _long_columns(fields: Any, above: str = "") -> list[tuple[str, Any]]:
 
 def _longs(fields: Any, above: str) -> Iterator[tuple[str, Any]]:
     for field in fields:
-        path = f"{above}{_physical(field)}"
+        path = f"{above}{physical_name(field)}"
         if pa.types.is_struct(field.type):
             yield from _longs([field.type.field(number) for number in range(field.type.num_fields)], f"{path}.")
         elif pa.types.is_decimal(field.type) and is_long(field.type):

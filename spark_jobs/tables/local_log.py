@@ -226,10 +226,15 @@ class LocalLog:
             "num_records": pa.array([each.get("numRecords") for each in stats], pa.int64()),
         }
         for field in pa.schema(self.schema().to_arrow()) if column != "" else ():
-            name = (field.metadata or {}).get(PHYSICAL_NAME.encode(), field.name.encode()).decode()
+            name = physical_name(field)
             if column in {None, name} and _is_bounded(field.type):
                 columns |= _bounds(name, field.type, stats)
         return pa.table(columns)
+
+
+def physical_name(field: Any) -> str:
+    """Returns the name that a column has in Parquet files and in statistics. `field` is an Arrow field of deltalake's schema."""
+    return str((field.metadata or {}).get(PHYSICAL_NAME.encode(), field.name.encode()).decode())
 
 
 def _file_of(action: Action) -> tuple[str, str]:
