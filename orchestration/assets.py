@@ -2,9 +2,9 @@
 table.
 
 A run merges its whole batch, whatever assets the run selects, because the batch is acked as a unit. The selected assets only decide which
-tables the run reports as materializations of its outputs. The run reports its other tables as plain events. With `runs: drain`, it reports
-all tables of later batches as plain events too. If a destination has so many tables that they share assets (`base.shown_tables`), its merge
-job selects no assets.
+tables the run reports as materializations of its outputs. The run reports its other tables as plain events. With `runs: drain`, a run also
+reports all tables of its later batches as plain events. If a destination has so many tables that they share assets (`base.shown_tables`),
+its merge job selects no assets.
 
 A run without a batch was started with "Materialize" in Dagster's UI. It requests a re-snapshot of the selected tables.
 """
@@ -52,10 +52,12 @@ MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 MERGE_CONFIG = {
     "destination": dg.Field(str, is_required=False, description="The destination, a file of conf/destinations."),
     "ledger": dg.Field(
-        str, is_required=False, description="The ledger of the batch. Runs of another ledger settle nothing."
+        str, is_required=False, description="The id of the batch's ledger. A run of another ledger settles no batch."
     ),
     "batch": dg.Field(int, is_required=False, description="The id of the batch in its ledger."),
-    "first_end": dg.Field(int, is_required=False, description="The order key up to which it was staged first."),
+    "first_end": dg.Field(
+        int, is_required=False, description="The order key at which the batch ended when it was staged first."
+    ),
     "delivery": dg.Field(int, is_required=False, description="The number of this delivery. It never repeats."),
 }
 
@@ -136,8 +138,8 @@ def delta_assets(
 def _results(
     reports: MergeReports, tables: Sequence[MergedTable], selected: set[dg.AssetKey]
 ) -> Iterator[dg.MaterializeResult[Any]]:
-    """Reports the tables of a batch. Yields a result for each asset in `selected`, and removes it there, because a run may yield each
-    output only once. Reports the other tables as events.
+    """Reports the tables of a batch. For a table whose asset is in `selected`, yields a result and removes the asset from `selected`,
+    because a run may yield each output only once. Reports the other tables as events.
     """
     for merged in tables:
         event = reports.event(merged)
@@ -262,7 +264,7 @@ def _delta_out(
 
 
 def _port_name(name: str) -> str:
-    """Returns a name for Dagster's inputs and outputs: a hash of the table's name. MySQL allows characters that Dagster forbids. If
-    they were replaced, two tables could get the same name.
+    """Returns a name for Dagster's inputs and outputs: a hash of the table's name. MySQL allows characters that Dagster forbids, and
+    replacing these characters could give two tables the same name.
     """
     return f"t{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"

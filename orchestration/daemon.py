@@ -1,5 +1,5 @@
-"""Runs Dagster's daemon so that changes wait less: the end of a tick wakes the run queue, and the launch of a run wakes the sensors. So
-does a code server that answers again. Also does no work for assets without a freshness policy.
+"""Runs Dagster's daemon so that changes wait less: the end of a tick wakes the run queue, and the launch of a run wakes the sensors. A code
+server that answers again also wakes the sensors. The daemon does no work for assets without a freshness policy.
 
     python -m sluice.orchestration.daemon run -w workspace.yaml
 
@@ -10,8 +10,8 @@ This daemon evaluates the sensors again when it has launched a run. The tick the
 the next run. When a tick has ended, the daemon looks at the run queue, because the tick may have requested a run.
 When a code server answers again after a restart, the daemon evaluates the sensors, because changes have waited for it.
 
-Dagster stores a freshness state for each asset at the first start, also for the thousands without a policy. This daemon leaves those assets
-out.
+Dagster stores a freshness state for each asset at the first start, also for the thousands without a policy. This daemon leaves out the
+assets without a policy.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
 # Without a wake-up, the sensors are evaluated after this many seconds, as in Dagster's own loop.
 SENSOR_SECONDS = 5.0
-# If a run has changed, the queue of runs is inspected at Dagster's interval. Otherwise it is inspected at this interval.
+# If a run has changed, the queue of runs is inspected at Dagster's interval. If no run has changed, it is inspected after this many
+# seconds.
 QUEUE_SECONDS = 10.0
 # The least time between two evaluations of the sensors. Dagster skips a sensor within its minimum interval, which is at least a second
 # (`sensors.INTERVAL_SECONDS_MIN`).

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sluice.cdc_engine.config import SluiceConfig
 
-NOT_TAKEN = "these changes are not taken"
+NOT_APPLIED = "these changes are not applied again"
 
 
 def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
@@ -38,11 +38,11 @@ def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
             matters=functools.partial(_snapshot_is_open, directory),
         ),
         _operation(rows.OperationKind.repair, "repair rows", "rows still differ"),
-        _operation(rows.OperationKind.backfill, "apply past changes again", NOT_TAKEN),
+        _operation(rows.OperationKind.backfill, "apply past changes again", NOT_APPLIED),
         RunKind(
             what="apply the changes of an hour again",
             job=rows.by_hour_name(destination),
-            remedy=_start_again(rows.by_hour_name(destination), NOT_TAKEN),
+            remedy=_start_again(rows.by_hour_name(destination), NOT_APPLIED),
         ),
         RunKind(
             what="maintain the Delta tables",

@@ -1,7 +1,7 @@
 """Lets the webserver and the daemon ask the code server for its id less often. The id changes when the definitions are reloaded.
 
 Dagster asks every second, over a new connection each time, which takes a quarter of the processor time of an idle installation. With this
-module, it asks every five seconds while the code server answers. While the code server does not answer, Dagster asks every second as
+module, Dagster asks every five seconds while the code server answers. While the code server does not answer, Dagster asks every second as
 before.
 """
 

@@ -3,8 +3,8 @@ dagster.yaml names another one.
 
 Dagster's own storage opens and closes a file for each event. SQLite then copies its write-ahead log into the file and syncs both, so an
 event costs three to five milliseconds of processor time and several syncs. With this storage, a process keeps its connections open, and
-SQLite does not sync each commit. A killed process loses nothing. If the host loses power, the newest events may be lost, on which no
-promise depends (docs/reliability.md).
+SQLite does not sync each commit. A killed process loses nothing. If the host loses power, the newest events may be lost. No promise of
+Sluice depends on these events (docs/reliability.md).
 
 Each run has its own file. Dagster creates the file with migrations, which takes 60 milliseconds. This storage copies an empty file instead.
 """
@@ -90,7 +90,7 @@ class KeptFile:
             return self._engine
 
     def stamp(self) -> tuple[FileStamp, FileStamp] | None:
-        """Returns a value that changes when a process writes to the file. Returns None if a recent write may not have changed it yet."""
+        """Returns a value that changes when a process writes to the file. Returns None if the value may not reflect a recent write yet."""
         log = Path(self._path + LOG_SUFFIX)
         file, of_log = stamp_of(Path(self._path)), stamp_of(log) if log.exists() else NO_LOG
         return (file, of_log) if file is not None and of_log is not None else None
@@ -148,7 +148,8 @@ def _stored_form(event: EventLogEntry) -> EventLogEntry:
 class KeptConnections:
     """The base class of storages with one file. Connections stay open, and Dagster's migrations run only if a table is missing.
 
-    It must precede Dagster's class in the list of bases. `NAME` is the name of the file. `TABLES` are the tables of a complete file.
+    A subclass must list this class before Dagster's class in its bases. `NAME` is the name of the file. `TABLES` are the tables of a
+    complete file.
     """
 
     NAME: ClassVar[str]
@@ -187,7 +188,7 @@ class KeptRuns(KeptConnections, SqliteRunStorage):
     NAME, TABLES = "runs", (MIGRATIONS, "instance_info")
 
     def stamp(self) -> object:
-        """Returns a value that changes when a process stores or changes a run. Returns None if a recent change may not have changed it
+        """Returns a value that changes when a process stores or changes a run. Returns None if the value may not reflect a recent change
         yet.
         """
         return self._kept.stamp()
@@ -227,8 +228,8 @@ class KeptEvents(SqliteEventLogStorage):
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Stores the events of this thread in one transaction of each file, until the block ends or JOINED_SECONDS_MAX have passed. Stores
-        them also if the block raises an error. Other processes that write these files wait meanwhile. The block must not contain a `yield`:
-        if its generator is never continued, its transactions stay open.
+        the events also if the block raises an error. Until then, other processes that write these files wait. The block must not contain a
+        `yield`: if its generator is never continued, its transactions stay open.
         """
         if self._joined.is_open:
             yield
@@ -251,7 +252,9 @@ class KeptEvents(SqliteEventLogStorage):
                 yield connection
             return
         if self._joined.transactions is None:
-            self._db_lock.acquire()  # Other threads wait here. If they waited for SQLite, they would hold this lock meanwhile.
+            # Other threads wait for this lock until the events are committed. Without it, another thread would hold the lock while it waits
+            # for SQLite.
+            self._db_lock.acquire()
             self._joined.begin()
         yield self._joined.connection(shard, self._opened)
         if self._joined.is_due:
@@ -273,7 +276,9 @@ class KeptEvents(SqliteEventLogStorage):
             yield connection
 
     def has_table(self, table_name: str) -> bool:
-        """Returns whether the common file has a table. Dagster asks for each event. A table that was found stays."""
+        """Returns whether the common file has a table. Dagster asks for each event. An answer True is remembered, because tables are never
+        removed.
+        """
         return self._is_there(table_name, functools.partial(super().has_table, table_name))
 
     def _has_asset_key_col_on_connection(self, conn: db.Connection, column_name: str) -> bool:

@@ -1,8 +1,8 @@
 """Registers Delta tables, and views of them, in a Spark catalog, so that readers find them by name. A Dagster run calls this module.
 
 A registration is an external table of the catalog: `CREATE TABLE … USING DELTA LOCATION …`. It commits nothing to the Delta table. The
-columns are in the Delta log, so a change of columns needs no new registration. DROP TABLE removes a registration and leaves the files. It
-is never executed for a table that the catalog manages, because it would remove the files of such a table.
+columns are in the Delta log, so a change of columns needs no new registration. DROP TABLE removes a registration and leaves the files. If
+the catalog manages a table, DROP TABLE would also remove the files, so Sluice never executes DROP TABLE for such a table.
 
 A view lists the columns of its table. Its property MARK has a digest of the Delta table's path. A view without this property was not
 created by Sluice, and is not replaced.

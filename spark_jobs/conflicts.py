@@ -19,7 +19,7 @@ class CommitConflicts:
         self._of: Counter[str] = Counter()
 
     def add(self, name: str, count: int = 1) -> None:
-        """Adds conflicts of "database.table". They may also be conflicts of its change log or its history."""
+        """Adds conflicts of "database.table", of its change log or of its history."""
         if count:
             logger.warning(
                 "%s: another writer committed first or replaced a commit (%s times); the table is merged again",

@@ -1,5 +1,5 @@
-"""Publishes a consistent snapshot of the tables: when all tables have a batch, appends one row with the version of every table of the
-destination.
+"""Publishes a consistent snapshot of the tables: after a batch is merged into all of its tables, appends one row with the version of every
+table of the destination.
 
 This row is the last commit of a run. The run holds the run lock, so no other run of the destination changes table versions meanwhile; only
 other programs can.

@@ -22,12 +22,13 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 LOG = "_delta_log"
-# The suffix of the checksum file that Spark writes next to a version's commit. Spark trusts its content.
+# The suffix of the checksum file that Spark writes next to a version's commit. Spark trusts the content of this file, so it is synced with
+# the commit.
 SUMMARY = ".crc"
 LAST_CHECKPOINT = "_last_checkpoint"
 # The first commit of a table may create this many folders above it: those of the database and the lake, and the lake's parent.
 NEW_FOLDERS_MAX = 3
-FOLDERS_KNOWN = 10_000  # For how many folders a process knows that their names are on disk.
+FOLDERS_KNOWN = 10_000  # A process remembers for at most this many folders that their names are on disk.
 # The length of the Z85-encoded UUID at the end of a deletion vector's path. A folder name may precede it.
 VECTOR_ID_CHARS = 20
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -79,9 +80,9 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
 
 
 def sync_names(path: str, version: int) -> None:
-    """Syncs the name of a new table's folder, and the names of the folders above it, which the first commit may have created. This process
-    syncs the names of folders above once. The files of the first commit, at `version`, and the names in the table's folder are synced
-    already.
+    """Syncs the name of a new table's folder, and the names of the folders above it, which the first commit may have created. A process
+    syncs the name of each folder above only once. The caller has already synced the files of the first commit, at `version`, and the names
+    in the table's folder.
 
     Does nothing if the table is not local. Raises OSError if a sync fails, or if a file that the table still needs is missing.
     """
@@ -179,8 +180,8 @@ def _actions(commit: Path) -> list[dict[str, Any]]:
 
 
 def _in_use(table: Path, first: Path) -> set[Path]:
-    """Returns the files that the commit `first` and later commits added, and that are still part of the table. It is slow, so it is called
-    only if a file is missing.
+    """Returns the files that the commit `first` and later commits added, and that are still part of the table. This function is slow, so it
+    is called only if a file is missing.
     """
     there: dict[str, list[Path]] = {}
     commits = (commit_file(table, version) for version in itertools.count(int(first.stem)))
@@ -218,8 +219,8 @@ def _folders(file: Path, table: Path) -> Iterator[Path]:
 
 
 def link(file: Path, target: Path) -> bool:
-    """Creates a hard link `target` to a file, so that its content stays when the file is deleted. The file must never change. Copies
-    the file if a hard link is not possible. Returns whether it is a hard link. Does not sync. Raises OSError.
+    """Creates a hard link `target` to a file, so that its content stays when the file is deleted. The file must never change. Copies the
+    file if a hard link is not possible. Returns whether `target` is a hard link. Does not sync. Raises OSError.
     """
     try:
         os.link(file, target)

@@ -32,7 +32,7 @@ def spark_path(path: str) -> str:
 
 def spark_settings(store: str, storage_options: Mapping[str, str]) -> dict[str, str]:
     """Returns the Spark settings for a store, "s3" or "google": the store's addresses and, for Google, the kind of credentials. The
-    credentials themselves are not in them.
+    settings do not contain the credentials themselves.
     """
     return _s3_settings(storage_options) if store == "s3" else _google_settings(google_options(storage_options))
 
@@ -60,7 +60,7 @@ def _s3_settings(storage_options: Mapping[str, str]) -> dict[str, str]:
 
 def _google_settings(options: Mapping[str, str]) -> dict[str, str]:
     """Returns the settings of Google's client, which is not part of Hadoop. As in deltalake, the key of a service account may name the
-    address of an emulator, and may say that it needs no token.
+    address of an emulator, and may say that the emulator needs no token.
 
     Parquet must not request several ranges in one read, because Google's client would then call a method of Hadoop 3.3 that Hadoop 3.4
     does not have.

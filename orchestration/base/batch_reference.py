@@ -11,7 +11,8 @@ The fields identify one delivery permanently:
 - After a rollback the batch gets another delivery number, and so a new run key.
 - The ledger's id is a field, so that a run of a lost ledger never settles a batch of the ledger that replaced it.
 - `first_end` is a field, because a ledger that is restored from an older copy hands out the same numbers again. A run that succeeded before
-  the restore settles a batch only if `first_end` is equal too. The run has then merged all changes of the batch.
+  the restore settles a batch with the same numbers only if `first_end` is equal too, because only then has the run merged all changes of
+  the batch.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class BatchReferenceError(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchReference:
-    """Identifies one delivery of a batch. `batch` is the batch's id in the ledger, which all deliveries of the batch have. `first_end` is
-    the order key up to which the batch was staged first. Raises BatchReferenceError if a field is invalid.
+    """Identifies one delivery of a batch. `batch` is the batch's id in the ledger, which is the same for all deliveries of the batch.
+    `first_end` is the order key at which the batch ended when it was staged first. Raises BatchReferenceError if a field is invalid.
     """
 
     destination: str

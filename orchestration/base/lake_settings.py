@@ -1,5 +1,5 @@
-"""Builds the settings of a destination's Spark, object stores and tables from conf/ and the environment. Runs and readers of the lake use
-them.
+"""Builds the settings of a destination's Spark, object stores and tables from conf/ and the environment, for runs and for readers of the
+lake.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ def with_destination(base: type[Config], configured: Iterable[str]) -> type[Conf
 
 
 def one_destination(given: str, configured: Iterable[str]) -> str:
-    """Returns the given name. If it is empty and only one destination is configured, returns that name. Raises ConfigurationError if the
-    name is unknown, or if it is empty and there are several destinations.
+    """Returns `given`, the name of a destination. If `given` is empty and only one destination is configured, returns the name of this
+    destination. Raises ConfigurationError if `given` is unknown, or is empty although several destinations are configured.
     """
     names = sorted(configured)
     if not given and len(names) == 1:

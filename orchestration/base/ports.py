@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 class EngineSnapshot(Protocol):
     """The state of an engine at one moment.
 
-    - `state` is its name, for example RUNNING or POSITION_LOST. `reason` is a sentence, or empty.
+    - `state` is the name of the state, for example RUNNING or POSITION_LOST. `reason` is a sentence that explains the state, or empty.
     - `lag_seconds` is the lag behind the source's clock.
-    - `retention_left_hours` are the hours until the source purges the binlog file that a restart needs. None means that it is unlimited or
-      unknown.
+    - `retention_left_hours` are the hours until the source purges the binlog file that a restart needs. None means that the time is
+      unlimited or unknown.
     - `oldest_binlog_hours` is the age of the source's oldest binlog file, or None if it is unknown.
-    - `cursor` is the position up to which everything is acked. `position` is the one up to which the engine has read.
-    - `troubles` has a sentence about each other problem.
+    - `cursor` is the position up to which everything is acked. `position` is the position up to which the engine has read.
+    - `troubles` has a sentence about each problem that does not change the state.
     """
 
     @property
@@ -108,8 +108,8 @@ class EngineHandle(Protocol):
         """
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        """Replaces the problems in the engine's status that the sensor found, one sentence each: changes that other programs made to Delta
-        tables or conf/, and failing runs.
+        """Stores in the engine's status the problems that the sensor has found, and removes those that it stored before. Each sentence in
+        `troubles` is about one problem: a change that another program made to a Delta table or to conf/, or a failing run.
         """
 
     def tell_tick(self, failed: str = "") -> None:
@@ -273,7 +273,7 @@ class CompareTables(Protocol):
 
 
 def no_comparison(*_: object, **__: object) -> Iterator[TableResult]:
-    """Yields no result. It is the `CompareTables` of definitions that never compare."""
+    """Raises NotImplementedError. It is the `CompareTables` of definitions that never compare."""
     raise NotImplementedError
 
 
@@ -363,8 +363,8 @@ class Ports:
 
     - `conf_troubles` returns a sentence for each reason why a destination's file in conf/ is not used: this process or the engine uses
       another version of the file.
-    - `conf_changed` returns why a run must begin no more work, or "". It returns a reason if conf/ has changed: a run with the new conf/
-      must then do the work.
+    - `conf_changed` returns a sentence if conf/ has changed since the run started, otherwise "". After a change, the run begins no further
+      batch and no further table: a run with the new conf/ must process them.
     """
 
     host: Callable[[], EngineHost]

@@ -1,5 +1,5 @@
-"""Knows which definitions the code server of this process has, and whether the server is ending. `code_server` and `reload` report
-both. Ticks that wait long and runs that stay attached read them.
+"""Records when the code server of this process loads new definitions, and whether the server is ending. `code_server` and `reload` report
+these events. Long ticks and attached runs end after such an event.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 @dataclasses.dataclass
 class _Server:
-    """The code server of this process. `loads` counts how often it loaded definitions. `own` says whether they are Sluice's own. The
-    definitions of a user may have other sensors, which long ticks would delay.
+    """The code server of this process. `loads` counts how often it loaded definitions. `own` says whether the loaded definitions are
+    Sluice's own. A user's definitions may have other sensors, which long ticks would delay.
     """
 
     loads: int = 0
@@ -39,10 +39,10 @@ def is_ending() -> bool:
 
 
 def definitions_stay() -> Callable[[], bool]:
-    """Returns a function that tells whether the code server of this process still has the present definitions and is not ending.
+    """Returns a function that returns True while the code server of this process has the present definitions and is not ending.
 
-    The function always returns False for definitions that are not Sluice's own, and in a process without a code server of Sluice, which may
-    end at any time without a notice.
+    The function always returns False for definitions that are not Sluice's own. It also always returns False in a process without Sluice's
+    code server, because such a process may end at any time without a notice.
     """
     loads = _server.loads
     return lambda: _server.own and _server.loads == loads and not is_ending()

@@ -27,16 +27,17 @@ from sluice.orchestration.base.table_catalog import (
     owners_of,
 )
 
-# The middle parts of a shared asset's key. The keys of tables in the lake have two or three parts, so none of them equals a key with these
-# parts.
+# The middle parts of a shared asset's key, which has four parts. The key of a lake table's own asset has two or three parts, so the two
+# kinds of keys never collide.
 OTHER_TABLES = ("other", "tables")
 LISTED_MAX = 5000  # The description of a shared asset lists at most this many tables.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownTables:
-    """Decides which tables have an asset of their own. If `grouped`, the other tables share assets. `named` has the tables, as
-    "database.table", that always have their own asset: those with an entry in `tables` of conf/, and shards with a freshness policy.
+    """Decides which tables have an asset of their own. If not `grouped`, every table has one. If `grouped`, only the tables in `named`
+    ("database.table") have one, and the other tables of a database share one asset. `named` are the tables with an entry in `tables` of
+    conf/ or with a freshness policy.
     """
 
     destination: str
@@ -63,8 +64,8 @@ class ShownTables:
 
 
 def shown_tables(config: SluiceConfig, destination: str) -> ShownTables:
-    """Returns the rule for a destination. The rule depends on the number of tables in the list from which the definitions are built. Raises
-    MetaError if the list cannot be read.
+    """Returns the rule that decides which tables of a destination have their own asset. The rule depends on the number of tables in the
+    list from which the definitions are built. Raises MetaError if the list cannot be read.
     """
     settings, tables = config.destinations[destination], defined_tables(config, destination)
     # A shard cannot have an entry in `tables`, but its freshness policy needs an asset.
@@ -79,9 +80,9 @@ def shown_tables(config: SluiceConfig, destination: str) -> ShownTables:
 def grouped_now(config: SluiceConfig, destination: str) -> bool:
     """Returns whether the engine's current list has so many tables that several tables share one asset.
 
-    A run builds its definitions from this list if it has no copy of the lists: on another host, or with an ordinary code server of Dagster.
-    The run's merge job then has no assets, and Dagster refuses a selection of assets for this job. After the code server has reloaded its
-    definitions, it requests no such selection.
+    A run without a copy of the lists builds its definitions from the engine's current list. This is the case on another host, and with
+    Dagster's own code server. If the list is that long, the run's merge job has no assets, and Dagster refuses a run that selects assets.
+    So the sensor then requests runs without a selection, also before the code server has reloaded its definitions.
     """
     try:
         count = count_of_list(config.destination_dir(destination)) or 0

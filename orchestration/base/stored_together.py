@@ -17,14 +17,16 @@ class StoresTogether(Protocol):
 
 
 def stored_together(instance: dg.DagsterInstance) -> contextlib.AbstractContextManager[None]:
-    """Returns a context in which this thread stores its events together. Another storage stores each event at once."""
+    """Returns a context in which this thread stores its events together. If the instance's storage cannot do this, it stores each event at
+    once.
+    """
     events = instance.event_log_storage
     return events.together() if isinstance(events, StoresTogether) else contextlib.nullcontext()
 
 
 def store_now(instance: dg.DagsterInstance) -> None:
     """Stores the events that a block of `stored_together` has not stored yet. Call this in such a block before slow work, because other
-    processes cannot store events until then.
+    processes cannot store events while the block has unstored events.
     """
     events = instance.event_log_storage
     if isinstance(events, StoresTogether):

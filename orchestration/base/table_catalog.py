@@ -3,9 +3,9 @@
 Every run process imports the definitions, so this module only reads the lists. Runs merge a new table at once. `upkeep` notices the changed
 list and reloads the definitions, which then have an asset for the table.
 
-The engine can write its list at any time, and a run builds its definitions later than the code server that requests the run. If only one of
-the two defined an asset, Dagster could not run a selection with this asset. Therefore the code server copies the lists to files when it
-builds its definitions, and runs read the copies.
+The engine can write its list at any time, and a run builds its definitions later than the code server that requests the run. If only the
+run or only the code server defined an asset, Dagster could not run a selection with this asset. Therefore the code server copies the lists
+to files when it builds its definitions, and runs read the copies.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def defined_tables(config: SluiceConfig, destination: str) -> tuple[TableVersion
 
 @contextlib.contextmanager
 def current_tables() -> Iterator[None]:
-    """Copies the engine's current lists of tables, for the definitions that the block builds and for later runs. If the block fails,
+    """Copies the engine's current lists of tables, for the definitions that the `with` block builds and for later runs. If the block fails,
     restores the previous copies. If the store of a list does not answer, keeps the previous copy of the list.
 
     Does nothing if no conf/ is recorded as in use, because the code server and the runs then read the engine's lists. Raises OSError if
@@ -116,9 +116,9 @@ def _list_of_definitions(config: SluiceConfig, destination: str) -> TableList:
 
 
 def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]:
-    """Returns sentences about the foreign keys that change rows without row events, and what the lake does about them, by
-    "database.table". Returns {} if a sentence cannot be built, because the assets must be defined anyway. Raises MetaError if the list
-    cannot be read.
+    """Returns for each "database.table" one sentence per foreign key that changes rows of the table without row events. The sentence also
+    says what the lake does about these changes. Returns {} if a sentence cannot be built, because the assets must be defined anyway. Raises
+    MetaError if the list cannot be read.
     """
     cascades = _list_of_definitions(config, destination).cascades
     try:
@@ -244,8 +244,8 @@ def _names(columns: Iterable[str], name: str) -> bool:
 class SourceColumns:
     """Maps columns in the lake to columns in the source. Each run, and the definitions of each destination, have an instance.
 
-    `find` returns the entry of a "database.table" in a list of tables. By default, it reads the engine's current list at each call. A
-    draining run merges many batches, and schema changes alter tables meanwhile.
+    `find` returns the entry of a "database.table" in a list of tables. By default, it reads the engine's current list at each call, because
+    schema changes can alter tables between two batches of a draining run.
     """
 
     def __init__(
@@ -315,11 +315,11 @@ class SourceColumns:
 
 
 class DefinedColumns:
-    """The columns that the definition of a lake table's asset shows, with their source columns. Materializations need not repeat them for
-    each batch.
+    """Computes the columns that the definition of a lake table's asset shows, with their source columns. While the Delta table has the same
+    columns, a materialization need not repeat the columns for each batch.
 
-    The definition may show other columns than the lake has: for a table whose types are not in the list, and for a table whose settings
-    change types. Only the materializations of such tables have the columns.
+    The Delta table can have other columns than the definition shows: if the table's types are not in the list, or if the table's settings
+    change types. The materializations of such a table have the columns.
     """
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:

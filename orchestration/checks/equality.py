@@ -45,7 +45,7 @@ class EqualityRun(dg.Config):
 
     mode: Literal["full", "sample", "since_last"] = Field(
         default="since_last",
-        description="full: all rows; sample: some of the chunks; since_last: those that changed since they were last found equal.",
+        description="full: all rows; sample: some of the chunks; since_last: the chunks that changed since they were last found equal.",
     )
     percent: float = Field(default=10.0, description="sample: percentage of the chunks. Other modes ignore it.")
     settle_seconds: float = Field(
@@ -82,7 +82,7 @@ def equality_check(
                     continue
                 results = shared.setdefault(key, [])
                 results.append(found)
-                # The asset's result is reported as soon as its last table is compared. An error in another asset cannot lose it then.
+                # The asset's result is reported as soon as its last table is compared, so that an error in a later asset does not lose it.
                 if len(results) == len(tables_of[key]):
                     yield result_of_several(key, shared.pop(key))
             for key, results in shared.items():
@@ -252,7 +252,9 @@ def _step(destination: str) -> str:
 def _tables(
     config: SluiceConfig, destination: str, tables: Sequence[TableVersion]
 ) -> dict[dg.AssetKey, tuple[str, ...]]:
-    """Returns the tables that the check of each asset compares. A table that has only a change log has no rows to compare."""
+    """Returns the tables that the check of each asset compares. Leaves out a table that has only a change log, because such a table has no
+    rows to compare.
+    """
     settings, shown = config.destinations[destination], shown_tables(config, destination)
     compared = [table for table in tables if settings.table(table.database, table.table).tells_rows]
     names = checkable(destination, [table.name for table in shown.own(compared)])

@@ -156,7 +156,7 @@ class FlowingTables:
 
     Dagster shows "0 / 1 Passed" for a check as soon as another run has materialized its table. Therefore each run that materializes a table
     also reports a passed check. Only the sensor reports failures, once a minute while they last. So a pass that a slow run reports hides a
-    failure for at most a minute. A failure that a run reported would stay.
+    failure for at most a minute. Runs report no failures, because nothing would replace a run's failure after the table flows again.
     """
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:

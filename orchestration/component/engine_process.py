@@ -35,7 +35,7 @@ LOG_LINE_MAX = 300
 
 
 class StartingHost:
-    """Calls the engine process for `ports.EngineHost`. If `starts`, starts that process if none answers."""
+    """Implements `ports.EngineHost` by calls to the engine process. If `starts` and no engine process answers, starts one."""
 
     def __init__(self, remote: RemoteHost, config: SluiceConfig, files: ConfFiles, *, starts: bool) -> None:
         self.remote = remote
@@ -78,7 +78,7 @@ class EngineProcess:
 
     def start_after(self, error: SluiceError) -> None:
         """Starts the engine process if none runs, and raises EngineStartingError with the path of its log. Returns only if the process was
-        started long ago and still cannot be called. `error` then says why.
+        started more than START_SECONDS_MAX ago and still cannot be called; the caller then raises `error`, which says why.
         """
         with self._lock:
             ended = self._process is not None and self._process.poll() is not None

@@ -1,5 +1,5 @@
-"""Removes old runs and events from Dagster's storage, because Dagster removes only old ticks and keeps runs and events for ever. The job of
-`jobs` calls this module.
+"""Removes old runs and events from Dagster's storage, because Dagster removes only old ticks and keeps runs and events for ever. The job
+that `retention.jobs` defines calls this module.
 
 Each step looks at what the storage contains, so a run can continue the work of a killed run.
 """

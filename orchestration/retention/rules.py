@@ -1,12 +1,12 @@
-"""Decides which runs and events in Dagster's storage are old. Pure functions. `prune` removes what they select."""
+"""Decides which runs and events in Dagster's storage are old. Pure functions. `prune` removes the old runs and events."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 
-# This many of a job's newest runs stay, however old they are. Ticks count consecutive failures among them (`sensor.runs`). If a successful
-# run between two failures were removed, the two failures would look consecutive.
+# This many of a job's newest runs stay, however old they are. Ticks count a job's consecutive failures among its newest runs
+# (`sensor.runs`). If a successful run between two failures were removed, the two failures would look consecutive.
 NEWEST_RUNS_KEPT = 50
 # A run's time may be this far in the future. A later time was written while the clock was wrong. Such a run is removed like an old one,
 # because it would otherwise stay for years.

@@ -12,11 +12,12 @@ from pathlib import Path
 
 INCREMENTAL = 2  # SQLite's number for the incremental mode of auto_vacuum.
 SMALL_BYTES_MAX = 64 * 2**20  # A file up to this size always gets a VACUUM, because SQLite copies it in about a second.
-# A larger file gets a VACUUM only if it has this many free bytes. SQLite soon reuses fewer free bytes.
+# A larger file gets a VACUUM only if it has this many free bytes. A smaller number of free bytes is not worth a VACUUM, because SQLite soon
+# reuses them.
 FREE_BYTES_MIN = 16 * 2**20
 FREE_PART_MIN = 0.25
 PAGES_AT_ONCE = 1000
-WAIT_SECONDS = 5.0  # Another writer may lock the file for this long. Dagster's own writers wait up to 30 s.
+WAIT_SECONDS = 5.0  # How long to wait for another writer's lock on the file. Dagster's own writers wait up to 30 s.
 
 
 def give_back(file: str) -> int:

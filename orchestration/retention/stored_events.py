@@ -36,8 +36,8 @@ NEWEST_KEPT = [
     dg.DagsterEventType.ASSET_OBSERVATION.value,
     dg.DagsterEventType.FRESHNESS_STATE_CHANGE.value,
 ]
-# Only a file that is at least this old is removed. If somebody opens the page of a removed run in Dagster, Dagster creates the run's file
-# again.
+# Only a file that is at least this old is removed. A younger file may be in use: if somebody opens the page of a removed run in Dagster,
+# Dagster creates the run's file again.
 FILE_SECONDS_MIN = 3600.0
 
 IsOld = Callable[[float], bool]

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 PAGE = 500  # The number of runs per transaction. Another writer waits milliseconds for such a transaction.
 BODIES_PAGE = 100
-# This many of the newest snapshots stay. Dagster stores a snapshot before the run that refers to it, so a new snapshot may still get its
-# run.
+# This many of the newest snapshots (stored definitions of jobs) stay. Dagster stores a snapshot before the run that refers to it, so a new
+# snapshot may not have its run yet.
 SNAPSHOTS_KEPT = 100
 ENDED = [DagsterRunStatus.SUCCESS.value, DagsterRunStatus.FAILURE.value, DagsterRunStatus.CANCELED.value]
 PLAN = re.compile(r'"execution_plan_snapshot_id": ?"([^"]+)"')

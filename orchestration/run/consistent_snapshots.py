@@ -41,9 +41,9 @@ def publish_for_batch(
     """Makes the last commit of a run: records the versions of all tables of the destination at the batch's end, with their change logs and
     histories.
 
-    `buffered` are tables with a running snapshot. For their current-state tables, the commit repeats the recorded versions. Their change
-    logs and histories get new versions. Raises MergeError for tables whose location cannot be found, and TableError if Delta refuses the
-    commit.
+    `buffered` are tables with a running snapshot. The commit repeats the recorded versions of their current-state tables, and records the
+    new versions of their change logs and histories. Raises MergeError for tables whose location cannot be found, and TableError if Delta
+    refuses the commit.
     """
     from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415
     from sluice.spark_jobs.consistent_snapshots import PublishedTables, publish_consistent_snapshot  # noqa: PLC0415
@@ -121,7 +121,8 @@ class SnapshotAmendments:
 
         there = self._recorded_tables(LakeTables(self._config.destination_dir(self._destination)), table)
         if there and target(self._config, self._destination, table).shard is None:
-            # Only a batch changes the newest order key, and no batch is merged while this run holds the lock. So it is read once per hold.
+            # Only a batch changes the newest order key, and no batch is merged while this run holds the lock. So the key is read once each
+            # time the run takes the lock.
             if self._newest is None or self._newest[0] is not refusal:
                 options = storage_options(self._config.storage_options)
                 path = consistent_snapshots_path(self._config.lake, self._destination)

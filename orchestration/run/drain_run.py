@@ -64,7 +64,7 @@ def claim_of(instance: dg.DagsterInstance, run_id: str) -> BatchClaim:
 
 class Unreported:
     """Stores the tables of a batch in Dagster's storage until the run has reported them. If the run dies before the report, the next
-    draining run reports them. If it dies after the report and before `remove`, the tables are reported twice.
+    draining run reports the tables. If the run dies after the report and before `remove`, the tables are reported twice.
     """
 
     def __init__(self, instance: dg.DagsterInstance, destination: str) -> None:
@@ -103,8 +103,8 @@ class Unreported:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrainRun:
-    """What a draining run needs. `claim` makes its tags name a batch (`BatchClaim`). `run` is its id. `say` writes to
-    its log in Dagster.
+    """The dependencies of a draining run. `claim` makes the run's tags name a batch (`BatchClaim`). `run` is the run's id. `say` writes to
+    the run's log in Dagster.
     """
 
     ports: Ports

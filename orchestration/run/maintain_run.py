@@ -83,8 +83,8 @@ def run_maintenance(  # noqa: PLR0917  its dependencies and listeners
         clashes = known_clashes(config) if request.vacuum else {}
         for name in names:
             given = request
-            # If another table is inside this table's folder, VACUUM would delete the other table's files, because this table does not name
-            # them.
+            # If another table is inside this table's folder, VACUUM would delete the other table's files, because this table's log does not
+            # name them.
             if clash := clashes.get((request.destination, name)):
                 given = dataclasses.replace(request, vacuum=False)
                 failed[name] = f"VACUUM did not process the table: {clash}"

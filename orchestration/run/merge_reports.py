@@ -96,7 +96,7 @@ class MergeReports:
         self._context, self._tables = context, tables
         self._sources, self._flowing = SourceColumns(config, destination), FlowingTables(config, destination)
         self._defined = DefinedColumns(config, destination)
-        # The tables whose check `flowing` is not reported yet. It is reported once per table and run.
+        # The tables whose check `flowing` is not reported yet. The check is reported once per table and run.
         self._unreported = set(tables.checked)
 
     def batch(self, merged: Sequence[MergedTable]) -> None:
@@ -151,7 +151,9 @@ class MergeReports:
         """Reports how many values of a table are in quarantine. If they cannot be counted, logs a warning and does not fail, because
         the batch is already merged.
         """
-        store_now(self._context.instance)  # The lake may answer late.
+        store_now(
+            self._context.instance
+        )  # Reading the lake may take long, and other processes could not store events meanwhile.
         try:
             found = quarantine_evaluation(self._tables.config, self._tables.destination, table)
         except dg.Failure as error:

@@ -1,6 +1,6 @@
-"""Defines the job that reads all rows of tables and publishes them. The sensor `snapshot_sensor` starts it while snapshots are open.
+"""Defines the job that reads all rows of tables and publishes them. The sensor `snapshot_sensor` starts the job while snapshots are open.
 
-It runs in parallel with merges. It holds the run lock only briefly, when a snapshot begins and when a table is published.
+A run of the job works in parallel with merges. It holds the run lock only briefly, when a snapshot begins and when a table is published.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.snapshot.spark_on_demand import SparkOnDemand
 
 OBSERVED_SECONDS = 10.0  # One table's progress is reported at most this often.
-# While a table with at least this many rows is read, waiting tables are added to the newest consistent snapshot. Reading this many rows
-# takes about OBSERVED_SECONDS, and a table without a key is read in one chunk.
+# Reading a table with at least this many rows takes longer than about OBSERVED_SECONDS. At the first progress report of such a table, the
+# tables that are already published are added to the newest consistent snapshot. For smaller tables this happens from the second report on,
+# but a table without a key is read in one chunk and may have no second report.
 LONG_READ_ROWS = 1_000_000
 WAIT_SECONDS = 20.0  # How long a run waits for the stream before it ends and leaves the remaining work to a later run.
 
@@ -182,8 +183,8 @@ class _SnapshotListener:
 
     def _amend_amid_reading(self) -> None:
         """Adds the waiting tables to the newest consistent snapshot while another table is read for long. If the run were killed, the
-        tables would be missing there until the next batch. Does nothing while a merge runs, because the merge's own snapshot
-        contains the tables. Only logs an error, because the end of the run tries again.
+        waiting tables would be missing in the newest consistent snapshot until the next batch. Does nothing while a merge runs, because the
+        merge's own snapshot contains the tables. Only logs an error, because the end of the run tries again.
         """
         if not self._consistent_snapshots.waiting or self._ports.files().run_lock_held(
             self._config.destination_dir(self._destination)
@@ -199,8 +200,8 @@ class _SnapshotListener:
 
     def progress(self, record: SnapshotRecord) -> None:
         """Reports a table's progress at most every OBSERVED_SECONDS, because Dagster plots only the newest hundred events. A table that is
-        read faster gets no progress report. The last report of a table is a materialization. If tables share an asset, `flush` reports its
-        materialization.
+        read faster gets no progress report. The last report of a table is a materialization. If tables share an asset, `flush` reports the
+        asset's materialization.
         """
         failpoints.reach(failpoints.AFTER_CHUNK)
         now = time.time()
@@ -224,7 +225,7 @@ class _SnapshotListener:
                 self._context.log_event(dg.AssetObservation(key, metadata=_progress(record, now)))
 
     def flush(self) -> None:
-        """Reports what was held back: sentences, and one materialization for all published tables that share an asset."""
+        """Logs the sentences that were not logged yet. Reports one materialization for all published tables that share an asset."""
         self.sentences.flush()
         by_key = dict[dg.AssetKey, list[tuple[SnapshotRecord, PublishOutcome]]]()
         for record, outcome in self._shared:

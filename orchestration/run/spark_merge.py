@@ -142,7 +142,7 @@ def settings_unread(name: str, error: Exception) -> TableError:
 
 def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:
     """Raises MergeError for tables whose target could not be built. It is called after the other tables of the batch were merged, so that
-    these are not affected.
+    the error does not affect the other tables.
     """
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
 

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 Kept = Mapping[str, tuple[str, int]]
 
 SHARE = 20  # Inspections take at most 1/SHARE of the time, so a slow lake is inspected less often.
-# An inspection that takes longer than this is reported. Usually it costs two stat calls per table and reads the Delta logs that have
-# changed, but an unmounted disk may never answer.
+# An inspection that takes longer than this is reported. Usually an inspection makes two stat calls per table and reads the Delta logs that
+# have changed, but an unmounted disk may never answer.
 LOOK_SECONDS_MAX = 300.0
-# One inspection looks at all tables that runs have written since the last one, and at this many others: those that have waited longest. So
-# the number of tables does not change its cost.
+# An inspection looks at all tables that runs have written since the previous inspection. It also looks at this many other tables, those
+# that have waited longest. So the cost of an inspection does not grow with the number of tables.
 LOOKED_MAX = 500
 SHOWN_MAX = 5  # A sentence names at most this many tables, because an unmounted disk would affect all of them.
 
@@ -153,8 +153,8 @@ class LakeWatch:
         return [sentence for _, (_, sentences) in by_name for sentence in sentences if sentence]
 
     def _kept(self, records: LakeTables, name: str) -> list[tuple[str, tuple[str, int]]]:
-        """Returns the path of a table's current-state table, and its id and version after the last run. Returns the same for history and
-        change log if there is no current-state table.
+        """Returns the path of a table's current-state table, and its id and version after the last run. If there is no current-state table,
+        returns path, id and version of the history and of the change log.
         """
         table = name.split(".", 1)
         if self._config.destinations[self._destination].table(*table).current_state:
@@ -181,5 +181,5 @@ def _shortened(sentences: list[str]) -> tuple[str, ...]:
         return tuple(sentences)
     return (
         *sentences[:SHOWN_MAX],
-        (f"and so are {len(sentences) - SHOWN_MAX} further tables: check whether a disk is not mounted"),
+        (f"{len(sentences) - SHOWN_MAX} further tables have problems too: check whether a disk is not mounted"),
     )

@@ -1,8 +1,8 @@
 """Reports to Dagster that an engine's sensor no longer ticks. The snapshot sensor calls this module, because the engine's sensor cannot
 report its own silence.
 
-It reads only the engine's status.json. If no daemon runs, no sensor can report. Then `runless` publishes the check, and `sluice status`
-shows it.
+This module reads only the engine's status.json. If no daemon runs, the snapshot sensor does not tick either: `runless` then publishes the
+check as failed, and `sluice status` shows the failure.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ class DestinationSensor:
     """What the sensor of a destination needs.
 
     - `op_name` is the step that merges. `tables` has the "database.table" of its assets.
-    - `selects_assets` tells whether a merge run selects the assets of its tables. It does not if `grouped_now` returns True: a run may
-      then have no assets of tables.
+    - `selects_assets` tells whether a merge run selects the assets of its tables. If `grouped_now` returns True, a run selects none,
+      because its definitions may have no assets of tables.
     - `run_lock_held` returns whether a process holds the run lock of a destination's directory.
     - `tick_seconds` is how long a tick may take if it does not look again.
     - `destinations` is the number of destinations in conf/.
@@ -108,7 +108,7 @@ class DestinationSensor:
     - `drains` tells whether the destination's runs drain.
     - `open_run_endpoint` opens the RPC endpoint through which runs call the engine, for the destination's directory.
     - `lag_seconds_max` is the lag above which the check `caught_up` fails.
-    - `conf_troubles` returns why the destination's file in conf/ differs from the one in use.
+    - `conf_troubles` returns a sentence for each reason why the destination's file in conf/ is not used.
     - `kinds` are the destination's jobs except merges.
     - `only_one` tells whether conf/ has no other destination.
     """
@@ -131,8 +131,8 @@ class DestinationSensor:
 
 
 class Ticker:
-    """Runs the ticks of one destination. The code server has one instance per destination. Between ticks it keeps for how long it has
-    seen the run lock free. It keeps no engine.
+    """Runs the ticks of one destination. The code server has one instance per destination. Between ticks, an instance remembers for how
+    long the run lock has been free. It keeps no engine.
     """
 
     def __init__(self, line: DestinationSensor, host: Callable[[], EngineHost]) -> None:
@@ -177,7 +177,8 @@ class Ticker:
     def _look_until_something_is_due(self, runs: RunStore, cursor: str | None, seconds: float) -> dg.SensorResult:
         """Repeats the work of a tick while nothing is due. Each tick costs Dagster 20 ms of processor time, and a repetition costs 3 ms.
 
-        A tick that is repeated delays no other sensor, so each repetition may take as long as the tick of an only destination.
+        If `seconds` is not 0, Dagster can run the ticks of all sensors at once, so each repetition may take as long as the tick of an only
+        destination.
         """
         stay, now = definitions_stay(), time.monotonic()
         until, look_seconds = now + seconds, TICK_SECONDS_MAX if seconds else self._line.tick_seconds
@@ -268,8 +269,8 @@ class Ticker:
     def _taken_meanwhile(self, runs: RunStore, batch: OutstandingBatch) -> str:
         """Returns why the batch that was just handed out needs no run of its own, or "" if it needs one.
 
-        A draining run may have got the batch at this moment, or may have taken the batch and ended. Therefore this looks first for open
-        draining runs, and then for runs of the batch.
+        A draining run may have got the batch at this moment, or may have taken the batch and ended. Therefore this function looks first for
+        open draining runs, and then for runs of the batch.
         """
         if draining := runs.draining():
             return draining[0].takes_it_next

@@ -84,7 +84,7 @@ def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> PastTable:
 def refusal(
     owner: Owner, live: Sequence[tuple[str, str]], rebuilt: PastTable, up_to: int, commits: Sequence[CommittedInterval]
 ) -> str:
-    """Returns why the rows of a past state must not replace the live table's rows, and what to do. Returns "" if they may.
+    """Returns why the rows of a past state must not replace the live table's rows, and what to do. Returns "" if the rows may be replaced.
 
     `live` has the name and the Spark type of each column of the live table, and `commits` are the live table's commits. The past state has
     all changes up to the order key `up_to`.
@@ -185,7 +185,7 @@ def _record(owner: Owner, rebuilt: PastTable, run: str) -> str:
         "backfill": rebuilt.path,
         "epoch": int(rebuilt.up_to["epoch"]),
         # The key must not be named `end`. Later merges take the changes up to a commit's `end` as merged, but a swap merges no changes:
-        # later runs must still merge them.
+        # later runs must still merge the stream's changes up to this position.
         "up_to": dict(rebuilt.up_to),
     }
     return json.dumps(record, sort_keys=True)

@@ -1,9 +1,8 @@
-"""Adds the changes that foreign keys made without row events to a batch, before any of its tables is merged. `run_batch` calls this
-module.
+"""Adds the changes that foreign keys made without row events to a batch, before any of its tables is merged. `run_batch` calls this module.
 
 The batch is replayed (play.py) on the lake's rows and the staged images (rows.py). The derived changes are staged as images (files.py),
-like those of the engine. So merges know nothing of foreign keys, tables can be merged in any order, and a repeated run stages the same
-images.
+like the images that the engine stages. So merges know nothing of foreign keys, tables can be merged in any order, and a repeated run stages
+the same images.
 """
 
 from __future__ import annotations
@@ -83,8 +82,8 @@ def carried_out(  # noqa: PLR0917  two callers
         if found is None:
             found = _Derivation(session, batch, targets, storage_options, buffered).kept(buffer)
         else:
-            # An earlier attempt at the batch derived the changes. A snapshot of a table may have begun since. Then the buffer of this table
-            # lacks the reason why its changes could not be derived.
+            # An earlier attempt at the batch derived the changes. If a snapshot of a table has begun since then, the table's buffer lacks
+            # the reason why the changes of the table could not be derived. So `buffer` gets this reason now.
             lost = {
                 name: UnderivableChanges(without_advice(reason))
                 for name, reason in found[1].items()

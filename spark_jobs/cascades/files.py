@@ -1,8 +1,8 @@
-"""Writes new staged files for tables in which foreign keys changed rows. They have the staged and the derived images in the order of the
-stream. `derive` calls this module.
+"""Writes new staged files for tables in which foreign keys changed rows, with the staged and the derived images in the order of the stream.
+`derive` calls this module.
 
 The files are in a separate folder next to the staged files, with a manifest that is written last. A run that repeats the batch reads these
-files. It must not derive the images again, because the lake may have changed since.
+files. This run must not derive the images again, because the lake may have changed since the first attempt.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class CascadeRow:
 class Image:
     """A staged image, or a change of the whole table: `operation` 0 removes all rows, and -1 alters columns.
 
-    If `partial`, the image lacks columns. Their values come from the existing row with the same key. If the image also changed the key
-    (`moved`), they come from the row that the preceding before image names.
+    If `partial`, the image lacks columns, and the existing row with the same key has the values of these columns. If the image also changed
+    the key (`moved`), the row that the preceding before image names has the values.
     """
 
     at: ChangeOrder
@@ -173,7 +173,8 @@ class Play:
     - `applied` has, by table, the order key up to which the lake has its changes.
     - `wanted` has the values for which rows were loaded.
     - `unreadable` are the tables whose rows cannot be read from the lake.
-    - `again_up_to` is the order key up to which the batch's changes were staged once before. Their derived images no longer exist.
+    - `again_up_to` is the order key up to which the batch's changes were staged by an earlier attempt. The images that the earlier attempt
+      derived no longer exist.
     - `buffered` has the tables with a running snapshot, whose current rows are unknown, and the order key up to which they are buffered.
 
     `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes

@@ -1,6 +1,7 @@
 """Loads the rows that foreign keys may change: rows of the lake, and staged images of a batch. `derive` calls this module.
 
-Loads only rows that reference a wanted value, and all staged images with the key of such a row.
+Loads only child rows that reference a wanted value, which is a deleted or changed value of a parent. Also loads all staged images with the
+key of such a row.
 """
 
 from __future__ import annotations
@@ -251,8 +252,8 @@ def _coarse_sql(column: str, type_name: str) -> str:
 
 
 def _remaining(rows: list[tuple[dict[str, Any], CascadeRow]]) -> list[CascadeRow]:
-    """Applies the records of a change log and returns the rows that remain. For a table without a key, whose lake table has a record per
-    change.
+    """Applies the records of a change log and returns the rows that remain. It is called for a table without a key, whose Delta table has a
+    record per change.
     """
     counts: dict[Any, int] = defaultdict(int)
     kept: dict[Any, CascadeRow] = {}

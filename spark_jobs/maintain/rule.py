@@ -1,9 +1,9 @@
-"""Decides when to rewrite the files of a table, and for how long to keep files that are no longer part of it. Pure functions. `tables`
-calls them.
+"""Decides when to rewrite the files of a table, and for how long to keep files that are no longer part of it. Pure functions, which
+`tables` calls.
 
-Each merge adds small files, or marks rows of files as deleted. Every file and every marked row slows down readers and later merges, while
-rewriting them costs their bytes once. The limits below are chosen so that a merge stays about as fast as on a newly written table. Large
-files are rewritten only if they are no longer ordered by key, so that a merge would read most of them.
+Each merge adds small files, or marks rows of files as deleted. Every file and every marked row slows down readers and later merges, while a
+rewrite reads and writes the bytes of the files only once. The limits below are chosen so that a merge stays about as fast as on a newly
+written table. Large files are rewritten only if they are no longer ordered by key, so that a merge would read most of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ DELETED_SHARE_MAX = 0.05  # Delta's OPTIMIZE rewrites a file whose share of dele
 DEPTH_MAX, DEPTH_FILES_MIN = 4.0, 8
 # CLUSTER is due only if at least this share of the large files is new since the last CLUSTER. So no row is rewritten too often.
 FRESH_SHARE_MIN = 0.25
-# The largest table that is rewritten without an operator's request. Rewriting it takes minutes, and merges wait meanwhile.
+# Without an operator's request, a rewrite is limited to this many bytes, because it takes minutes and merges wait meanwhile. COMPACT counts
+# the bytes of the files that it rewrites, and CLUSTER counts the whole table.
 COMPACT_BYTES_MAX = CLUSTER_BYTES_MAX = 16 << 30
 RETENTION_HOURS = 168.0  # Delta's default retention
 _INTERVAL = re.compile(r"interval (?P<count>\d+) (?P<unit>hour|day|week)s?", re.IGNORECASE)
@@ -50,8 +51,8 @@ class FileFacts:
 
     - `deleted` is the number of rows that are marked as deleted.
     - `compact_bytes` is what COMPACT would rewrite: small files, and files whose share of marked rows is above DELETED_SHARE_MAX.
-    - `depth` tells how many large files have a key range that overlaps that of a large file, on average, including the file itself. It is
-      0 if key ranges are unknown.
+    - `depth` is the average number of large files whose key ranges overlap the key range of one large file, counting this file itself. It
+      is 0 if key ranges are unknown.
     - `fresh_files` are the large files written since the last CLUSTER. Depth alone is not enough for the decision: if the key's first
       column has few values, CLUSTER does not reduce the depth and would be requested again and again.
     - `rounded_files` are the files in whose statistics deltalake rounded the minimum and maximum.
@@ -107,8 +108,8 @@ def _helps(facts: FileFacts, *, wanted: bool) -> bool:
 
 
 def depth_of(lows: Sequence[Any], highs: Sequence[Any]) -> float:
-    """Returns how many of the ranges [low, high] overlap one of them on average, including that range itself. Returns 0 if there are no
-    ranges.
+    """Returns the average number of ranges [low, high] that overlap one of the ranges, counting this range itself. Returns 0 if there are
+    no ranges.
     """
     if not len(lows):
         return 0.0
@@ -130,8 +131,8 @@ def hours_kept(retention_hours: float, newest_snapshot_age_hours: float | None) 
 
 
 def log_hours(log_days: int, kept_hours: float) -> int:
-    """Returns for how many hours to keep a table's log. It is kept one day longer than files that are no longer part of the table, because
-    VACUUM finds these files in the log.
+    """Returns for how many hours to keep a table's log. The log is kept one day longer than files that are no longer part of the table,
+    because VACUUM finds these files in the log.
     """
     return math.ceil(max(log_days * 24, kept_hours + 24))
 

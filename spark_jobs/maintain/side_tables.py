@@ -1,8 +1,9 @@
 """Maintains a table's change log or history: joins small files, and deletes files that are no longer part of the table. The caller is a run
 that holds the run lock.
 
-deltalake does both. It does not order rows by a key, because rows are only appended to a change log, and a merge into a history reads
-mainly its open rows. Consistent snapshots include these tables, so the next snapshot names their versions after the maintenance.
+deltalake joins and deletes the files. Rows are not ordered by a key, because this would speed up no write: rows are only appended to a
+change log, and a merge into a history reads mainly the current versions of rows. Consistent snapshots include these tables, so the next
+snapshot names their versions after the maintenance.
 """
 
 from __future__ import annotations

@@ -371,8 +371,8 @@ def newest_snapshot_age_hours(
     Raises TableError if the table of snapshots cannot be read.
 
     The age is counted from the snapshot's oldest row. Later rows publish the snapshot again with new versions of corrected tables, but most
-    tables are still at the versions of the oldest row. If a table left its version before that, the age is counted from the commit by which
-    it left. If `names` is given, only these tables are considered.
+    tables are still at the versions of the oldest row. If a table got a newer version before the oldest row was published, the age is
+    counted from the commit that made the newer version. If `names` is given, only these tables are considered.
     """
     options = dict(storage_options or {}) or None
     try:

@@ -29,8 +29,8 @@ def staged_view(view: str, segment: ChangesSegment, uploaded: UploadedFiles) -> 
 
 
 def parquet_view(view: str, location: str, types: Mapping[str, str]) -> str:
-    """Returns the statement that creates a view of the Parquet file at a URL, or of all files of the folder there. It lists the columns,
-    so that Spark need not read them from a footer.
+    """Returns the statement that creates a view of the Parquet file at a URL, or of all files of the folder there. The statement lists the
+    columns, so that Spark need not read them from a footer.
     """
     columns = ", ".join(f"{sql_text.identifier(name)} {type_name}" for name, type_name in types.items())
     path = sql_text.text(spark_path(location))

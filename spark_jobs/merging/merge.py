@@ -1,9 +1,9 @@
-"""Merges one table's segments into its Delta table, in one Spark session. `run_batch` calls this. Two calls never merge the same table at
-the same time.
+"""Merges one table's segments into its Delta table, in one Spark session. `run_batch` calls this module. Two calls never merge the same
+table at the same time.
 
 Each segment is one Delta commit with a transaction (`txnAppId`, and `txnVersion` = last order key). The merge first reads in the table's
-log which changes are committed, and leaves them out. If another merge commits the same transaction in between, Delta drops this commit. So
-no change is applied twice, even if the stream is split into other batches or a batch is repeated.
+log which changes are committed, and leaves them out. If another merge commits the same transaction in between, Delta does not make the
+second commit. So no change is applied twice, even if the stream is split into other batches or a batch is repeated.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ VIEW = "sluice_staged"
 # A commit that conflicts with another one is attempted this many times. A person's OPTIMIZE can cause a conflict, because it rewrites
 # files that the merge has read.
 TRIES_MAX = 5
-# Matches Delta's errors if another commit added or removed files meanwhile. Only then repeating the statement helps. A changed schema and
-# a repeated transaction give other errors.
+# Matches the errors that Delta raises if another commit added or removed files meanwhile. Repeating the statement helps only after such an
+# error. A changed schema and a repeated transaction give other errors.
 CONFLICT = re.compile(r"DELTA_CONCURRENT_(APPEND|DELETE_READ|DELETE_DELETE|WRITE)")
 
 
@@ -284,7 +284,7 @@ class _TableMerge:
 
         if not self.table.snapshot.exists:
             clear_path(self.table.name, self.table.path, self.table.storage_options, self.session.fence)
-        # Another run may have created the table at the same moment.
+        # Another run may have created the table at the same moment, so its owner is checked again.
         alteration_steps.alter(
             self.session, self.table, due, lambda table: refuse_other_owner(table, self.writer, None)
         )

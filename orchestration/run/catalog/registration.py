@@ -1,7 +1,7 @@
 """Registers the Delta tables of a destination in the catalog of conf/ at the end of a run. `sluice lake register` calls this module too.
 
 The record `catalog.json` lists what is registered. Each run compares this record with the tables in the lake and, for views, with the
-columns of the tables that the run wrote. It calls Spark only if there is a difference. If the columns of a view's table changed, the run
+columns of the tables that the run wrote. A run calls Spark only if there is a difference. If the columns of a view's table changed, the run
 first marks the view in the record and then replaces the view. If the run fails in between, a later run finds the mark.
 
 If the catalog refuses a table or does not answer, the run does not fail: the record stores the reason, the engine's status shows it, and a
@@ -144,7 +144,8 @@ def _is_due(table: CatalogTable, entry: CatalogEntry | None) -> bool:
 
 
 def without_shapes(known: Registered, shapes: Mapping[str, str], shaped_by: Callable[[str], str]) -> Registered:
-    """Returns the record without the shape of each view whose columns have changed, so that the view is registered again.
+    """Returns the record without the shape (the digest of the columns) of each view whose columns have changed, so that the view is
+    registered again.
 
     `shapes` has the digest of a Delta table's columns by path, for tables whose columns the run knows. `shaped_by` returns for
     "database.table" the path of the Delta table from which the view gets its columns.
@@ -201,7 +202,7 @@ def register_tables(
         if now != known:
             write_registered(directory, now)
         return now
-    # Registrations leave the sessions file out, because only merges may use it.
+    # A registration does not use the sessions file, because only the holder of the run lock may use this file.
     settings = dataclasses.replace(spark_settings(config, destination), sessions_file=None)
     with open_sessions(settings, 1) as (session,):
         removed = unregister(session, gone)
