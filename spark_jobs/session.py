@@ -83,13 +83,14 @@ NO_OPTIONS: Mapping[str, str] = {}
 SHARED_WORKERS: Mapping[str, str] = {"spark.sql.artifact.isolation.enabled": "false"}
 # For few rows, compiling generated code takes longer than processing the rows, and every new session compiles it again. On a warm server
 # without code generation, 50 changes per table take half the time, 75 k changes into 75 k rows take half the CPU time, and 300 k changes
-# into 375 k rows take the same.
+# into 375 k rows take the same time.
 SMALL_SETTINGS: Mapping[str, str] = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
-    # Rewriting a few small files is faster than deletion vectors: these need another Spark job, and the old files stay.
+    # Rewriting a few small files is faster than writing deletion vectors, which need another Spark job and leave the old files in the
+    # table.
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
 # SMALL_SETTINGS are used if the changes, and the rows of files that they may match, are at most this many. Above this number, compiled code
@@ -103,7 +104,7 @@ class SparkSettings:
 
     - `remote` is the address of a Spark Connect server.
     - `master` starts Spark in this process instead.
-    - `options` are session settings. With `master` they may also be others, such as `spark.jars`.
+    - `options` are session settings. With `master`, settings for the start of Spark are possible too, such as `spark.jars`.
     - `environment` has credentials for Spark's process, if `master` is set. As settings they would be visible in its command line.
     - `sessions_file` stores the ids of open sessions.
     - `uploads` says where files of the run are uploaded for Spark.
@@ -288,7 +289,7 @@ def _remote_sessions(settings: SparkSettings, count: int) -> Iterator[list[LakeS
         yield sessions
     finally:
         opened = [each.spark for each in (model, *sessions)]
-        # Spark takes 20 ms for each.
+        # Spark takes 20 ms to release a session, so the sessions are released in parallel.
         with ThreadPoolExecutor(len(opened), thread_name_prefix="release") as pool:
             list(pool.map(_release, opened))
         _forget(settings)

@@ -1,7 +1,7 @@
 """Folds changes of chosen keys: writes one image per key, with the row that the key has at the lake's position in the stream (`up_to`).
 
-A backfill chooses the keys that changed in an interval. A repair chooses keys by value, and has read their rows from the source. It read
-them between two positions, low and high, which are both before `up_to`.
+A backfill chooses the keys that changed in an interval. A repair chooses keys by value, and has read their rows from the source between two
+positions, low and high, which are both before `up_to`.
 
 - If a chosen key changed in the part of the stream that was read, its last change up to `up_to` gives the row. The row from the source is
   older than this change, or includes it.

@@ -32,14 +32,14 @@ from sluice.spark_jobs.targets.report import TableTarget
 class StagedInterval:
     """The interval of the stream that a backfill or repair has read.
 
-    - `backfill` has its id and times, which the commits store.
+    - `backfill` has the id and times of the backfill or repair, which the commits store.
     - `ledger_id` is the destination's present ledger.
     - `folders` are consecutive staged batches.
-    - `changed_in` are ascending intervals of order keys, above the first and up to the second bound. Changes of these intervals were
-      requested.
+    - `changed_in` are the intervals whose changes were requested, in ascending order. Each interval begins above its first order key and
+      ends at its second one.
     - `lake_at` is the order key up to which every table is merged. Some tables may be further.
     - `read_to` is the order key up to which the stream was read.
-    - `start` and `end` are positions in the form of a manifest.
+    - `start` is the position at which the interval begins, and `end` is the lake's position. Both have the form of a manifest.
     """
 
     backfill: Backfill

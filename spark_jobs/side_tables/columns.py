@@ -1,8 +1,8 @@
-"""Maps the source's columns to columns of a change log or history. Pure functions. `change_log` and `history` use them.
+"""Maps the source's columns to columns of a change log or history. Pure functions, which `change_log` and `history` use.
 
 A schema change never changes existing columns, so it rewrites neither table. A column that the source dropped stays, and is NULL in later
-rows. A column whose type changed continues in a new column `<name>__<type>`. In a history, the new column gets the values of the open rows:
-merges find an open row by its key there, and queries of current rows use this column.
+rows. A column whose type changed continues in a new column `<name>__<type>`. In the open rows of a history, the new column gets the
+converted values, because merges find an open row by the newest columns of its key, and queries of current rows read the newest columns.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def typed_name(name: str, kind: str) -> str:
 
 
 def _casts(kind: str, wanted: str) -> bool:
-    """Returns whether values can be converted to the type `wanted` exactly. A value may be impossible in that type, but it is never
-    changed.
+    """Returns whether values can be converted to the type `wanted` exactly. A value that the type cannot represent becomes NULL, and no
+    value is rounded.
     """
     return kind == wanted or (kind, wanted) == ("float", "double") or 0 <= _scale(kind) <= _scale(wanted)
 

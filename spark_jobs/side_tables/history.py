@@ -227,7 +227,7 @@ class History:
 
     def leave(self, order_key: int, commit_time_us: int, user_metadata: str) -> bool:
         """Closes the open versions, because the table was renamed at this position. If a new table of the old name has opened versions
-        since, they stay open.
+        since then, these versions stay open.
         """
         if self.table.log is None:
             return False

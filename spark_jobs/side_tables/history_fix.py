@@ -77,7 +77,8 @@ class HistoryFix:
         table = SideTable(owner.table, self.target.history, app_id, self.storage_options, fence=self.fence).open()
         announce(table, self.record)
         report = write()
-        # A history that does not exist yet needs no update: it begins with the rows that the current-state table will have then.
+        # A history that does not exist yet needs no update: when it is created, it begins with the rows that the current-state table has at
+        # that time.
         if table.log is not None:
             self._update(table)
         return report

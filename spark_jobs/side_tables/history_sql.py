@@ -81,7 +81,7 @@ class HistoryDifference:
         differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
         both = f"SELECT * FROM ({self._current(current_state, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
         # A row may have disappeared, or differ without a newer order key. Its change then gets the position of the current-state table,
-        # because the change is not later than that.
+        # because the change is not later than this position.
         is_newer = "false" if self.at_position else "m_is AND (c_from IS NULL OR m_key > c_from)"
         since = f"CASE WHEN {is_newer} THEN m_key ELSE {self.order_key} END"
         at_time = f"CASE WHEN {is_newer} THEN m_time ELSE {time} END"

@@ -45,11 +45,12 @@ class Appended:
 
 
 def can_append(table: DeltaTable, rows: pa.Table) -> bool:
-    """Returns whether `append` supports the table. A table with column mapping has other names in its files. If an operator chose by name
-    the columns that get statistics, deltalake follows this choice. deltalake also divides many rows into several files.
+    """Returns whether `append` supports the table. Returns False for a table with column mapping, whose files have other column names; for
+    a table whose columns with statistics an operator chose by name; and for many rows, which deltalake divides into several files. In these
+    cases the caller appends with deltalake.
 
-    `targets.ways` has asked for features and rules already. Another program may have added some since, between two segments, and a commit
-    that ignores them would be invalid. deltalake checks them itself.
+    `targets.ways` has already checked the table's features and rules. This function checks them again, because another program may have
+    added some between two segments, and a commit that ignores them would be invalid. deltalake checks features and rules itself.
     """
     snapshot = table.snapshot
     properties = snapshot.properties

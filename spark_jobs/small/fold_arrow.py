@@ -109,7 +109,7 @@ class _Partial:
     def __init__(self, images: pa.Table, segment: ChangesSegment, applied_order_key: int) -> None:
         self.segment = segment
         self.names = [column.name for column in segment.columns]
-        # Images that the table already has are left out. Only if keys changed are they needed, to follow the changed keys.
+        # Images that the table already has are left out, unless keys changed: then these images are needed to follow the changed keys.
         if not segment.moves:
             images = fresh_images(images, applied_order_key)
         lives = self._lives(images)

@@ -1,4 +1,5 @@
-"""Merges many small tables with `deltalake` in the tasks of one Spark job. `run_batch` calls this before Spark merges the other tables.
+"""Merges many small tables with `deltalake` in the tasks of one Spark job. `run_batch` calls this module before Spark merges the other
+tables.
 
 The job sends Sluice's code to the executors, which need only Python, pyarrow and deltalake. If these are missing there, or the Spark
 Connect server is older than 4.1, threads of the run merge the tables in the same way. If a task declines a table, or the job fails, the

@@ -274,7 +274,9 @@ class _SmallMerge:
         return self._merge_rows(rows, images[OPERATION], segment)
 
     def _all_new(self, images: pa.Table, segment: ChangesSegment) -> bool:
-        """Returns whether file statistics prove that no file has a key of the segment. This is certain if the table has no files."""
+        """Returns whether file statistics prove that no file has a key of the segment. Only an integer key allows this proof, unless the
+        table has no files.
+        """
         whole_numbers = {column.name for column in segment.columns if column.type in INTEGERS}
         known = segment.key[0] in whole_numbers or not self.table.reach(segment.key[0], None, None).files
         return known and bool(images.num_rows) and self._reach(segment).files == 0

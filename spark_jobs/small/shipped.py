@@ -1,4 +1,4 @@
-"""Sends the code of small merges to the executors, apart from the tables that a task merges. `small.job` calls this.
+"""Sends the code of small merges to the executors, apart from the tables that a task merges. `small.job` calls this module.
 
 Executors need not have Sluice, so the code is sent by value, half a megabyte. Writing it takes the run a tenth of a second of processor
 time, and reading it takes a task a third of that. Therefore a process writes it once, and a Python worker of Spark reads it once. The
