@@ -26,7 +26,7 @@ DELETED = "_sluice_deleted"
 STAGED_TYPES = {OPERATION: "tinyint", ORDER_KEY: "bigint", COMMIT_TIME: "timestamp", ROW: "bigint"}
 PRESENT, MOVED, BIRTH, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_birth", "_sluice_origin_"
 BACKFILL_KIND, REPAIR_KIND = "backfill", "repair"
-EPOCH_BITS = 14  # The number of the highest bits of an order key that have the epoch.
+EPOCH_BITS = 14  # The epoch is in this many of the highest bits of an order key.
 AGAIN = "; roll the batch back to have it staged again"
 GROUP_COLUMNS = 63  # One int64 has the presence bits of this many columns.
 

@@ -96,7 +96,7 @@ class UploadedFiles:
         for name in self._folder().children():
             begun = name.partition("-")[0]
             if begun.isdigit() and time.time() - int(begun) > LEFT_SECONDS:
-                logger.info("removing %s, a file that a killed run uploaded to Spark", name)
+                logger.info("removing %s, which a killed run uploaded for Spark", name)
                 self._folder(name).remove()
 
 

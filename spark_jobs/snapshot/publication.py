@@ -37,7 +37,8 @@ class Publication:
     - `columns` are the columns of the rows, as staged. `chunks` are the files of the rows that were read, and `rows` is the number of these
       rows.
     - `changes` are the buffered changes. `cascades` are the changes of foreign keys, in the files of `buffered_cascades`.
-    - `order_key` is the order key up to which everything is merged. For a table without a key, it is the one at which the table was read.
+    - `order_key` is the order key up to which everything is merged. For a table without a key, it is the order key at which the table was
+      read.
     - `since` is the order key up to which every row certainly has all changes. `read_at_us` is the commit time of the rows.
     - `run`, `epoch`, `start` and `end` are for the commit's metadata.
     """

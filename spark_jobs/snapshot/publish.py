@@ -236,8 +236,9 @@ def _make_by_spark(session: LakeSession, given: Publication, before: DeltaSnapsh
 
 
 def _txn_id(given: Publication, before: DeltaSnapshot, label: int) -> str:
-    """Returns the app id of the commit's transaction. It is the table's app id, unless the table already has `label` under that app id:
-    Delta would drop the commit, so this snapshot's id is added. In both cases Delta drops a repeated commit of the same publication.
+    """Returns the app id of the commit's transaction. Usually it is the table's app id. If the table already has the order key `label`
+    under this app id, Delta would drop the commit, so the snapshot's id is appended. In both cases Delta drops a repeated commit of the
+    same publication.
     """
     app_id = app_id_of(given.owner)
     return app_id if label > before.applied_order_key else f"{app_id}#{given.snapshot_id}/{given.chunks.folder.name}"

@@ -86,8 +86,8 @@ class Buffering:
         """Buffers the changes of the `live` tables, and syncs them to disk. Raises TableError if this fails for one of them: the run then
         derives no changes of foreign keys, and a repeated run derives them again.
 
-        Tables whose rows must be read again are recorded first. Once a parent table of such a table is complete, a repeated batch would
-        derive no changes for it.
+        Tables whose rows must be read again are recorded first. Once a parent of such a table is marked as complete, a repeated batch would
+        derive no changes for the table.
         """
         tables = [table for table in self._tables if table.name in self.live]
         for name in lost:

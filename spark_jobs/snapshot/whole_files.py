@@ -225,7 +225,7 @@ def _contents(
 
 @dataclasses.dataclass(frozen=True)
 class _Filling:
-    """Puts the files of a table to `place`."""
+    """Puts the files of a table into `place`."""
 
     given: Publication
     place: NewTableFiles

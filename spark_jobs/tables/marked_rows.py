@@ -1,5 +1,5 @@
 """Counts the rows of a table that deletion vectors delete. Reads only a few files of the table's log, and lists no folder. `delta_table`
-calls this after a merge.
+calls this module after a merge.
 
 deltalake would have to read each deletion vector. The log has the counts in Spark's checksum file of a version (`.crc`), in checkpoints,
 and in the commits after a checkpoint.

@@ -1,5 +1,5 @@
-"""Decides which types Delta can widen in place, and how values are converted from one type to another. Pure functions. `alterations` uses
-them.
+"""Decides which types Delta can widen in place, and how values are converted from one type to another. Pure functions, which `alterations`
+uses.
 
 Types have Spark SQL's names, as in the manifest and the Delta log. Delta's rules are in its documentation, delta.io, "Type widening".
 """

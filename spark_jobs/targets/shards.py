@@ -1,8 +1,9 @@
-"""Handles shards: source tables that share one Delta table, in which a column names the shard of each row. Pure functions. Merges and
-publications use them.
+"""Handles shards: source tables that share one Delta table, in which a column names the shard of each row. Pure functions, which merges and
+publications use.
 
-Statements that empty or replace a table are restricted to the rows of one shard. Each shard has its own owner, in a table property with
-the shard's name. A table has either shards or one owner. If several destinations write it, a property also has the location of its locks.
+Statements that empty or replace a table are restricted to the rows of one shard. Each shard has its own owner, in a table property with the
+shard's name. A table has either shards or one owner. If several destinations write the table, a property also has the location of the
+table's locks.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, o
 
 
 def _same_runs(one: Owner, other: Owner) -> bool:
-    """Returns whether both owners have the same destination and ledger. Their run lock then already prevents that both write at the
+    """Returns whether both owners have the same destination and ledger. If so, their run lock already prevents both from writing at the
     same time.
     """
     return (one.destination, one.ledger_id) == (other.destination, other.ledger_id)

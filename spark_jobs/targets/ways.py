@@ -1,4 +1,4 @@
-"""Decides who merges a table's part of a batch: Spark with a MERGE, or `deltalake` in a task. Pure functions. `small.merge` uses them.
+"""Decides who merges a table's part of a batch: Spark with a MERGE, or `deltalake` in a task. Pure functions, which `small.merge` uses.
 
 A MERGE by Spark takes almost a second of CPU time, even for few rows. `deltalake` takes hundredths of a second, but it reads and writes
 whole files in one task, and does not support all features of Delta. So `deltalake` merges small tables without special features, and Spark
@@ -26,7 +26,7 @@ PLAIN_WRITER, FEATURED_WRITER = 2, 7
 MAPPINGS = frozenset({"none", "name"})
 # Spark merges tables with a key column of these types, because only Spark treats 0.0 and -0.0 as the same key.
 UNSAFE_KEYS = frozenset({"float", "double"})
-CONFIGURED = "conf/ sets `merge` so"
+CONFIGURED = "`merge` in conf/ selects this"
 PLAIN_TYPES = frozenset(
     {
         "tinyint",

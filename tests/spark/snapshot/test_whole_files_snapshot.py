@@ -282,7 +282,7 @@ def test_identity_what_lies_where_the_table_of_a_snapshot_goes_is_left_to_spark(
         ({"key": ()}, {}, "no key"),
         ({"key": ("ID",)}, {}, "spells the key column ID differently"),
         ({}, {"deletes": "soft"}, "marked"),
-        ({}, {"merge": "spark"}, "conf/ sets `merge` so"),
+        ({}, {"merge": "spark"}, "`merge` in conf/ selects this"),
         ({}, {"layout": Layout(cluster_by=("value",))}, "defines the layout"),
         ({}, {"path": "hdfs://lake/orders"}, "neither in a folder of this machine nor in S3"),
         ({"columns": (LakeColumn(name="a b", type="int"),)}, {}, "characters other than letters"),
