@@ -151,9 +151,8 @@ class MergeReports:
         """Reports how many values of a table are in quarantine. If they cannot be counted, logs a warning and does not fail, because
         the batch is already merged.
         """
-        store_now(
-            self._context.instance
-        )  # Reading the lake may take long, and other processes could not store events meanwhile.
+        # Reading the lake may take long, and other processes could not store events meanwhile.
+        store_now(self._context.instance)
         try:
             found = quarantine_evaluation(self._tables.config, self._tables.destination, table)
         except dg.Failure as error:

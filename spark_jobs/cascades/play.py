@@ -173,8 +173,7 @@ class Play:
     - `applied` has, by table, the order key up to which the lake has its changes.
     - `wanted` has the values for which rows were loaded.
     - `unreadable` are the tables whose rows cannot be read from the lake.
-    - `again_up_to` is the order key up to which the batch's changes were staged by an earlier attempt. The images that the earlier attempt
-      derived no longer exist.
+    - `again_up_to`: an earlier attempt staged the changes up to this order key, and the images that it derived no longer exist.
     - `buffered` has the tables with a running snapshot, whose current rows are unknown, and the order key up to which they are buffered.
 
     `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes
